@@ -1,11 +1,12 @@
-"""Connections taken from a listening socket, and left in its queue while there is no descriptor.
+"""Accepting connections of a listening socket; without free descriptors they wait in its queue.
 
 Owns: the listening socket, the pause when a process is at its open-file limit, the descriptors that
-are kept for that time. Never: what is said on a connection.
+are reserved for that time. Never: the bytes on a connection.
 
-At the limit one library closes what waits in the queue, so that clients are cut, and the other one
-logs a stack each second. Here they wait: another process may listen on the same socket, and this
-one goes on as soon as it can. Where somebody must always get in, a few descriptors are held back.
+At the limit one library closes the waiting connections, so that clients are cut, and another logs a
+stack each second. Here connections wait: another process may listen on the same socket, and this
+process goes on as soon as it can. A listener that must always be reachable reserves a few
+descriptors.
 """
 
 import asyncio
@@ -21,14 +22,16 @@ from metamcp_worker.ipc import packets
 log = logging.getLogger("metamcp.http")
 
 AT_ONCE_MAX = 64
-"""Connections in one turn of the loop; then others have theirs."""
+"""Maximum connections accepted in one turn of the loop, so that other work has its turn."""
 PAUSE_S = 0.25
-"""Until the next try without a free descriptor. Connections end at any time, and a try is cheap."""
+"""Seconds until the next try without a free descriptor; short, because connections end at any time
+and a try is cheap."""
 
 
 class Acceptor:
-    """Accepts on `listener`, which it owns, until `close`. `make`: the protocol of a connection.
-    `reserve`: descriptors that are given up for connections when no other is free."""
+    """Accepts on `listener`, which it owns, until `close`. `make`: returns the protocol of a new
+    connection. `reserve`: number of descriptors to give up for connections when no other is free.
+    """
 
     def __init__(
         self,
@@ -52,8 +55,8 @@ class Acceptor:
         self._loop.add_reader(listener, self._accept)
 
     async def close(self) -> None:
-        """Take no more. The socket is closed, never shut down: others may listen on it too. What
-        was taken has its protocol when this returns."""
+        """Accept no more. Closes the socket and never shuts it down: other processes may listen on
+        it too. Accepted connections have their protocols when this returns."""
         if not self._open:
             return
         self._open = False
@@ -68,11 +71,11 @@ class Acceptor:
 
     @property
     def opening(self) -> bool:
-        """Is there a connection that has no protocol yet?"""
+        """Whether an accepted connection has no protocol yet."""
         return bool(self._opening)
 
     def admit(self, yes: bool) -> None:
-        """Take connections, or leave them in the queue for now."""
+        """Accept connections, or leave them in the queue for now."""
         self._admits = yes
         if self._open and yes:
             self._loop.add_reader(self._listener, self._accept)
@@ -80,7 +83,7 @@ class Acceptor:
             self._loop.remove_reader(self._listener)
 
     def refill(self) -> None:
-        """Hold back what is free now, as after the end of a connection."""
+        """Reserve descriptors that are free now, as after the end of a connection."""
         with contextlib.suppress(OSError):
             while self._open and len(self._reserve) < self._reserve_max:
                 self._reserve.append(os.dup(self._listener.fileno()))
@@ -118,7 +121,7 @@ class Acceptor:
             self._pause = self._loop.call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
-        """Go on accepting, or try to, and hold as much back as before."""
+        """Try to accept again, and fill the reserve again."""
         self._pause = None
         if self._admits:
             self._loop.add_reader(self._listener, self._accept)

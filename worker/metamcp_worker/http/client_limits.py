@@ -1,7 +1,7 @@
-"""What one HTTP client may send and how long it may take: the numbers of `serve`.
+"""Limits of one HTTP client: how much it may send, and how slowly.
 
-Owns: the limits that nobody needs otherwise. Never: those that an operator or a test sets
-(`patience.Limits`), and those of MCP.
+Owns: the fixed limits, those that an operator or a test may change (`ClientLimits`), and the timer
+for a request that arrives slowly (`SenderPatience`). Never: limits of MCP.
 """
 
 import asyncio
@@ -13,27 +13,27 @@ from msgspec import Struct
 URL_BYTES_MAX = 8 * 1024
 HEADERS_MAX = 100
 HEAD_BYTES_MAX = 32 * 1024
-"""Names and values of all headers of one request."""
+"""Maximum bytes of the names and values of all headers of one request."""
 BODY_RATE = 1024
-"""Bytes per second, on average, that a body must come with."""
+"""Minimum bytes per second, on average, at which a body must come."""
 BODY_CHECK_S = 1.0
 LINGER_S = 2.0
-"""How long a refused client may go on sending. Closing at once would make the kernel throw away
+"""Seconds that a refused client may go on sending. Closing at once would make the kernel throw away
 the refusal before the client has read it."""
 LINGER_BYTES_MAX = 1024 * 1024
-"""Of a body that nobody wants: enough for what is on its way already."""
+"""Maximum bytes of a refused body to read and discard: enough for those on their way already."""
 UNWANTED_BYTES_MAX = 64 * 1024
-"""Of a body that the application does not ask for (yet); then nothing more is read."""
+"""Maximum bytes to read of a body that the application does not ask for (yet)."""
 KNOWN_HEADS_MAX = 512
-"""Heads of requests that a server knows by their bytes; it begins anew when there are more."""
+"""Maximum heads of requests that a server knows by their bytes; with more, it forgets all."""
 KNOWN_BYTES_MAX = 2048
-"""The size of one. Together they are a megabyte or two, parsed."""
+"""Maximum bytes of such a head. All of them, parsed, take a megabyte or two."""
 BACKLOG = 2048
-"""Connections that wait in the kernel while a front restarts."""
+"""Maximum connections that wait in the kernel while a front restarts."""
 DESCRIPTORS_KEPT = 128
-"""Of this process's open-file limit: for pipes to come, control sockets and blobs."""
+"""Descriptors of the open-file limit that are kept for new pipes, control sockets and blobs."""
 END_S = 1.0
-"""From cutting a connection to its end: a few turns of the loop."""
+"""Seconds to wait from cutting a connection to its end, which takes a few turns of the loop."""
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
@@ -46,18 +46,19 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 
 class Sender(Protocol):
-    """Who sends. `read_paused`: nothing of it is read now; `body_bytes`: came of the body."""
+    """Sender of a request. `read_paused`: reading is paused now; `body_bytes`: bytes of the body
+    that came."""
 
     read_paused: bool
     body_bytes: int
 
     def refuse(self, status: int, sentence: str, reason: str) -> None:
-        """Answer what cannot be a request any more."""
+        """Answer bytes that cannot become a request any more."""
         ...
 
 
 class SenderPatience:
-    """With one sender."""
+    """Timer for one sender: refuses it if its request arrives too slowly."""
 
     __slots__ = ("_limits", "_loop", "_sender", "_since", "_timer")
 
@@ -69,18 +70,18 @@ class SenderPatience:
         self._timer: asyncio.TimerHandle | None = None
 
     def head(self) -> None:
-        """The rest of a head has to come. Whoever does not read it stops this meanwhile."""
+        """Wait for the rest of a head. A connection that pauses reading calls `stop` meanwhile."""
         if self._timer is None:
             self._timer = self._loop.call_later(self._limits.head_s, self._head_late)
 
     def body(self, since: float) -> None:
-        """The rest of a body has to come. `since`: its first part is there."""
+        """Wait for the rest of a body. `since`: time when its first part came."""
         if self._timer is None:
             self._since = since
             self._timer = self._loop.call_later(self._limits.body_grace_s, self._body_late)
 
     def linger(self, end: Callable[[], None]) -> None:
-        """The client was told to go, and may go on sending for a moment."""
+        """Call `end` in a moment; until then a refused client may go on sending."""
         self.stop()
         self._timer = self._loop.call_later(LINGER_S, end)
 

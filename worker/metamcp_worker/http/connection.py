@@ -1,9 +1,9 @@
-"""One connection of a client that speaks HTTP/1.1.
+"""HTTP/1.1 connection of a client.
 
-Owns: how much a client may send before its request is whole, what happens to a connection that
-breaks HTTP, the order of answers, the news that a client went away. Never: listening sockets
-(`serve`), what a request is answered (the application), a header's meaning, how slowly a request
-may come (`client_limits`).
+Owns: how much a client may send before its request is whole, refusing a connection that breaks
+HTTP, the order of answers, noticing that a client went away. Never: listening sockets (`serve`),
+the answers themselves (the application), the meaning of a header, how slowly a request may come
+(`client_limits`).
 
 A connection walks through three stages:
 
@@ -13,8 +13,8 @@ IDLE may last `idle_s`. HEAD may last `head_s`. BODY must bring `BODY_RATE` once
 passed. Time is looked at only where a request did not arrive whole in one read, and once per
 `idle_s`, so a client that behaves costs no timer.
 
-Most requests come whole in one read, behind a head that the same client, or another one like it,
-has sent before, byte for byte. Such a head is not parsed again (`_known`).
+Most requests come whole in one read, behind a head that the same client, or a similar client, has
+sent before, byte for byte. A known head is not parsed again (`_known`).
 """
 
 import asyncio
@@ -37,8 +37,8 @@ _IDLE, _HEAD, _BODY = range(3)
 
 
 class ConnectionServer(Protocol):
-    """What a connection belongs to. `open`: all of these; `heads`: those that are known by their
-    bytes."""
+    """Server of a connection. `open`: all its connections; `heads`: heads of requests that are
+    known by their bytes."""
 
     app: Handler
     contained: Contained
@@ -56,8 +56,8 @@ class ConnectionServer(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One client connection, the `requests.RequestConnection` of its requests and a
-    `patience.Sender`."""
+    """Connection of a client. Also the `requests.RequestConnection` of its requests, and a
+    `client_limits.Sender`."""
 
     transport: asyncio.Transport
     _watch: asyncio.TimerHandle
@@ -98,10 +98,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def _whole(self) -> bool:
-        """Is all that came part of a whole request, and does more count?"""
+        """Whether all bytes that came are of whole requests, and further bytes would count."""
         return self._stage == _IDLE and not self._deaf
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's, so no isinstance here.
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         if running is not None:
             running.was_lost()
         self._server.gone()
-        # They hold this one as well, and collections are rare.
+        # These refer to the connection as well, and the collector runs rarely.
         self._newest = None
         del self._parser, self._patience
 
@@ -147,10 +147,10 @@ class Connection(asyncio.Protocol):
         self._wake()
         self._advance()
 
-    # What comes in
+    # Incoming bytes
 
     def _known(self, data: bytes) -> bool:
-        """Is this one whole request, and nothing else, behind a head that came before?"""
+        """Take `data` as one whole request behind a known head; False if it is not."""
         start = data.find(b"\r\n\r\n") + 4
         head = self._server.heads.get(data[:start])
         if head is None or head.length != len(data) - start:
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # Nobody here agreed to another protocol: this request is answered, nothing after it.
+            # The server does not change protocols: it answers this request and nothing after it.
             self._deaf = True
             self._last_one()
             return
@@ -185,11 +185,11 @@ class Connection(asyncio.Protocol):
         return request
 
     def _last_one(self) -> None:
-        """The connection closes behind the newest request."""
+        """Close the connection after the answer to the newest request."""
         if self._newest is not None:
             self._newest.keeps_alive = False
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self._stage = _HEAD
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _is_http(self) -> bool:
-        """The parser takes RTSP for HTTP, and does not say which it was."""
+        """Whether the protocol is HTTP: the parser also accepts RTSP, and does not report it."""
         self._lines = self._lines.partition(b" %b " % self._url)[2]
         return self._lines.lstrip(b" ").startswith(b"HTTP/")
 
@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
             self._deaf, self._discarded_max = True, sys.maxsize
         self._patience.stop()
 
-    # What requests call
+    # Called by requests
 
     def completed(self) -> None:
         self._answered += 1
@@ -300,8 +300,8 @@ class Connection(asyncio.Protocol):
     # The order of requests
 
     def _advance(self) -> None:
-        """Begin with the next request if its turn has come: every answer before it is given, and
-        the client reads them."""
+        """Begin with the next request if its turn has come: all earlier answers are given, and the
+        client reads them."""
         if self._starting:
             return
         self._starting = True
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
             may_write.set_result(None)
 
     def shutdown(self) -> None:
-        """The server drains. What is under way is answered first."""
+        """Close the connection for a server that drains, after the answers under way."""
         if self._begun > self._answered:
             self._last_one()
         else:
@@ -328,12 +328,12 @@ class Connection(asyncio.Protocol):
     # Limits
 
     def _stop(self, status: int, sentence: str, reason: str) -> None:
-        """Leave the parser: `_parse` finds the refusal."""
+        """Leave the parser by an exception; `_parse` finds the refusal."""
         self._refusal = (status, sentence, reason)
         raise ValueError(sentence)
 
     def refuse(self, status: int, sentence: str, reason: str) -> None:
-        """Answer what cannot be a request, then close as soon as the client stops sending."""
+        """Answer bytes that cannot be a request, then close as soon as the client stops sending."""
         if self._deaf:
             return
         self._deaf = True
@@ -372,7 +372,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def _pace(self, trickled: int) -> None:
-        """A request that has not arrived whole: bound its head, and the time for the rest."""
+        """Bound the head of a request that has not arrived whole, and the time for the rest."""
         if self._stage == _HEAD:
             self._trickled += trickled
             if self._trickled > client_limits.HEAD_BYTES_MAX + client_limits.URL_BYTES_MAX:
@@ -384,7 +384,7 @@ class Connection(asyncio.Protocol):
             self._patience.body(self._heard)
 
     def _look(self) -> None:
-        """Once per `idle_s`: end what is idle, and what does not read its answers."""
+        """Once per `idle_s`: end the connection if it is idle or does not read its answers."""
         wait = self._limits.idle_s
         unread, (before, answered, pieces) = self.transport.get_write_buffer_size(), self._unread
         sent = 0 if self._running is None else self._running.sent

@@ -1,10 +1,10 @@
 """HTTP requests that the gateway sends: one client for one origin.
 
-Owns: connections and their limits, where a redirect may lead, what of a failed request may have
-been processed. Never: MCP, what a status means, retries.
+Owns: connections and their limits, where a redirect may lead, whether a failed request may have
+been processed. Never: MCP, the meaning of a status, retries.
 
-The requests go straight to the transport of httpx2, a third cheaper than through its client, whose
-part are flows of authorization. There is no cookie jar: it would tie all callers together.
+Requests go straight to the transport of httpx2, which is a third cheaper than through its client;
+the client only runs flows of authorization. There is not a cookie jar: all callers would share it.
 
 The pool of a transport looks at each of its connections twice per request, so a pool is kept small
 and a busy origin has several, here called lanes. A lane is closed when its last request ends; only
@@ -26,55 +26,54 @@ from metamcp_worker.ipc.errors import MetaMCPError
 
 
 class Auth(httpx2.Auth):
-    """Authorizes each request to an origin."""
+    """Adds credentials to each request to an origin, and may send requests to get them."""
 
     def covers(self, url: str) -> bool:
-        """May a redirect within the origin take the credentials to this URL?"""
+        """Whether a redirect within the origin may take the credentials to this URL."""
         return True
 
 
-"""What adds credentials to requests, and may ask for them on the way."""
-
 LANE_REQUESTS_MAX = 32
 LANE_CONNECTIONS_MAX = 2 * LANE_REQUESTS_MAX
-"""More than requests of ours, for what an authorization sends meanwhile."""
+"""Maximum connections of a lane: more than its requests, for those that an authorization sends."""
 REDIRECTS_MAX = 3
 AUTH_S = 30.0
-"""For one answer that an authorization asks for."""
+"""Seconds to wait for an answer to a request of an authorization."""
 SIDE_BODY_BYTES_MAX = 1024 * 1024
-"""Of a redirect, a refusal, or an answer to an authorization, which have some KiB."""
+"""Maximum bytes of the body of a redirect, a refusal or an answer to an authorization; usually some
+KiB."""
 WRITE_S = 30.0
-"""For the server to take a piece of the request."""
+"""Seconds for the server to take a piece of the request."""
 
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _SIDE = _REDIRECTS | {401, 403}
 _OURS = "metamcp"
 
-# At its normal level it writes a line per request, with the whole URL, which may hold a secret.
+# At its normal level httpx2 logs each request, with the whole URL, which may hold a secret.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
 class Unreachable(MetaMCPError):
-    """The server did not get the request, or refused to process it."""
+    """Raised if the server did not get the request, or refused to process it."""
 
 
 class Untrusted(Unreachable):
-    """There is no TLS with it, or its certificate is not accepted."""
+    """Raised if TLS with the server fails, or its certificate is not accepted."""
 
 
 class Misdirected(Unreachable):
-    """The server redirects to a place to which requests do not follow."""
+    """Raised if the server redirects to a place to which requests do not follow."""
 
 
 class Broken(MetaMCPError):
-    """The connection failed on the way: the server may have processed the request."""
+    """Raised if the connection failed on the way: the server may have processed the request."""
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):
-    """Seconds and counts that a caller or a test may want otherwise.
+    """Seconds and counts that a caller or a test may change.
 
-    `idle_s` of a connection: below the 5 s after which common servers close theirs, for a request
-    that meets a closing connection is lost.
+    `idle_s` of a connection: below the 5 s after which common servers close theirs, because a
+    request on a closing connection is lost.
     """
 
     connect_s: float = 10.0
@@ -84,7 +83,7 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
 
 
 class Response(Incoming):
-    """One of an origin."""
+    """Answer of an origin."""
 
     def __init__(self, response: httpx2.Response, lane: "_Lane", origin: "Origin") -> None:
         self.status = response.status_code
@@ -133,7 +132,7 @@ class Response(Incoming):
 
 
 class Origin:
-    """The client of one origin. Raises Unreachable for a URL that is no http or https one.
+    """Client of one origin. Raises Unreachable for a URL that is not an http or https URL.
 
     `headers` go with every request. `proxy`: URL of a proxy; none is taken from the environment.
     `ca_file`: certificates to trust instead of the system's.
@@ -162,11 +161,11 @@ class Origin:
         self._waits = {"connect": soon, "pool": soon, "write": WRITE_S, "read": None}
 
     def __str__(self) -> str:
-        """Without the path, which may hold a secret."""
+        """Return the URL without its path, which may hold a secret."""
         return self._name
 
     def join(self, reference: str) -> str:
-        """The absolute URL of a relative one. Raises Misdirected for another origin's."""
+        """Return the absolute URL of a reference. Raises Misdirected for another origin."""
         try:
             url = self._url.join(reference)
         except httpx2.InvalidURL:
@@ -186,9 +185,9 @@ class Origin:
         url: str = "",
         written: Callable[[], None] | None = None,
     ) -> Response:
-        """One request; returns with the head of the answer, whatever its status is.
+        """Send a request; returns with the head of the answer, whatever its status is.
 
-        `answer_s`: how long that may take. `url`: another one of this origin, see `join`.
+        `answer_s`: how long that may take. `url`: another URL of this origin, see `join`.
         `written`: called when the body is on its way. Redirects within the origin are followed,
         with the same body. Raises Unreachable and Broken.
         """
@@ -226,13 +225,13 @@ class Origin:
         raise Misdirected(f"{self} redirects in a circle")
 
     async def close(self) -> None:
-        """Close all connections; answers that are still read break."""
+        """Close all connections; answers that are still being read break."""
         lanes, self._lanes = self._lanes, []
         for lane in lanes:
             await lane.aclose()
 
     async def leave(self, lane: "_Lane") -> None:
-        """An answer is closed: its connection is free."""
+        """Free the connection of an answer that is closed."""
         self._active -= 1
         lane.active -= 1
         if lane.active == 0 and lane in self._lanes[1:]:
@@ -287,7 +286,8 @@ class Origin:
 
 
 class _Body(httpx2.AsyncByteStream):
-    """What is sent, as often as it takes. It is asked for once the head of the request is out."""
+    """Body of a request, for as many sends as redirects need. httpx2 asks for the bytes after it
+    has sent the head of the request."""
 
     def __init__(self, data: bytes, written: Callable[[], None] | None) -> None:
         self.data = data
@@ -303,7 +303,8 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that somebody else than our caller reads, and reads whole."""
+    """Body of an answer that is read whole, and not by the caller of `Origin.send`; bounded for
+    that."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -321,7 +322,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Lane(httpx2.AsyncBaseTransport):
-    """One pool of connections. `active`: requests of ours that use it, from first to last byte."""
+    """Pool of connections. `active`: requests of callers that use it, from first to last byte."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
         self.active = 0
@@ -352,7 +353,7 @@ def _parse(url: str) -> httpx2.URL:
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL as error:
-        raise Unreachable(f"this is no URL: {error}") from None
+        raise Unreachable(f"this is not a URL: {error}") from None
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise Unreachable("only URLs that begin with http:// or https:// and a host can be reached")
     if parsed.userinfo:
@@ -365,7 +366,8 @@ def _origin(url: httpx2.URL) -> str:
 
 
 def _tls(url: httpx2.URL, ca_file: str | None, *, any_host: bool) -> ssl.SSLContext:
-    """Loading the system's certificates takes longer than starting the rest: not for nothing."""
+    """Return the TLS settings. Loads the system's certificates only if they are needed, which takes
+    longer than the rest of the start."""
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
     if url.scheme == "https" or any_host:

@@ -1,7 +1,7 @@
-"""The names by which a listener may be asked for: what `Host` and `Origin` are compared with.
+"""Names of hosts that a listener accepts: `Host` and `Origin` are compared with them.
 
-Owns: how a host is written, with and without a port, and which of them a list of names allows.
-Never: where the list comes from, what a caller with another name is told.
+Owns: how a host is written, with and without a port, and which hosts a list of names allows.
+Never: where the list comes from, the answer to a client with another name.
 """
 
 import ipaddress
@@ -9,22 +9,22 @@ import re
 from collections.abc import Iterable
 
 BLANKS = b" \t"
-"""What may stand around the value of a header without belonging to it."""
+"""Characters around the value of a header that are not part of it."""
 PORT_MAX = 65535
 _USUAL_PORTS = (80, 443)
-"""Of URLs, which leave them out."""
+"""Default ports, which URLs leave out."""
 _HOST = re.compile(
     rb"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::(?P<port>[0-9]{1,5}))?"
 )
 _BELOW = b"*."
 
 Place = tuple[bytes, int | None]
-"""A host in its usual spelling, and the port if one is written."""
+"""Host in its usual spelling, and the port if there is one."""
 
 
 class Hosts:
-    """Allowed names. A name without a port is allowed with every port; `*.example.com` stands for
-    all names below example.com. Raises ValueError for anything else."""
+    """List of allowed names. A name without a port is allowed with every port; `*.example.com`
+    stands for all names below example.com. Raises ValueError for anything else."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._whole: set[Place] = set()
@@ -47,7 +47,7 @@ class Hosts:
 
 
 def place_of(value: bytes) -> Place | None:
-    """The host in `host` or `host:port`, and the port; None for anything else."""
+    """Return the host in `host` or `host:port`, and the port; None for anything else."""
     found = _HOST.fullmatch(value.strip(BLANKS))
     if found is None or int(found["port"] or 0) > PORT_MAX:
         return None

@@ -1,8 +1,8 @@
-"""The bytes of HTTP/1.1, and what a request says before its body.
+"""Bytes of HTTP/1.1, and the head of a request.
 
-Owns: `Head`, the heads of answers, the bytes of an answer that is sent at once, of one that the
-server gives without the application, and of a request that is sent on. Never: a connection, an
-application, parsing.
+Owns: `Head`, the heads of answers, the bytes of whole answers, of answers that the server gives
+without the application, and of a request that moves to another process (`MovedConnection`). Never:
+a connection, an application, parsing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,25 +13,25 @@ from msgspec import Struct
 from metamcp_worker.ipc import codec
 
 COPY_BYTES_MAX = 64 * 1024
-"""Parts of more than this are not copied together: sending them one by one costs less."""
+"""Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 _FRAMING = frozenset({b"content-length", b"expect", b"transfer-encoding"})
-#: Whoever sends one of these says more than a length, or what is nobody else's business.
+#: A head with one of these says more than a length of the body, or has a secret.
 _UNLIKE = frozenset({
     b"authorization", b"cookie", b"proxy-authorization", b"transfer-encoding", b"upgrade",
 })  # fmt: skip
 
 
 class Head(Struct, gc=False):
-    """What a request says before its body. `target`: as it was sent; `headers`: in their order,
-    their names in lower case; `keeps_alive`: the client wants the connection to go on; `awaits`: it
-    sends the body when it is told to.
+    """Head of a request: request line and headers. `target`: as it was sent; `headers`: in their
+    order, their names in lower case; `keeps_alive`: the client wants the connection to stay open;
+    `awaits`: the client sends the body when it is told to (`Expect: 100-continue`).
 
-    Clients begin request after request with the same bytes, so one head may belong to many.
-    `length`: of the body of each of them; `verdict`: what the application thinks of the head, kept
-    here for the next one.
+    Clients begin request after request with the same bytes, so many requests may share a head.
+    `length`: of the body of each of these, below zero if the head is not shared; `verdict`: result
+    of the application's checks of the head, kept here for the next request.
     """
 
     method: str
@@ -45,9 +45,9 @@ class Head(Struct, gc=False):
 
 
 class MovedConnection(Struct, frozen=True):
-    """A connection on its way to another process: a descriptor of its socket, and what was read of
-    it and is not answered. `last`: nothing counts that comes behind that; `hops`: how often it was
-    on the way for its first request."""
+    """Connection on its way to another process. `socket_fd`: a descriptor of its socket; `read`:
+    bytes that were read and not answered; `last`: bytes that come after these do not count; `hops`:
+    how often the connection has moved for its first request."""
 
     socket_fd: int
     read: bytes
@@ -56,8 +56,8 @@ class MovedConnection(Struct, frozen=True):
 
 
 def length(said: Head) -> int:
-    """Of the body behind this head, if the head may be known by its bytes; else below zero. What is
-    secret in a head is not kept for longer than its request."""
+    """Return the length of the body if requests may share this head, else a number below zero. A
+    head with a secret is not shared, so that it is not kept for longer than its request."""
     found = dict(said.headers)
     if said.version != "1.1" or said.awaits or not said.keeps_alive:
         return -1
@@ -67,15 +67,15 @@ def length(said: Head) -> int:
 
 
 def head(status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """Status line and headers of an answer; what frames its body is still to come."""
+    """Return status line and headers of an answer, still without those that frame the body."""
     lines = [b"%b: %b\r\n" % header for header in headers]
     return b"HTTP/1.1 %d %b\r\n%b" % (status, HTTPStatus(status).phrase.encode(), b"".join(lines))
 
 
 def whole(head: bytes, body: Sequence[bytes], *, last: bool, bare: bool = False) -> Sequence[bytes]:
-    """A whole HTTP answer: one part if it is small, else as many as it came in. `head`: without the
-    length; `last`: the connection closes behind it; `bare`: the body is only spoken of, as HEAD
-    wants it."""
+    """Return a whole HTTP answer: one part if it is small, else the parts that it came in. `head`:
+    without the length; `last`: the connection closes after it; `bare`: leave out the body, for a
+    HEAD request."""
     size = sum(map(len, body))
     end = b"connection: close\r\n\r\n" if last else b"\r\n"
     if not size and head.startswith(b"HTTP/1.1 204 "):
@@ -85,19 +85,18 @@ def whole(head: bytes, body: Sequence[bytes], *, last: bool, bare: bool = False)
 
 
 def error_body(code: int, sentence: str) -> bytes:
-    """A JSON-RPC error for a request whose id is not known."""
+    """Return a JSON-RPC error for a request whose id is not known."""
     error = {"code": code, "message": sentence}
     return codec.dump({"jsonrpc": "2.0", "id": None, "error": error})
 
 
 def last_words(status: int, body: bytes) -> bytes:
-    """A whole HTTP answer after which the connection closes."""
+    """Return a whole HTTP answer after which the connection closes."""
     return b"".join(whole(head(status, [JSON]), (body,), last=True))
 
 
 def request(said: Head, body: bytes) -> bytes:
-    """The request, whole again, as the bytes of HTTP/1.1; of its headers, only the framing may be
-    another one."""
+    """Return the request as bytes of HTTP/1.1 again; only its framing headers may differ."""
     kept = (header for header in said.headers if header[0] not in _FRAMING)
     lines = [b"%b: %b\r\n" % header for header in kept]
     if body or said.method == "POST":
@@ -107,13 +106,13 @@ def request(said: Head, body: bytes) -> bytes:
 
 
 def is_absolute(target: bytes) -> bool:
-    """Is this `http://host/path`? Whether the host may be, the application decides."""
+    """Whether this is `http://host/path`. The application decides whether the host is allowed."""
     scheme, found, rest = target.partition(b"://")
     return bool(found) and scheme.lower() in {b"http", b"https"} and b"/" in rest
 
 
 def path_and_query(target: bytes) -> tuple[bytes, bytes]:
-    """Of a target that the server let in."""
+    """Split a target that the server accepted into path and query."""
     if not target.startswith(b"/"):
         target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
     path, _, query = target.partition(b"?")

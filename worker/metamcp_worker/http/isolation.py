@@ -1,7 +1,7 @@
-"""An application whose failures harm nobody else.
+"""Running an application so that a failure affects only its own request.
 
-Owns: what a client gets when the application fails, the tasks of requests that wait. Never: HTTP,
-what the application does.
+Owns: the answer to a client when the application fails, the tasks of requests that wait. Never:
+HTTP, the work of the application.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Contained:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self, request: HttpRequest, step: Callable[[], Pending]) -> None:
-        """Do this now. What goes wrong becomes an answer and one line in the log."""
+        """Run a step now. A failure becomes an answer and one line in the log."""
         try:
             waiting = step()
         except Exception as error:  # noqa: BLE001 - the root of a request
@@ -37,7 +37,7 @@ class Contained:
             task.add_done_callback(self._tasks.discard)
 
     async def end(self, wait_s: float) -> None:
-        """Cancel what still waits."""
+        """Cancel the requests that still wait."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The headers of revision 2026-07-28 that repeat what a body says: written by whoever sends.
+"""Headers of revision 2026-07-28 that repeat values of the body; the sender writes them.
 
 Owns: how a value is written into a header, which parameter `Mcp-Name` repeats, which arguments a
 tool wants repeated as `Mcp-Param-…` and whether it asks for that properly. Never: comparing a
@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from metamcp_worker.ipc import codec
 
-#: Which parameter `Mcp-Name` repeats.
+#: Parameter that `Mcp-Name` repeats, by method.
 NAMED: Mapping[str, str] = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -24,7 +24,7 @@ NAMED: Mapping[str, str] = {
     "tasks/cancel": "taskId",
 }
 NUMBER_BITS_MAX = 4096
-"""Of an integer in a header: over a thousand digits."""
+"""Maximum bits of an integer in a header: over a thousand digits."""
 
 _ANNOTATION = "x-mcp-header"
 _PLAIN = re.compile(r"[\x20-\x7e]*")
@@ -45,12 +45,13 @@ Path = tuple[str, ...]
 
 
 class HeaderRuleUnfit(ValueError):
-    """A tool asks for headers in a way that the specification forbids. The text says how."""
+    """Raised for a tool that asks for headers in a way that the specification forbids. The text
+    says how."""
 
 
 def written(value: str) -> str:
-    """The value as it stands in a header: as it is, or as `=?base64?…?=` if it would be changed on
-    the way or be taken for that."""
+    """Return the value for a header: as it is, or as `=?base64?…?=` if it would be changed on the
+    way or looks like that form itself."""
     plain = _PLAIN.fullmatch(value) and value == value.strip() and not _SENTINEL.fullmatch(value)
     if plain:
         return value
@@ -58,7 +59,7 @@ def written(value: str) -> str:
 
 
 def routing(method: str, params: Mapping[str, Raw]) -> dict[str, str]:
-    """`Mcp-Method`, and `Mcp-Name` where there is one."""
+    """Return `Mcp-Method`, and `Mcp-Name` if the method has it."""
     found = {"Mcp-Method": written(method)}
     subject = params.get(NAMED.get(method, ""))
     text = None if subject is None else codec.text(subject)
@@ -68,8 +69,8 @@ def routing(method: str, params: Mapping[str, Raw]) -> dict[str, str]:
 
 
 def wanted(schema: bytes | Raw) -> dict[Path, str]:
-    """Which arguments this inputSchema wants repeated, by their way through `properties`, and the
-    header's name behind `Mcp-Param-`. Raises Unfit and codec.Malformed."""
+    """Return which arguments this inputSchema wants repeated: their path through `properties`, and
+    the name of the header after `Mcp-Param-`. Raises HeaderRuleUnfit and codec.Malformed."""
     raw = bytes(schema)
     if _ANNOTATION.encode() not in raw and b"\\u" not in raw:
         return {}
@@ -85,7 +86,7 @@ def wanted(schema: bytes | Raw) -> dict[Path, str]:
 
 
 def repeated(wishes: Mapping[Path, str], arguments: bytes | Raw) -> dict[str, str]:
-    """The `Mcp-Param-…` headers for these arguments; none for what is absent or null."""
+    """Return the `Mcp-Param-…` headers for these arguments; none for an absent or null one."""
     found: dict[str, str] = {}
     values: object = codec.value(arguments) if wishes and arguments else None
     for path, name in wishes.items():
@@ -96,7 +97,8 @@ def repeated(wishes: Mapping[Path, str], arguments: bytes | Raw) -> dict[str, st
 
 
 def _positions(root: object) -> Iterator[tuple[Path | None, Json]]:
-    """Every schema in this one, with its way through `properties`, or None if there is none."""
+    """Yield every schema in this schema, with its path through `properties`; None if `properties`
+    alone does not lead to it."""
     waiting: list[tuple[Path | None, object]] = [((), root)]
     while waiting:
         path, node = waiting.pop()
@@ -134,7 +136,7 @@ def _name(path: Path | None, schema: Json) -> str:
 
 
 def at(value: object, path: Path) -> object:
-    """The argument at this place; None if there is none."""
+    """Return the argument at this path; None if it is absent."""
     for name in path:
         if not isinstance(value, dict):
             return None
@@ -143,7 +145,7 @@ def at(value: object, path: Path) -> object:
 
 
 def text_of(value: object) -> str | None:
-    """What a header says of this argument; None: there is no header for it."""
+    """Return the text of a header for this argument; None if it has no header."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -1,10 +1,10 @@
-"""Connections of clients that go from one process to another, and those that have come.
+"""Connections of clients that move from one process to another.
 
-Owns: how one leaves here, for its request or between two of them, and how one begins here of which
-something was read elsewhere. Never: how it gets there, who has what it asks for.
+Owns: how a connection leaves this process, for its request or between two requests, and how a
+connection begins here of which another process has read bytes. Never: how it gets there, which
+process is the right one for a request.
 
-Bytes that nobody has read yet go with the socket, so that a client which sends something at that
-very moment notices nothing.
+Unread bytes move with the socket, so that a client which is sending at that moment notices nothing.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.errors import MetaMCPError
 
 AGAIN_S = 0.05
-"""Until the next try of a connection that could not leave: its client reads slowly, or too many are
-on their way."""
+"""Seconds until the next try of a connection that could not leave, because its client reads slowly
+or too many are on their way."""
 
 
 class NotYet(MetaMCPError):
-    """A connection cannot be sent away at this moment."""
+    """Raised if a connection cannot be sent away at this moment."""
 
 
 class MovableServer(HttpServer):
-    """One whose connections can go to another process. `away`: takes what leaves between two
-    requests when this server drains, or raises NotYet; None: such connections end. `arriving`:
-    connections that were taken and have not begun."""
+    """HTTP server whose connections can move to another process. `away`: takes a connection that
+    leaves between two requests when this server drains, or raises NotYet; None: such connections
+    end. `arriving`: number of connections that were taken and have not begun."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class MovableServer(HttpServer):
 
 
 class Movable(Connection):
-    """A connection of a `MovableServer`."""
+    """Connection of a `MovableServer`."""
 
     _server: MovableServer
 
@@ -66,7 +66,7 @@ class Movable(Connection):
         return left
 
     def shutdown(self) -> None:
-        """The server drains. What is under way is answered first."""
+        """Move or close the connection for a server that drains, after the answers under way."""
         if self._server.away is None:
             super().shutdown()
         else:
@@ -78,7 +78,7 @@ class Movable(Connection):
             self.loop.call_soon(self._go)
 
     def _go(self) -> None:
-        """Leave, if nothing is under way here."""
+        """Move to another process, if no request is under way here."""
         busy = self._begun > self._answered or not self._whole
         if busy or self.transport.is_closing() or self._server.away is None:
             return  # after the answer, or not at all
@@ -102,7 +102,7 @@ class Movable(Connection):
 
 
 async def adopt(server: MovableServer, left: MovedConnection) -> None:
-    """Go on with this connection; its descriptor is taken."""
+    """Continue with this connection. Takes its descriptor."""
     sock = socket.socket(fileno=left.socket_fd)
     if not server.started:
         sock.close()
@@ -121,7 +121,7 @@ async def adopt(server: MovableServer, left: MovedConnection) -> None:
 
 
 class _Moved(Movable):
-    """What was read elsewhere is read here before anything else."""
+    """Connection from another process; the bytes that were read there are parsed first."""
 
     def __init__(self, server: MovableServer, left: MovedConnection) -> None:
         super().__init__(server)

@@ -1,7 +1,7 @@
-"""One HTTP request as an application has it, and the one answer to it.
+"""HTTP request as an application sees it, and its answer.
 
-Owns: waiting for the body, the answer at once or as a stream, the news that the client went away.
-Never: the bytes on the wire (`http1`), limits, what else happens on the connection (`serve`).
+Owns: waiting for the body, the answer at once or as a stream, noticing that the client went away.
+Never: the bytes on the wire (`http1`), limits, the rest of the connection (`connection`).
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from metamcp_worker.http.http1 import Head, MovedConnection
 from metamcp_worker.ipc.errors import TooLarge
 
 Pending = Awaitable[None] | None
-"""What there is still to wait for, if anything."""
+"""Work of a handler or step that is still to be awaited; None if it is done."""
 
 
 class RequestConnection(Protocol):
-    """The connection under a request. `hops`: how often it has moved for this request; `address`:
-    of its client, empty if it has none."""
+    """Connection of a request. `hops`: how often it has moved for this request; `address`: of its
+    client, empty if it has none."""
 
     transport: asyncio.Transport
     hops: int
     address: str
 
     def completed(self) -> None:
-        """The answer has been given to the socket."""
+        """Note that the answer has been given to the socket."""
         ...
 
     def throttle(self) -> None:
@@ -42,19 +42,19 @@ class RequestConnection(Protocol):
         ...
 
     def leave(self, request: "HttpRequest", body: bytes) -> MovedConnection | None:
-        """As `Request.leave`."""
+        """See `HttpRequest.leave`."""
         ...
 
     def go_on(self, request: "HttpRequest", step: Callable[[], Pending]) -> None:
-        """As `Request.go_on`."""
+        """See `HttpRequest.go_on`."""
         ...
 
 
 class HttpRequest:
-    """`head`: what was said before the body; `whole`: the body is there; `begun`, `complete`: the
-    answer; `lost`: nobody reads one any more; `keeps_alive`: the connection outlives it; `sent`:
-    bytes of an answer in pieces. `on_lost`: called once if the client goes before the answer is
-    complete."""
+    """Request of a client. `head`: request line and headers; `whole`: the body is there; `begun`,
+    `complete`: state of the answer; `lost`: no client reads an answer any more; `keeps_alive`: the
+    connection stays open after it; `sent`: bytes of an answer in pieces. `on_lost`: called once if
+    the client goes before the answer is complete."""
 
     whole = begun = complete = lost = wanted = False
     on_lost: Callable[[], None] | None = None
@@ -70,7 +70,7 @@ class HttpRequest:
 
     @property
     def address(self) -> str:
-        """Of the client."""
+        """Address of the client, empty if it has none."""
         return self._line.address
 
     @property
@@ -81,13 +81,13 @@ class HttpRequest:
     # --- the body -------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """The whole body, which is not kept here any longer."""
+        """Return the whole body and do not keep it any longer."""
         body, self._body = self.came_so_far, b""
         return body
 
     @property
     def came_so_far(self) -> bytes:
-        """Of the body."""
+        """Bytes of the body that have come so far."""
         return self._body if isinstance(self._body, bytes) else b"".join(self._body)
 
     async def body(self, bytes_max: int = sys.maxsize) -> bytes | None:
@@ -109,7 +109,7 @@ class HttpRequest:
 
     def answer(self, head: bytes, *body: bytes) -> None:
         """Send a whole answer at once. `head`: status line and headers, without the length; `body`:
-        in as many parts as it is in."""
+        in any number of parts."""
         if self.lost:
             return
         assert not self.begun, "a request has one answer"
@@ -123,13 +123,13 @@ class HttpRequest:
         self._complete()
 
     def last(self, status: int, body: bytes) -> None:
-        """Answer a request whose body is unwelcome."""
+        """Answer without reading the rest of the body, and close the connection."""
         if not self.lost:
             self.begun = True
             self._line.last_words(status, body)
 
     def begin(self, head: bytes) -> None:
-        """The answer comes in pieces."""
+        """Begin an answer that comes in pieces. `head`: as for `answer`."""
         if self.lost:
             return
         assert not self.begun, "a request has one answer"
@@ -140,7 +140,7 @@ class HttpRequest:
         self._line.transport.write(b"".join((head, framing, end)))
 
     async def send(self, piece: bytes) -> None:
-        """One piece of the answer, as soon as the client has read most of what was sent before."""
+        """Send a piece of the answer, as soon as the client has read most of the earlier pieces."""
         if not self.lost:
             await self._line.writable()
         if piece and not self.lost:
@@ -150,7 +150,7 @@ class HttpRequest:
             self._line.transport.write(data)
 
     def end(self) -> None:
-        """That was the last piece."""
+        """End the answer after its last piece."""
         if not self.lost:
             if self._chunked:
                 self._line.transport.write(b"0\r\n\r\n")
@@ -161,13 +161,13 @@ class HttpRequest:
         self._line.transport.abort()
 
     def leave(self, body: bytes) -> MovedConnection | None:
-        """Take the connection away from here before the request is answered, whose whole body this
-        is. None: it cannot go now."""
+        """Take the connection out of this process before the request is answered. `body`: the whole
+        body of the request. Returns None if the connection cannot leave now."""
         return self._line.leave(self, body)
 
     def go_on(self, step: Callable[[], Pending]) -> None:
-        """Do this for the request, now, with its failures as contained as those of its handler;
-        what there is to wait for is waited for."""
+        """Run a step for the request now, and await what it returns. Failures are contained like
+        those of the handler."""
         self._line.go_on(self, step)
 
     def _complete(self) -> None:
@@ -177,14 +177,14 @@ class HttpRequest:
             self._line.transport.close()
         self._line.completed()
 
-    # --- what the connection says ---------------------------------------------------------------
+    # --- called by the connection ---------------------------------------------------------------
 
     def came_whole(self, body: bytes) -> None:
-        """The body, all of it with the head."""
+        """Take the whole body, which came with the head."""
         self._body, self.size, self.whole = body, len(body), True
 
     def came(self, piece: bytes) -> None:
-        """A piece of the body."""
+        """Take a piece of the body."""
         if not isinstance(self._body, list):
             self._body = []
         self._body.append(piece)
@@ -196,7 +196,7 @@ class HttpRequest:
         self._wake()
 
     def was_lost(self) -> None:
-        """The client is gone, or the connection is somebody else's."""
+        """Note that the client is gone, or that the connection moved to another process."""
         self.lost = True
         self._wake()
         on_lost, self.on_lost = self.on_lost, None
@@ -209,6 +209,6 @@ class HttpRequest:
 
 
 Handler = Callable[[HttpRequest], Pending]
-"""An application. It is called when the head of a request is there and every earlier request of the
-connection is answered; by then most bodies are there, too. What it returns is waited for; None: it
-has answered, or will when something else happens."""
+"""Application. The server calls it when the head of a request is there and every earlier request of
+the connection is answered; by then most bodies are there, too. A returned awaitable is awaited;
+None: the application has answered, or will do so at a later event."""

@@ -1,7 +1,7 @@
-"""An HTTP answer that comes piece by piece, whoever has the connection.
+"""HTTP answer that comes piece by piece, from any kind of connection.
 
-Owns: what every such answer can do with its headers and pieces: the media type, the whole body
-within a limit, `async with`. Never: a connection, what a status means.
+Owns: the methods that every such answer has: the media type, the whole body within a limit, `async
+with`. Never: a connection, the meaning of a status.
 """
 
 import abc
@@ -12,23 +12,24 @@ from metamcp_worker.ipc.errors import TooLarge
 
 
 class Incoming(abc.ABC):
-    """The head of an answer, and its body as it comes. Close it, or use it in `async with`.
+    """Head of an answer, and its body as it comes. Close it, or use it in `async with`.
 
-    Closing it before the end closes the connection, so that the server learns of it.
+    Closing before the end closes the connection, so that the server learns of it.
     """
 
     @property
     @abc.abstractmethod
     def origin(self) -> str:
-        """Who answers, in sentences."""
+        """Name of the answering server, for sentences."""
 
     @abc.abstractmethod
     def header(self, name: str) -> str:
-        """A header's value without blanks around it, or nothing. `name` in lower case."""
+        """Return a header's value without blanks around it, or an empty string. `name` in lower
+        case."""
 
     @abc.abstractmethod
     async def piece(self, *, wait_s: float | None) -> bytes:
-        """What comes next of the body; nothing at its end. Raises Broken.
+        """Return the next piece of the body; empty at its end. Raises Broken.
 
         `wait_s` None is for streams that may be silent for days; the caller bounds the wait.
         """
@@ -38,11 +39,11 @@ class Incoming(abc.ABC):
 
     @property
     def media_type(self) -> str:
-        """Of the content, in lower case, without parameters."""
+        """Media type of the content, in lower case, without parameters."""
         return self.header("content-type").partition(";")[0].strip().lower()
 
     async def read(self, *, wait_s: float, limit_bytes: int = frames.BODY_BYTES_MAX) -> bytes:
-        """The whole body. `wait_s` is for each piece. Raises Broken and TooLarge."""
+        """Read the whole body. `wait_s` is for each piece. Raises Broken and TooLarge."""
         length = self.header("content-length")
         if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
             raise TooLarge(f"an answer of {self.origin}", int(length), limit_bytes)

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on listening sockets, for any application: all connections, and the graceful end.
+"""HTTP/1.1 server on listening sockets, for any application: all connections, and the graceful end.
 
-Owns: accepting, how many connections there may be, the heads of requests that are known by their
-bytes, draining. Never: what happens on a connection (`connection`), a path, MCP.
+Owns: accepting, the maximum of connections, the heads of requests that are known by their bytes,
+draining. Never: a single connection (`connection`), a path, MCP.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ _RAISE = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
 
 
 class HttpServer:
-    """Serves one application on listening sockets. `on_refused` gets a word for every request that
-    is turned away before the application sees it. `kind`: of its connections; `reserve`:
-    descriptors that are held back for connections when no other is free; `open`: the connections;
-    `heads`: those that are known by their bytes; `started`: it accepts, or did; `draining`: it
-    accepts no more; `ended`: nothing is open, or time is up."""
+    """Serves one application on listening sockets. `on_refused`: gets a word for every request that
+    is refused before the application sees it. `kind`: class of its connections; `reserve`: number
+    of descriptors reserved for connections when no other is free; `open`: the connections; `heads`:
+    heads of requests that are known by their bytes; `started`: it accepts, or did; `draining`: it
+    accepts no more; `ended`: no connection is open, or time is up."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class HttpServer:
         return len(self.open)
 
     def full(self, fd: int) -> tuple[str, str] | None:
-        """Why the newest connection, with this descriptor, is one too many, as a word and a
-        sentence, or None. A new descriptor has the lowest number that is free, so it tells how
-        many there are, pipes and all."""
+        """Why the newest connection, with this descriptor, is over a limit, as a word and a
+        sentence, or None. A new descriptor has the lowest free number, which shows how many
+        descriptors there are, those of pipes included."""
         if self.connections > self.limits.connections_max:
             return _CONNECTIONS
         if fd >= self._fd_max:
@@ -80,7 +80,8 @@ class HttpServer:
         return None
 
     def learn(self, read: bytes, request: HttpRequest) -> None:
-        """This was read, and this one request came of it: know its head when it comes again."""
+        """Remember the head of this request, to recognize it when the same bytes come again.
+        `read`: the bytes of this one request."""
         start = read.find(b"\r\n\r\n") + 4
         # Only if it is the head that stands before the body, whatever the parser lets pass.
         if start <= client_limits.KNOWN_BYTES_MAX and len(read) - start == request.size:
@@ -91,7 +92,7 @@ class HttpServer:
                 self.heads[read[:start]] = request.head
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Accept on these sockets; the server owns them now. They may be shared with others."""
+        """Accept on these sockets; the server owns them now. Other processes may share them."""
         self.started = True
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files != resource.RLIM_INFINITY and not self._reserve:
@@ -100,9 +101,9 @@ class HttpServer:
             self._acceptors.append(Acceptor(sock, partial(self.kind, self), reserve=self._reserve))
 
     async def drain(self, grace_s: float) -> None:
-        """Accept no more, let open requests finish for `grace_s`, then cut what is left.
+        """Accept no more, let open requests finish for `grace_s`, then cut the rest.
 
-        The listening sockets are closed here, never shut down: they live on in other processes.
+        The listening sockets are closed here, never shut down: other processes still use them.
         """
         self.draining = True
         while self._acceptors:
@@ -120,7 +121,7 @@ class HttpServer:
             self._on_refused(reason)
 
     def gone(self) -> None:
-        """A connection has ended."""
+        """Note that a connection has ended."""
         for acceptor in self._acceptors:
             acceptor.refill()
         if self._quiet is not None and self._empty():

@@ -1,11 +1,11 @@
-"""Server-sent events: the bytes of a `text/event-stream` to events, in any pieces.
+"""Server-sent events: parser from the bytes of a `text/event-stream`, in any pieces, to events.
 
 Owns: the format (WHATWG HTML, "Server-sent events", 9.2.5 and 9.2.6), and the limit of one event.
-Never: reading a connection, reconnecting, what `data` means.
+Never: reading a connection, reconnecting, the meaning of `data`.
 
-Unlike a browser's parser this one reports an event without data if it has an id or a time to
-reconnect: streams of MCP begin with such events, and what they say is needed to resume the stream.
-`data` stays the bytes that came. However small the pieces are, each byte is looked at once.
+Unlike a browser's parser this parser reports an event without data if it has an id or a time to
+reconnect: streams of MCP begin with such events, which are needed to resume the stream. `data`
+stays the bytes that came. However small the pieces are, each byte is looked at once.
 """
 
 import re
@@ -16,24 +16,25 @@ from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.errors import TooLarge
 
 FIELDS_BYTES_MAX = 64 * 1024
-"""What an event may have beside its message."""
+"""Bytes that an event may have beside its message."""
 EVENT_BYTES_MAX = frames.MESSAGE_BYTES_MAX + FIELDS_BYTES_MAX
 ID_BYTES_MAX = 1024
-"""A longer id is passed over: it comes back in a header, and servers bound those."""
+"""Maximum bytes of an id; a longer id is ignored, because it would be sent back in a header, and
+servers limit headers."""
 RETRY_DIGITS_MAX = 9
-"""More milliseconds than that are eleven days."""
+"""Maximum digits of `retry` (milliseconds): up to eleven days; a longer number is ignored."""
 
 _SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff](?:[\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
-"""An id that can come back in a header. Another one counts as empty: who went on from the id before
-it would get again what came since."""
+"""Regular expression of an id that can be sent back in a header. Any other id counts as empty: a
+client that resumed from the id before it would get later events twice."""
 _BOM = b"\xef\xbb\xbf"
 
 
 class SseEvent(Struct, frozen=True, gc=False):
-    """One event. `data`: empty if it is there for its `id` or `retry_ms` only.
+    """Event of a stream. `data`: empty if the event has only an `id` or `retry_ms`.
 
-    `id`: what this event said, None if it said nothing; an empty one takes back earlier ids.
-    `event`: its type. `retry_ms`: how long to wait before reconnecting.
+    `id`: None if the event has none; an empty id cancels earlier ids. `event`: its type.
+    `retry_ms`: how long to wait before reconnecting.
     """
 
     data: bytes
@@ -43,7 +44,8 @@ class SseEvent(Struct, frozen=True, gc=False):
 
 
 class EventReader:
-    """One stream, from its first byte. What is not ended by an empty line is no event."""
+    """Parser of one stream, from its first byte. An event ends with an empty line; without it, it
+    is not reported."""
 
     def __init__(self, limit_bytes: int = EVENT_BYTES_MAX) -> None:
         self._limit = limit_bytes
@@ -58,19 +60,19 @@ class EventReader:
         self._fields = self._noise_lines = self._noise_bytes = 0
 
     def noise(self) -> tuple[int, int]:
-        """Lines since the last look that belong to no message, such as comments, blank lines and
-        events without data; and their bytes."""
+        """Return the number of lines since the last call that belong to no message (comments, blank
+        lines, events without data), and their bytes."""
         found = self._noise_lines, self._noise_bytes
         self._noise_lines = self._noise_bytes = 0
         return found
 
     @property
     def held_bytes(self) -> int:
-        """Kept of an event that is not whole."""
+        """Bytes kept of an event that is not whole."""
         return self._kept + len(self._held)
 
     def feed(self, piece: bytes) -> list[SseEvent]:
-        """The events that `piece` completes. Raises TooLarge; then stop."""
+        """Return the events that `piece` completes. Raises TooLarge; then stop."""
         events: list[SseEvent] = []
         if not piece:
             return events
@@ -132,7 +134,7 @@ class EventReader:
             self._retry_ms = int(value)
 
     def _end(self, events: list[SseEvent]) -> None:
-        """The empty line: report what there is, and begin anew."""
+        """End an event at an empty line: report it if it has anything, and begin the next one."""
         if self._data is None:
             self._noise_lines += self._fields + 1
             self._noise_bytes += self._kept + 1

@@ -1,6 +1,8 @@
-"""What is at the bottom of an exception, in the words of the system.
+"""TCP and TLS: the cause of a failed connection in words, and keep-alive of sockets.
 
-Owns: the way through the layers that wrapped it up. Never: what is done about it.
+Owns: finding the innermost error below the layers of an exception, the sentence for a peer whose
+TLS failed, and the socket options that detect a dead connection (`OPTIONS`). Never: reacting to an
+error, opening sockets.
 """
 
 import socket
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 
 
 def words(error: Exception) -> str:
-    """What the innermost error of the system says; else what this one says of itself."""
+    """Return the text of the innermost system error; without any, the text of this error."""
     text = str(error) or type(error).__name__
     for inner in _inward(error):
         if isinstance(inner, OSError) and inner.strerror:
@@ -18,8 +20,7 @@ def words(error: Exception) -> str:
 
 
 def distrust(error: Exception) -> str:
-    """Why there is no TLS with this peer, as what follows "because", or nothing: it did not fail
-    for that."""
+    """Why TLS with this peer failed, as the words after "because"; empty for another cause."""
     for inner in _inward(error):
         if isinstance(inner, ssl.SSLCertVerificationError):
             return f"of its certificate: {inner.verify_message.rstrip('.')}"
@@ -33,9 +34,9 @@ def distrust(error: Exception) -> str:
 
 
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})
-"""Bytes that are none of TLS, as versions of OpenSSL call them."""
+"""Reasons that versions of OpenSSL give if the bytes of the peer are not TLS."""
 _PASSING = (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""Not a word about TLS: more is to be read or written, or the connection ended."""
+"""Errors that are not about TLS: more is to be read or written, or the connection ended."""
 
 
 def _inward(error: BaseException) -> Iterator[BaseException]:
@@ -47,10 +48,11 @@ def _inward(error: BaseException) -> Iterator[BaseException]:
 
 
 IDLE_S = 30
-"""Of silence before the first probe; below the minute after which the hastiest firewalls forget."""
+"""Seconds of silence before the first probe; below the minute after which the strictest firewalls
+forget a connection."""
 PROBE_S = 10
 PROBES = 4
-"""Without an answer: then the connection is broken."""
+"""Probes without an answer after which the connection is broken."""
 
 # Linux and macOS name the time before the first probe differently.
 _IDLE = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", 0))

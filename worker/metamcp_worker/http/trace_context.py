@@ -1,10 +1,10 @@
-"""W3C trace context: the words with which one process tells the next which trace a request is of.
+"""W3C trace context: how one process tells the next which trace a request belongs to.
 
-Owns: reading and writing `traceparent`, and the same words as HTTP headers. Never: dice, whether a
-request is traced (`front/tracing`), what is told of it (`messages`), `tracestate` and `baggage`,
-which pass as they came.
+Owns: reading and writing `traceparent`, and finding all three members in HTTP headers. Never:
+random ids, whether a request is traced (`front/trace`), spans (`messages`), the content of
+`tracestate` and `baggage`, which pass as they came.
 
-A `traceparent` that is not exactly right is none: with half of one, spans would hang from nothing.
+A `traceparent` that is not exactly right is ignored: spans would get a parent that does not exist.
 """
 
 import re
@@ -15,19 +15,20 @@ from msgspec import Struct
 from metamcp_worker.http.http1 import Headers
 
 TRACEPARENT, TRACESTATE, BAGGAGE = "traceparent", "tracestate", "baggage"
-"""In `params._meta` without a prefix (MCP 2026-07-28), and as HTTP headers."""
+"""Members of `params._meta`, without a prefix (MCP 2026-07-28), and names of HTTP headers."""
 KEYS = (TRACEPARENT, TRACESTATE, BAGGAGE)
 TRACE_BYTES, SPAN_BYTES = 16, 8
 SAMPLED = 0x01
 _RANDOM = 0x02
-"""The trace id is random: a promise of whoever began the trace, so it stays."""
+"""Flag: the trace id is random. Only the process that began the trace can promise that, so the flag
+passes as it came."""
 STATE_CHARACTERS_MAX = 512
-"""As much of `tracestate` as everybody has to pass on; a longer one is told to nobody but the
-server."""
+"""Maximum characters of a `tracestate` in spans: every process has to pass on that much. A longer
+one goes to the server only."""
 
 _VERSION = "00"
 _CHARACTERS = 55
-"""Of version 00; later ones may have more behind a hyphen."""
+"""Length of a `traceparent` of version 00; later versions may have more after a hyphen."""
 _FORM = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
     r"(?P<rest>-.*)?"
@@ -37,8 +38,8 @@ _PRINTABLE = re.compile(rb"[\t -~]{1,8192}")
 
 
 class TraceContext(Struct, frozen=True, gc=False):
-    """A place in a trace. `trace_id`: 32 digits, `span_id`: 16 digits, hexadecimal in small
-    letters; `flags`: those that are known here."""
+    """Place in a trace. `trace_id`: 32 digits, `span_id`: 16 digits, hexadecimal in lower case;
+    `flags`: those that are known here."""
 
     trace_id: str
     span_id: str
@@ -53,7 +54,7 @@ class TraceContext(Struct, frozen=True, gc=False):
 
 
 def parse(text: str) -> TraceContext | None:
-    """What this `traceparent` says; None for one that says nothing."""
+    """Read a `traceparent`; None if it is not valid."""
     found = _FORM.fullmatch(text)
     if found is None or found["version"] == "ff":
         return None
@@ -66,13 +67,13 @@ def parse(text: str) -> TraceContext | None:
 
 
 def written(context: TraceContext) -> str:
-    """As a `traceparent`, in the version that is known here."""
+    """Write a `traceparent`, in the version that is known here."""
     return f"{_VERSION}-{context.trace_id}-{context.span_id}-{context.flags:02x}"
 
 
 def of_headers(headers: Headers) -> Mapping[str, str]:
-    """The words that HTTP headers say, by their keys; what came in pieces is put together. A value
-    that is no text of a header is left out."""
+    """Return the members in HTTP headers, by their keys; repeated headers are joined. A value with
+    characters that a header cannot have is left out."""
     found: dict[str, str] = {}
     for name, value in headers:
         key = _HEADERS.get(name)

@@ -60,7 +60,7 @@ class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """A line between two calls of a file: `lost` more calls could not be written."""
+    """Line between two calls of a file: `lost` more calls could not be written."""
 
     lost: int
 

@@ -171,8 +171,8 @@ class KeptFrame(Struct, frozen=True, gc=False):
 
 class Release(Struct, frozen=True, gc=False):
     """front -> worker: drop the calls that fronts which are gone kept for this owner; no client
-    comes back for them. An empty owner: drop also all kept calls of the sending front, which has
-    answered all of them."""
+    comes back for them. An empty owner: forget each `Keep` of the sending front instead, which
+    ends and answers all its calls itself."""
 
     owner: bytes = b""
 

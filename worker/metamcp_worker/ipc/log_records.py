@@ -1,7 +1,7 @@
-"""One line of the gateway's own log: what it says, as JSON for programs and as text for people.
+"""Records of the gateway's own log: their members, as JSON for programs and as text for people.
 
-Owns: its members, their order, the names of levels, the limits of its length. Never: what is said,
-clocks, masks, writing.
+Owns: the members of a record, their order, the names of levels and rooms, the limits of length.
+Never: who logs what, clocks, masks, writing.
 """
 
 from msgspec import Struct
@@ -10,12 +10,12 @@ from metamcp_worker.ipc import codec
 
 MESSAGE_CHARACTERS_MAX = 8 * 1024
 ERROR_CHARACTERS_MAX = 16 * 1024
-"""Of a traceback its end: that is where the error is."""
+"""Maximum characters of a traceback; only the end of a longer one is kept, where the error is."""
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 OWN = "metamcp."
-"""Before the name of a room, where Python knows it as a logger."""
-#: The rooms of the gateway that speak; by them a level can be set.
+"""Prefix of a room in the name of its Python logger."""
+#: Rooms: the parts of the gateway that log; each can have a level of its own.
 ROOMS = frozenset({
     "control", "embeddings", "front", "http", "nursery", "recording", "traces", "worker",
 })  # fmt: skip
@@ -25,13 +25,14 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} 
     for code in [0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 }
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-"""As syslog numbers them, which is how the journal of systemd reads them."""
+"""Priorities of the levels as syslog numbers them, which the journal of systemd reads."""
 
 
 class LogRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`time`: RFC 3339, UTC, with milliseconds. `room`: the part of the gateway that speaks, or the
-    logger of a library. `server`, `call`, `front`, `generation`: what it is about, where it is
-    about one; `call` is the id that the front and the worker have for it. `error`: a traceback."""
+    """Record of the log. `time`: RFC 3339, UTC, with milliseconds. `room`: the part of the
+    gateway that logs, or the logger of a library. `server`, `call`, `front`, `generation`: subject
+    of the record, if it has one; `call` is the id that front and worker use. `error`: a traceback.
+    """
 
     time: str
     level: str
@@ -50,22 +51,22 @@ def as_json(record: LogRecord) -> bytes:
 
 
 def as_text(record: LogRecord, clock: str) -> bytes:
-    """For people: one line, and the traceback below it. `clock`: the time of day as they have it,
-    or nothing where it stands before the line already."""
+    """Format for people: one line, and the traceback below it. `clock`: the local time of day, or
+    empty if the line already gets a time from elsewhere."""
     head = f"{clock} {record.level:<7} " if clock else ""
     first = f"{head}{record.room}: {printable(record.message)}{_about(record)}"
     return _lines([first, *map(printable, record.error.splitlines())])
 
 
 def as_journal(record: LogRecord) -> bytes:
-    """The same for the journal of systemd, which knows the time, and takes the level from before
+    """Format for the journal of systemd, which knows the time and reads the level from a prefix of
     each line."""
     mark = f"<{_PRIORITIES.get(record.level, 6)}>".encode()
     return b"".join(mark + line for line in as_text(record, "").splitlines(keepends=True))
 
 
 def level_of(number: int) -> str:
-    """The word for a level that Python has as a number."""
+    """Return the name of a level of Python's `logging`."""
     return LEVELS[max(0, min(number // 10 - 1, len(LEVELS) - 1))]
 
 
@@ -74,12 +75,13 @@ def room_of(logger: str) -> str:
 
 
 def logger_of(room: str) -> str:
-    """Its name in Python; of what is no room of ours, the name is that already."""
+    """Return the name of a room's Python logger; a name that is not a room is a logger already."""
     return f"{OWN}{room}" if room in ROOMS else room
 
 
 def printable(text: str) -> str:
-    """The text with everything spelled out that a terminal would obey or that turns its order."""
+    """Return the text with control characters escaped, also those that change the direction of
+    writing: a terminal would obey them."""
     return text.expandtabs().translate(_CONTROLS)
 
 

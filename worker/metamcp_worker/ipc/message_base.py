@@ -1,4 +1,4 @@
-"""The root of all messages on the control sockets.
+"""Base class of all messages on the control sockets.
 
 Owns: `Message`. Never: the messages themselves (`messages`).
 """
@@ -7,4 +7,4 @@ from msgspec import Struct
 
 
 class Message(Struct, frozen=True, kw_only=True, tag=True):
-    """Root of all messages; the tag is the class name."""
+    """Base class of all messages; the tag is the class name."""

@@ -1,9 +1,11 @@
-"""What supervisor, nursery and workers say to each other on the control sockets.
+"""Messages between supervisor, nursery and workers on the control sockets.
 
-Owns: the messages, as tagged values, and their bytes. Never: sending them (`packets`).
+Owns: the messages as tagged values, and their bytes, also those that move connections and sessions
+from front to front (and the number of the front in a name) and those about spans of traced calls.
+Never: sending them (`packets`), views (`disclosure`), vectors (`embedding`), figures (`figures`).
 
-Descriptors that belong to a message are named in its docstring, in order. "blob" means a descriptor
-made by `packets.blob`, for values that may be larger than a packet.
+The docstring of a message names its descriptors, in order. "blob" means a descriptor made by
+`packets.blob`, for values that may be larger than a packet.
 """
 
 import struct
@@ -60,7 +62,7 @@ class Signal(Message, frozen=True, kw_only=True):
 
 
 class Born(Message, frozen=True, kw_only=True):
-    """The nursery is ready to fork. `missing`: modules it could not preload, with the reason."""
+    """The nursery is ready to fork. `missing`: modules that it could not preload, with reasons."""
 
     pid: int
     missing: tuple[str, ...] = ()
@@ -72,14 +74,14 @@ class Forked(Message, frozen=True, kw_only=True):
 
 
 class ForkFailed(Message, frozen=True, kw_only=True):
-    """`reason` is a sentence."""
+    """The nursery could not fork the worker. `reason` is a sentence."""
 
     ticket: int
     reason: str
 
 
 class Exited(Message, frozen=True, kw_only=True):
-    """A worker is gone and everything that descended from it as well.
+    """A worker is gone, with all its descendants.
 
     `code`: exit status, or None when a signal ended it; `signal`: its number, or 0;
     `orphans`: how many of its descendants had to be killed.
@@ -105,8 +107,8 @@ class Resumed(Message, frozen=True, kw_only=True):
 
 
 class Stop(Message, frozen=True, kw_only=True):
-    """Finish what is in flight, for at most `grace_s`, then exit. `heirs`: to a front; others serve
-    on, and get its connections."""
+    """Finish the calls in flight, for at most `grace_s`, then exit. `heirs`: for a front; other
+    fronts serve on and get its connections."""
 
     grace_s: float
     heirs: bool = False
@@ -116,8 +118,9 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 class Beat(Message, frozen=True, kw_only=True):
-    """Once a second, from the event loop. `lag_ms`: how late the loop was with it. `idle_s`: since
-    a server was last of use, 0 while it is. `probes_missed`: by the server, in a row."""
+    """Heartbeat of the event loop, once a second. `lag_ms`: how late the loop was with it.
+    `idle_s`: seconds since the server was last used, 0 while it is in use. `probes_missed`: by the
+    server, in a row."""
 
     seq: int
     lag_ms: float = 0.0
@@ -128,7 +131,8 @@ class Beat(Message, frozen=True, kw_only=True):
 
 
 class AttachFailed(Message, frozen=True, kw_only=True):
-    """An Attach came without its descriptor: this process has no free ones. Try again later."""
+    """An `AttachFront` or `AttachServer` came without its descriptor, because this process has no
+    free descriptors. Try again later."""
 
     what: str
     number: int
@@ -139,14 +143,14 @@ class AttachFailed(Message, frozen=True, kw_only=True):
 
 class RunServer(Message, frozen=True, kw_only=True):
     """Start this server. Descriptor: blob with a `spec.ServerSpec`. `generation`: of the instance;
-    it goes up by one with every start. `version`: of the gateway, as servers are told."""
+    goes up by one with every start. `version`: of the gateway, as servers are told."""
 
     generation: int
     version: str
 
 
 class Tune(Message, frozen=True, kw_only=True):
-    """Speak so from now on: as `spec.LogSpec` says, with the secrets that the process knows."""
+    """Log from now on as `spec.LogSpec` says, with the secrets that the process knows."""
 
     format: str
     level: str
@@ -154,7 +158,7 @@ class Tune(Message, frozen=True, kw_only=True):
 
 
 class AttachFront(Message, frozen=True, kw_only=True):
-    """Descriptor: this worker's end of the pipe to front number `front`."""
+    """Use this pipe to front number `front`. Descriptor: this worker's end of it."""
 
     front: int
 
@@ -169,10 +173,10 @@ class Spawned(Message, frozen=True, kw_only=True):
 
 
 class ServerReady(Message, frozen=True, kw_only=True):
-    """Handshake and lists are done. Descriptor: blob with the catalogue (see `catalogue`).
+    """Handshake and lists are done. Descriptor: blob with the catalogue (see `server_catalog`).
 
-    `protocol`: the revision spoken with the server; `start_s`: from spawn to here; `tools`,
-    `prompts`, `resources`: how many; `list_hash`: of the lists alone.
+    `protocol`: the revision spoken with the server; `start_s`: seconds from spawn to now; `tools`,
+    `prompts`, `resources`: how many; `list_hash`: hash of the lists alone.
     """
 
     protocol: str
@@ -184,7 +188,7 @@ class ServerReady(Message, frozen=True, kw_only=True):
 
 
 class Listed(Message, frozen=True, kw_only=True):
-    """The lists changed. Descriptor: blob with the whole catalogue anew."""
+    """The lists changed. Descriptor: blob with the whole new catalogue."""
 
     tools: int
     prompts: int
@@ -196,10 +200,10 @@ class ServerDown(Message, frozen=True, kw_only=True):
     """The server is gone; the worker exits after this.
 
     `reason`: an exit class of `docs/states.md` (`spawn exit clean signal start_timeout protocol
-    limit authorization hang tls`); `message`: a sentence; `code`, `signal`: of a process that it
-    had. `retry_after_s`: it asked to be left alone for so long.
-    `probing`: it exited when asked whether it is modern, as some legacy servers do; the next start
-    goes better with `legacy-first` in its spec.
+    limit authorization hang tls`); `message`: a sentence; `code`, `signal`: of its process, if it
+    had one. `retry_after_s`: seconds that the server asked to be left alone. `probing`: the server
+    exited when it was asked whether it is modern, as some legacy servers do; the next start should
+    have `legacy-first` in its spec.
     """
 
     reason: str
@@ -211,7 +215,7 @@ class ServerDown(Message, frozen=True, kw_only=True):
 
 
 class LogLines(Message, frozen=True, kw_only=True):
-    """Lines of the server: `stream` is "stderr" or "stdout" (what was no JSON-RPC message).
+    """Lines of the server. `stream`: "stderr", or "stdout" for lines that are not JSON-RPC.
 
     `dropped`: lines lost to the rate limit since the last message.
     """
@@ -222,17 +226,18 @@ class LogLines(Message, frozen=True, kw_only=True):
 
 
 HTTP = "http_"
-"""Prefix in `Counted`, before a status: requests that a remote server answered with this status and
-without a message."""
+"""Prefix of a counter in `Counted`, before a status: requests that a remote server answered with
+this status and without a message."""
 THROTTLED = "throttled"
-"""Of `Counted`: looks of a worker, some in a second, at which it held its server back."""
+"""Counter in `Counted`: checks of a worker, several a second, that found its server over its budget
+of messages and so not read from."""
 
 
 class Counted(Message, frozen=True, kw_only=True):
-    """Things that happened `n` more times, by the name of the counter (`stray_stdout`,
-    `late_reply`, `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`;
-    `contested_request`: of the unroutable ones, those that several callers could have caused). Of
-    remote servers, requests that failed: `HTTP` with the status, `broken_answer`, `too_large`."""
+    """Events since the last message, by the name of the counter: `stray_stdout`, `late_reply`,
+    `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`; `contested_request`: the
+    unroutable requests that several callers could have caused. For failed requests to remote
+    servers: `HTTP` with the status, `broken_answer`, `too_large`."""
 
     counts: dict[str, int]
 
@@ -241,8 +246,8 @@ class Counted(Message, frozen=True, kw_only=True):
 
 
 class ServeOn(Message, frozen=True, kw_only=True):
-    """What to serve. Descriptors: blob with a `spec.FrontSpec`, then the listening sockets. What
-    there is to know about the servers follows, then `Listen`.
+    """Serve these endpoints. Descriptors: blob with a `spec.FrontSpec`, then the listening sockets.
+    Messages about all servers follow, then `Listen`.
 
     `front`: this front's number, never used twice in the life of a supervisor.
     """
@@ -251,27 +256,28 @@ class ServeOn(Message, frozen=True, kw_only=True):
 
 
 class Listen(Message, frozen=True, kw_only=True):
-    """All that there is to know now was sent: accept connections. A front that did so earlier would
-    call tools unknown that it is about to hear of."""
+    """Accept connections: messages about all servers were sent. A front that accepted earlier would
+    refuse tools as unknown that it is about to hear of."""
 
 
 class Reconfigure(Message, frozen=True, kw_only=True):
-    """Descriptor: blob with the new `spec.FrontSpec`. `vital`: who does not get it must not go on,
-    as it would show, or pass on, what nobody has approved."""
+    """Use a new configuration. Descriptor: blob with the new `spec.FrontSpec`. `vital`: a front
+    that does not get it must end, because it would show or forward unapproved definitions."""
 
     vital: bool = False
 
 
 class Catalogue(Message, frozen=True, kw_only=True):
-    """What a server offers. Descriptor: blob, as in `ServerReady`."""
+    """Catalogue of a server. Descriptor: blob, as in `ServerReady`."""
 
     server: str
     list_hash: str
 
 
 class AttachServer(Message, frozen=True, kw_only=True):
-    """Descriptor: this front's end of the pipe to the worker of `server`, generation `generation`.
-    It replaces the pipe to an older generation. `legacy`: it speaks a revision with sessions."""
+    """Use this pipe to the worker of `server`, generation `generation`, in place of the pipe to an
+    older generation. Descriptor: this front's end of it. `legacy`: the server speaks a revision
+    with sessions."""
 
     server: str
     generation: int
@@ -279,14 +285,14 @@ class AttachServer(Message, frozen=True, kw_only=True):
 
 
 class ServerState(Message, frozen=True, kw_only=True):
-    """How a server stands. `state` is one of `warming ready idle draining stopped error`.
+    """State of a server. `state` is one of `warming ready idle draining stopped error`.
 
-    `listed`: are its tools part of the lists now? `reason`, `message`: for `error`.
+    `listed`: whether its tools are part of the lists now. `reason`, `message`: for `error`.
     `retry_after_ms`: until the next start, -1 if none is planned. `hold_ms`: how long a call may
-    wait for it, -1 for as long as for any server. `by`: for whom it has processes of their own
-    (`sharing`); `roots`: when it asks its client for roots, if that decides which process it has.
-    `both`: it speaks both eras, as far as is known, so clients with a session that have none of
-    these share one of their era (`sharing.LEGACY`).
+    wait for the server, -1 for the default. `by`: whether it has a process for each client or
+    project (`process_names.By`); `roots`: when it asks its client for roots, if that decides which
+    process a client gets. `both`: it speaks both eras, as far as known, so clients with a session
+    that have none of these processes share one of their era (`process_names.LEGACY`).
     """
 
     server: str
@@ -303,7 +309,7 @@ class ServerState(Message, frozen=True, kw_only=True):
 
 
 class ForgetServer(Message, frozen=True, kw_only=True):
-    """The server is no longer configured."""
+    """The server is not configured any more."""
 
     server: str
 
@@ -316,9 +322,9 @@ class FrontReady(Message, frozen=True, kw_only=True):
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
-    """Whom a process that is not for all serves. `who`: the word for the client that called;
-    `caller`: JSON of what it says of itself; `roots`: JSON, its answer to `roots/list`, empty if it
-    was not asked; `modern`: it speaks revision 2026-07-28."""
+    """Client of a process that is not for all clients. `who`: the word for the client that called;
+    `caller`: JSON that the client sends about itself; `roots`: JSON, its answer to `roots/list`,
+    empty if it was not asked; `modern`: it speaks revision 2026-07-28."""
 
     who: str = ""
     caller: str = ""
@@ -327,25 +333,25 @@ class Tenant(Struct, frozen=True, kw_only=True):
 
 
 class Wanted(Message, frozen=True, kw_only=True):
-    """A client called this server and it is not ready: a reason to start it now. At most one a
-    second per server; the supervisor starts it at its own pace. `tenant`: of a process that is not
-    for all; a process for a project is wanted by each of its clients once."""
+    """A client called this server, which is not ready: a reason to start it now. Sent at most once
+    a second per server; the supervisor starts it at its own pace. `tenant`: client of a process
+    that is not for all; each client of a process for a project is told once."""
 
     server: str
     tenant: Tenant | None = None
 
 
 class Rooted(Message, frozen=True, kw_only=True):
-    """The client with this word has other roots now. `roots`: as in `Tenant`."""
+    """The client with this word has new roots. `roots`: as in `Tenant`."""
 
     who: str
     roots: str
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
-    """A session of the handshake era, as far as another front needs to know it.
+    """Data of a session of the handshake era that another front needs to continue it.
 
-    `caller`: JSON of what the client said of itself; `level`: of the log messages that it wants, or
+    `caller`: JSON that the client sent about itself; `level`: of the log messages that it wants, or
     empty; `subscriptions`: URIs of resources that it watches.
     """
 
@@ -358,12 +364,12 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
 
 
 class SessionKept(Message, frozen=True, kw_only=True):
-    """A session was opened, or what is to be known of it is other now. Descriptor: blob with its
-    `SessionRecord`. The supervisor keeps it for a front that comes after this one."""
+    """A session was opened, or its data changed. Descriptor: blob with its `SessionRecord`. The
+    supervisor keeps it for a front that comes after this one."""
 
 
 class SessionsOver(Message, frozen=True, kw_only=True):
-    """These sessions have ended."""
+    """Sessions have ended."""
 
     ids: tuple[str, ...]
 
@@ -374,26 +380,26 @@ ToChild = RunServer | Tune | AttachFront | ShowCalls | Stop
 FromChild = (
     Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | Answers | AttachFailed
 )  # fmt: skip
-#: What is no news of a front but an answer: whoever asked takes it.
 
 
 HOPS_MAX = 3
-"""Moves of a connection for one request: to the owner; to its heir, if it ended meanwhile; back."""
+"""Maximum moves of a connection for one request: to the owner; to the owner's heir, if the owner
+ended meanwhile; back."""
 NAME_LENGTH_MAX = 256
-"""More than twice the longest that a front makes; it has to fit into a packet."""
+"""Maximum characters of a name: twice the longest name of a front, and it fits into a packet."""
 NUMBER_DIGITS_MAX = 9
-"""Of a front: as many as die in the life of a supervisor."""
+"""Maximum digits of a front's number: no supervisor lives to start more fronts than that."""
 
 
 class HandOver(Message, frozen=True, kw_only=True):
-    """A connection whose first request is for what another front has. From a front to the
-    supervisor, and from there to the owner, or back with `hops` used up. Descriptors: blob with
-    what was read of the connection, then its socket.
+    """A connection whose first request is for a session or task of another front. From a front to
+    the supervisor, and from there to the owner, or back with `hops` used up. Descriptors: blob with
+    the bytes read from the connection, then its socket.
 
-    `name`: of what is asked for, as the client knows it, or nothing for a connection of a front
-    that ends: any other may have it, for it is between two requests or asks for nothing that is
-    there. `maker`: the number of the front that made this name; `hops`: moves for this request,
-    this one included; `last`: nothing counts that comes behind what was read.
+    `name`: of the session or task, as the client knows it; empty for a connection of a front that
+    ends, which any other front may take, because it is between two requests or does not need that
+    front. `maker`: the number of the front that made the name; `hops`: moves for this request, this
+    one included; `last`: bytes that come after the ones read do not count.
     """
 
     name: str
@@ -402,30 +408,31 @@ class HandOver(Message, frozen=True, kw_only=True):
     last: bool = False
 
     def back(self) -> "HandOver":
-        """To whoever is to say that nobody has it: from there it goes nowhere else."""
+        """Return the message for a front that is to answer that no front has the name; the
+        connection goes nowhere else from there."""
         return structs.replace(self, hops=HOPS_MAX)
 
 
 class Taken(Message, frozen=True, kw_only=True):
-    """The oldest connection that was handed to this front, and not yet answered with this, is read
-    from now on. Said before a byte of it counts."""
+    """Acknowledgement of a front: from now on it reads the oldest connection that was handed to it
+    and not yet acknowledged. Sent before a byte of the connection counts."""
 
 
 class Adopt(Message, frozen=True, kw_only=True):
     """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
-    of `SessionRecord`. To a new front sent before `Listen`. `untold`: that front may not have told
-    their clients of lists that are others now."""
+    of `SessionRecord`. A new front gets it before `Listen`. `untold`: the front that is gone may
+    not have told their clients that lists changed."""
 
     untold: bool = False
 
 
 def marked(token: str, front: int) -> str:
-    """The name that this front makes of a token that nobody guesses."""
+    """Return the name that this front makes of a secret token."""
     return f"{token}.{front}"
 
 
 def maker(name: str) -> int | None:
-    """The number of the front that made this name; None if none did."""
+    """Return the number of the front that made this name; None if no front did."""
     if len(name) > NAME_LENGTH_MAX:
         return None
     _, dot, digits = name.rpartition(".")
@@ -434,9 +441,9 @@ def maker(name: str) -> int | None:
 
 
 NOTICE = "metamcp/traced"
-"""The method of the notice that a worker sends before the answer of a server to a traced call.
-What a server sends under this name is JSON, and the number of no call begins with the byte of a
-brace."""
+"""Method of the notice that a worker sends before the answer to a traced call. A notification that
+a server sends under this name is not mistaken for it: JSON begins with a brace, and the packed
+number of a call never begins with that byte."""
 
 _LAYOUT = struct.Struct("!Qdd?")
 
@@ -444,10 +451,11 @@ Value = str | int | bool
 
 
 class Span(Struct, frozen=True, gc=False, array_like=True):
-    """One of the two of a call: `server` is the gateway's towards its client, `client` that towards
-    the server. `trace_id`, `span_id`, `parent_id`: hexadecimal, `parent_id` empty at the beginning
-    of a trace; `far`: the parent is somebody else's. `start`, `end`: monotonic seconds. `state`:
-    the `tracestate` that came. `error`: as the metrics have it, empty when it went well."""
+    """Span of a traced call, which has two: `kind` is `server` for the gateway's span towards its
+    client, `client` for the span towards the server. `trace_id`, `span_id`, `parent_id`:
+    hexadecimal, `parent_id` empty at the beginning of a trace; `far`: the parent is a span of
+    another program. `start`, `end`: monotonic seconds. `state`: the `tracestate` of the request.
+    `error`: as in the metrics, empty for a call that succeeded."""
 
     kind: Literal["server", "client"]
     name: str
@@ -464,16 +472,16 @@ class Span(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Spans(Message, frozen=True, kw_only=True):
-    """From a front, once a second or more often while there are any. Descriptor: blob with a JSON
-    list of `count` values of `Span`. `lost`: so many more could not be told since the last time."""
+    """Spans of a front, once a second or more often while there are any. Descriptor: blob with a
+    JSON list of `count` values of `Span`. `lost`: spans lost since the last message."""
 
     count: int
     lost: int = 0
 
 
 class Leg(NamedTuple):
-    """The server's part of call `id`: when it was sent there, and when the answer came. `far`: the
-    server is reached over the network."""
+    """The server's part of call `id`. `sent`, `heard`: monotonic seconds when the call was sent to
+    the server and when the answer came; `far`: the server is reached over the network."""
 
     id: int
     sent: float
@@ -486,12 +494,13 @@ def pack_leg(leg: Leg) -> bytes:
 
 
 def unpack_leg(data: bytes) -> Leg | None:
-    """None for what is no such notice."""
+    """Return the times in a notice; None if the bytes are not such a notice."""
     if len(data) != _LAYOUT.size:
         return None
     return Leg(*_LAYOUT.unpack(data))
 
 
+#: Answers of a front; the part of the supervisor that asked takes them.
 Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
@@ -516,7 +525,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack_to_nursery(data: bytes) -> ToNursery:
-    """Raises codec.Malformed, as all of these do."""
+    """Decode a message. Raises codec.Malformed, as the other unpack functions do."""
     found: ToNursery = _to_nursery(data)
     return found
 

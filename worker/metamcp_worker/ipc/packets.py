@@ -25,14 +25,15 @@ from metamcp_worker.ipc.errors import DescriptorsLost, PeerGone, TooLarge
 PACKET_BYTES_MAX = 64 * 1024
 PACKET_FDS_MAX = 16
 QUEUE_PACKETS_MAX = 4096
-"""What may wait for a peer that does not read its control socket; then it counts as gone."""
+"""Maximum packets that wait for a peer that does not read its control socket; with more, the peer
+counts as gone."""
 BLOB_BYTES_MAX = 256 * 1024 * 1024
 
 _ANCILLARY_BYTES = socket.CMSG_SPACE(PACKET_FDS_MAX * array.array("i").itemsize)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends, both closed on exec."""
+    """Return two connected ends, both closed on exec."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -49,14 +50,14 @@ def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and its descriptors, which then belong to the caller and are closed on exec.
+    """Receive a packet and its descriptors; these belong to the caller and are closed on exec.
 
     Raises PeerGone, DescriptorsLost (with the packet's data), and BlockingIOError.
     """
     try:
         data, ancillary, flags, _ = _received(sock)
     except ConnectionResetError:
-        # A peer that left without having read everything is told before its last packets are.
+        # The reset of a peer that left packets unread comes before the last packets that it sent.
         try:
             data, ancillary, flags, _ = _received(sock)
         except ConnectionResetError:
@@ -86,19 +87,20 @@ def close_all(fds: Sequence[int]) -> None:
 
 
 def taken(fds: list[int]) -> int:
-    """The first descriptor, which leaves the list. Raises codec.Malformed."""
+    """Remove and return the first descriptor of a message. Raises codec.Malformed."""
     if not fds:
         raise codec.Malformed("it came without its descriptor")
     return fds.pop(0)
 
 
 def value(fds: list[int]) -> bytes:
-    """The value that came with a message. Raises codec.Malformed, TooLarge, OSError."""
+    """Read the blob that came with a message. Raises codec.Malformed, TooLarge, OSError."""
     return read_blob(taken(fds))
 
 
 def blob(data: bytes) -> int:
-    """A descriptor that holds `data`, for a value too large for a packet."""
+    """Return a descriptor that holds `data`, for a value too large for a packet. Raises TooLarge
+    and OSError."""
     if len(data) > BLOB_BYTES_MAX:
         raise TooLarge("a value for another process", len(data), BLOB_BYTES_MAX)
     if hasattr(os, "memfd_create"):
@@ -115,7 +117,8 @@ def blob(data: bytes) -> int:
 
 
 def read_blob(fd: int) -> bytes:
-    """What `blob` put in, however often it is read; closes the descriptor."""
+    """Return the data of `blob` and close the descriptor. Reads from the beginning, so other
+    descriptors of the same blob can be read too. Raises TooLarge and OSError."""
     try:
         size = os.fstat(fd).st_size
         if size > BLOB_BYTES_MAX:
@@ -126,7 +129,7 @@ def read_blob(fd: int) -> bytes:
 
 
 class ChannelSnapshot(Struct, frozen=True):
-    """A control socket. `waiting`: packets for the peer, each with its descriptors."""
+    """State of a control socket. `waiting`: packets for the peer, each with its descriptors."""
 
     fd: int
     waiting: tuple[tuple[bytes, tuple[int, ...]], ...] = ()
@@ -162,11 +165,11 @@ class Channel:
 
     @property
     def queued(self) -> int:
-        """Packets that wait for the peer to read."""
+        """Number of packets that wait for the peer to read."""
         return len(self._queue)
 
     def handed(self) -> ChannelSnapshot:
-        """The descriptor and the packets that wait, for the program that goes on with both."""
+        """Return the descriptor and the waiting packets, for the program that takes both over."""
         waiting = tuple((data, tuple(fds)) for data, fds in self._queue)
         return ChannelSnapshot(self._sock.fileno(), waiting)
 
@@ -185,7 +188,7 @@ class Channel:
             self._writable()
 
     def close(self) -> None:
-        """Close without a call of `on_gone`. What is queued is tried once."""
+        """Close without a call of `on_gone`, after one attempt to send the queued packets."""
         if self._open:
             self._writable()
             self._shut()

@@ -1,7 +1,7 @@
 """Frames over one end of a pipe, from the event loop.
 
-Owns: reading, coalesced writing (what one turn of the loop sends leaves as one write), the bounded
-queue and the news that the other side is gone. Never: the meaning of a frame.
+Owns: reading, coalesced writing (all frames of one turn of the loop leave as one write), the
+bounded queue, and noticing that the other side is gone. Never: the meaning of a frame.
 
 Both ends are the two halves of `multiprocessing.Pipe()`: an AF_UNIX stream pair whose descriptor
 the loop owns; `recv_bytes` would hold the whole loop while a large frame trickles in.
@@ -17,16 +17,15 @@ from metamcp_worker.ipc.frame_bytes import FrameCutter, parts
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Frame
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""What may wait for a peer that does not read. Before it is in the queue a frame counts as
-BODY_BYTES_MAX at most, so that a larger answer of a server finds a place; there is one such at a
-time."""
+"""Maximum bytes that wait for a peer that does not read. A new frame counts as BODY_BYTES_MAX at
+most, so that a larger answer of a server still fits; there is one such answer at a time."""
 APART_BYTES = 64 * 1024
-"""A body of this size is not copied to stand behind its head; for a smaller one that is cheaper
-than two pieces."""
+"""Bytes from which head and body are written as two pieces; copying a smaller body behind its head
+is cheaper."""
 
 
 class Pipe(asyncio.Protocol):
-    """One end of a pipe. `on_frame` is called for each frame, `on_gone` exactly once at the end."""
+    """End of a pipe. `on_frame` is called for each frame, `on_gone` exactly once at the end."""
 
     def __init__(
         self, on_frame: Callable[[Frame], None], on_gone: Callable[[str], None] | None = None
@@ -64,9 +63,9 @@ class Pipe(asyncio.Protocol):
         return self._waiting_bytes + waiting
 
     def send(self, frame: Frame, *, reserve_bytes: int = 0) -> int:
-        """Queue one frame; how many bytes wait to be taken then. `reserve_bytes`: of the queue are
-        not for it. Raises PipeFull or TooLarge; to a closed pipe it does nothing, because `on_gone`
-        is what tells the owner."""
+        """Queue one frame and return how many bytes wait then. `reserve_bytes`: part of the queue
+        that this frame must leave free. Raises PipeFull or TooLarge. On a closed pipe, do nothing:
+        `on_gone` tells the owner."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0

@@ -1,15 +1,13 @@
-"""Processes of a server that serve one client each, or those of one era: how they are called, and
-whose each one is.
+"""Names of the processes of a server that serve a single client, project or era.
 
-Owns: their names, and the word that stands for a client in them. Never: which servers have such
+Owns: these names, and the word that stands for a client in them. Never: which servers have such
 processes (`messages.ServerState`), starting them.
 
-The word is a hash of what a client is known by, so every front finds the same one for a session
-that it took over, and nobody finds the id of a session in it. Words for sessions begin with another
-bit than those for clients that say who they are: these choose what they say, and none of them can
-find something that stands for the session of somebody else. So a word says also in which era its
-client speaks: sessions are of the earlier one. A project has a word too: all clients that work in
-the same folders have the same one.
+The word is a hash of the identity of a client. So every front finds the same word for a session
+that it took over, and the word does not show the id of the session. Words for sessions begin with a
+different bit than words for clients that say who they are: such a client chooses what it says, and
+must not be able to match the session of another client. The bit also shows the era: sessions belong
+to the earlier one. A project has a word too: all clients that work in the same folders share it.
 """
 
 import hashlib
@@ -17,72 +15,72 @@ from collections.abc import Iterable
 from typing import Literal
 
 By = Literal["", "client", "project"]
-"""For whom a server has processes of their own: nobody, each client, or each project."""
+"""Whether a server has a process for each client or for each project; empty: one for all."""
 
 MARK = "@"
-"""Between the name of a server, which never has it, and the word for a client."""
+"""Separator between the name of a server, which never has it, and the word for a client."""
 WHO_BYTES = 6
-"""Of the hash: nobody meets another client's word by accident."""
+"""Bytes of the hash in a word: enough that two clients do not share a word by accident."""
 SESSIONS_PROCESSES_MAX = 64
-"""Processes of one server for single clients: each costs what the server costs."""
+"""Maximum processes of one server for single clients; each costs as much as the server."""
 CLIENT_PROCESSES_MAX = 16
-"""Of these, for one client that shows other roots each time, and so cannot take all places."""
+"""Maximum of these for one client, so that a client with new roots each time cannot use all."""
 PROCESSES_MAX = 256
-"""Processes of all servers that are not for all clients."""
+"""Maximum processes, of all servers together, that are not for all clients."""
 NO_PLACE = "no_place"
-"""The reason of one that is not started: there are as many as there may be."""
+"""Reason of a process that is not started because a maximum is reached."""
 LEGACY = "legacy"
-"""In place of a client's word: the process that all clients with a session share, of a server that
-speaks both eras. The server itself serves the others."""
+"""Word for all clients with a session: the process that they share, of a server that speaks both
+eras. The server itself serves the other clients."""
 _SESSION, _CLIENT = 0x80, 0
 _SESSIONS_FROM = "8"
 IDENTITY_BYTES_MAX = 4096
-"""What a client says of itself in more bytes than that does not tell it from others."""
+"""Maximum bytes that identify a client; a client that says more of itself gets no word."""
 
 
 def own(server: str, who: str) -> str:
-    """The name of the process of `server` that serves this client alone. `who`: empty for clients
-    that do not say who they are: the server itself serves them."""
+    """Return the name of the process of `server` that serves this client alone. `who`: empty for
+    clients that do not say who they are; the server itself serves them."""
     return f"{server}{MARK}{who}" if who else server
 
 
 def base(name: str) -> str:
-    """The server of which this is a process for one client; the name itself for any other."""
+    """Return the server of a process for one client; any other name is returned as it is."""
     return name.partition(MARK)[0] if MARK in name else name
 
 
 def whose(name: str) -> str:
-    """The word for the client whose process this is; empty for a server itself."""
+    """Return the word for the client of a process; empty for a server itself."""
     return name.partition(MARK)[2]
 
 
 def has_session(who: str) -> bool:
-    """Is it the word of a client that has a session, or of all of these?"""
+    """Whether this is the word of a client that has a session, or `LEGACY`."""
     return who >= _SESSIONS_FROM
 
 
 def of_session(session_id: str) -> str:
-    """The word for the client that has this session."""
+    """Return the word for the client that has this session."""
     return _word(_SESSION, session_id.encode())
 
 
 def of_client(principal: str, endpoint: str, identity: bytes) -> str:
-    """The word for a client without a session. `identity`: raw JSON of what it says of itself in
-    each of its requests; if it says nothing, the word is empty."""
+    """Return the word for a client without a session. `identity`: raw JSON that the client sends
+    about itself in each request; without it the word is empty."""
     if not identity or len(identity) > IDENTITY_BYTES_MAX:
         return ""
     return _word(_CLIENT, principal.encode(), endpoint.encode(), identity)
 
 
 def of_rooted(who: str, uris: Iterable[str]) -> str:
-    """The word for a client without a session, which has the word `who`, and its roots: two agents
-    that say the same of themselves may work in different folders."""
+    """Return the word for a client without a session together with its roots, because two agents
+    that say the same of themselves may work in different folders. `who`: word of the client."""
     return _word(_CLIENT, b"", who.encode(), *_each(uris))
 
 
 def of_project(principal: str, uris: Iterable[str]) -> str:
-    """The word for all clients of a principal that have these roots, in whatever order; empty if
-    there are none."""
+    """Return the word for all clients of a principal that have these roots, in any order; empty
+    without roots."""
     each = _each(uris)
     return _word(_CLIENT, b"", b"", principal.encode(), *each) if each else ""
 

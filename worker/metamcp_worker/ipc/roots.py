@@ -1,6 +1,6 @@
-"""The roots of a client: the folders that it works in, as it told them.
+"""Roots of a client: the folders that the client says it works in.
 
-Owns: what is read of the answer to `roots/list`, and such an answer for a folder. Never: asking,
+Owns: reading the answer to `roots/list`, and making such an answer for a folder. Never: asking,
 which process serves a client (`process_names`).
 """
 
@@ -12,32 +12,33 @@ from msgspec import Raw
 from metamcp_worker.ipc import codec
 
 Asked = Literal["", "in calls", "ahead"]
-"""When a server asks for the roots of its client: never, only while a call is with it, or before
-there is any. The last one has to know its client before it is called."""
+"""When a server asks for the roots of its client: never, only during a call, or ahead of any call.
+A server that asks ahead has to have its client before it is called."""
 METHOD = "roots/list"
 CHANGED = "notifications/roots/list_changed"
 TOLD = "metamcp/roots"
-"""What a front tells the worker of a process whose client has other roots than before."""
+"""Method of the notification that a front sends to a worker when the roots of the client have
+changed."""
 NONE = b'{"roots":[]}'
-"""The answer of a client that has none."""
+"""Answer of a client that has no roots."""
 ROOTS_MAX = 64
-"""Of one client."""
+"""Maximum roots of one client."""
 ROOTS_BYTES_MAX = 16 * 1024
-"""Of its answer: it crosses the control socket with the wish for a process."""
+"""Maximum bytes of a client's answer, which crosses the control socket in `messages.Wanted`."""
 PATH_BYTES_MAX = 4096
 
 
 def wider(one: Asked, other: Asked) -> Asked:
-    """What is true of a server of which both were seen."""
+    """Return the value for a server that was seen to ask in both ways."""
     return "ahead" if "ahead" in (one, other) else one or other
 
 
 class RootsUnfit(Exception):
-    """An answer to `roots/list` that is none. The text says why."""
+    """Raised for an unusable answer to `roots/list`. The text says why."""
 
 
 def uris(answer: bytes) -> tuple[str, ...]:
-    """The URIs in a raw result of `roots/list`, in its order. Raises Unfit."""
+    """Return the URIs in a raw result of `roots/list`, in its order. Raises RootsUnfit."""
     if len(answer) > ROOTS_BYTES_MAX:
         raise RootsUnfit(f"it has more than {ROOTS_BYTES_MAX} bytes")
     try:
@@ -53,7 +54,7 @@ def uris(answer: bytes) -> tuple[str, ...]:
 
 
 def folder(answer: bytes) -> str:
-    """The path of the first root, as a folder of this machine; empty if it is none."""
+    """Return the path of the first root if it is a folder of this machine, else an empty string."""
     try:
         first = next(iter(uris(answer)), "")
         parts = urlsplit(first)
@@ -66,19 +67,19 @@ def folder(answer: bytes) -> str:
 
 
 def of_folder(path: str) -> bytes:
-    """The answer of a client that works in this folder."""
+    """Return the answer of a client that works in this folder."""
     root = {"uri": f"file://{quote(path)}", "name": path.rstrip("/").rpartition("/")[2] or path}
     return codec.dump({"roots": [root]})
 
 
 def effective(answer: bytes, directory: str) -> bytes:
-    """The roots of a client that gave this answer, if any; the folder that it works in if it has
-    none of its own."""
+    """Return the client's answer, or an answer with the folder that it works in if the client gave
+    no roots."""
     if directory and not uris(answer or NONE):
         return of_folder(directory)
     return answer
 
 
 def fit(path: str) -> bool:
-    """Is it the path of a folder, as a whole?"""
+    """Whether this can be the absolute path of a folder."""
     return path.startswith("/") and "\0" not in path and len(path.encode()) <= PATH_BYTES_MAX

@@ -1,7 +1,8 @@
-"""What one server offers, as one JSON object with every definition left as it came.
+"""Catalogue of one server: a JSON object with every definition left as it came.
 
-Owns: the shape of the catalogue blob that crosses from a child worker over the supervisor (which
-keeps it on disk) to the fronts, and its hash. Never: exposed names, views, I/O.
+Owns: the form and the hash of the catalogue blob, which goes from a child worker through the
+supervisor (which stores it on disk) to the fronts; cache hints of results; the definitions by their
+names or URIs. Never: exposed names, views, I/O.
 
     {"protocol": "2025-11-25", "serverInfo": {…}, "capabilities": {…}, "instructions": "…" | null,
      "tools": […], "prompts": […], "resources": […], "resourceTemplates": […],
@@ -18,31 +19,33 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.roots import Asked
 
 TTL_DIGITS_MAX = 15
-"""Of milliseconds: thirty thousand years, and still a number that JavaScript keeps."""
+"""Maximum digits of `ttlMs` (milliseconds): thirty thousand years, and a number that JavaScript
+still represents exactly."""
 MODERN_SINCE = "2026-07-28"
-"""The first protocol revision without sessions. Revisions are dates, so they compare as text."""
+"""First protocol revision without sessions. Revisions are dates, so they compare as text."""
 KINDS = ("tools", "prompts", "resources", "resourceTemplates")
 
 
-#: The member that names a definition, per kind.
+#: Member that identifies a definition, per kind.
 KEYS = {"tools": "name", "prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
 
 
 class Hint(Struct, frozen=True):
-    """How long, and by whom, a result may be kept. Who gives no hint wants nothing kept."""
+    """How long, and by whom, a result may be cached. Without a hint of the server, a result is not
+    cached."""
 
     ttlMs: int = 0  # noqa: N815 - the wire's own names
     cacheScope: str = "private"  # noqa: N815 - as above
 
 
 DISCOVER = "discover"
-"""What the hint of `server/discover` is filed under, beside those of the KINDS."""
+"""Key of the hint of `server/discover` in `ServerCatalogue.hints`, beside the KINDS."""
 
 
 class ServerCatalogue(Struct, frozen=True, kw_only=True):
-    """`serverInfo` and `capabilities` are raw objects, the lists hold raw definitions. `hints`: of
-    the lists that the server gave, by kind, and of its discovery. `asksRoots`: when it asked for
-    the roots of its client, now or when it ran before."""
+    """Catalogue of one server. `serverInfo` and `capabilities` are raw objects, the lists hold raw
+    definitions. `hints`: of the lists that the server gave, by kind, and of its discovery.
+    `asksRoots`: when the server asked for the roots of its client, in this run or before."""
 
     protocol: str
     serverInfo: Raw = Raw(b"{}")  # noqa: N815 - the wire's own names
@@ -56,7 +59,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     asksRoots: Asked = ""  # noqa: N815 - as above
 
     def of(self, kind: str) -> Sequence[Raw]:
-        """The definitions of one of `KINDS`."""
+        """Return the definitions of one of `KINDS`."""
         return {
             "tools": self.tools,
             "prompts": self.prompts,
@@ -66,7 +69,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
 
 
 def hint(result: Mapping[str, Raw]) -> Hint:
-    """What a decoded result says of keeping it; broken words count as none."""
+    """Read the cache hint of a decoded result; an invalid member counts as absent."""
     ttl = bytes(result.get("ttlMs", b""))
     public = codec.text(result.get("cacheScope", b"null")) == "public"
     known = ttl.isdigit() and len(ttl) <= TTL_DIGITS_MAX
@@ -74,7 +77,8 @@ def hint(result: Mapping[str, Raw]) -> Hint:
 
 
 def strictest(hints: Sequence[Hint]) -> Hint:
-    """What may be said of a result that is made of these; of none, that nothing is to be kept."""
+    """Return the hint of a result that is combined from results with these hints; without any, it
+    is not cached."""
     if not hints:
         return Hint()
     public = all(one.cacheScope == "public" for one in hints)
@@ -82,7 +86,7 @@ def strictest(hints: Sequence[Hint]) -> Hint:
 
 
 class KeyedDefinition(NamedTuple):
-    """One definition and what names it. `raw_key`: as JSON."""
+    """Definition with its name or URI. `raw_key`: the key as JSON."""
 
     key: str
     raw_key: bytes
@@ -90,8 +94,8 @@ class KeyedDefinition(NamedTuple):
 
 
 def keyed(kind: str, definitions: Iterable[Raw]) -> Iterator[KeyedDefinition]:
-    """The definitions of a kind that name themselves; what does not cannot be asked for, nor can
-    the second one of a name."""
+    """Yield the definitions of a kind that have a key. A definition without a key, or with a key
+    that was there before, is left out: clients could not ask for it."""
     found: set[str] = set()
     for definition in definitions:
         try:
@@ -109,12 +113,12 @@ def pack(catalogue: ServerCatalogue) -> bytes:
 
 
 def unpack(data: bytes) -> ServerCatalogue:
-    """Raises codec.Malformed."""
+    """Decode a catalogue blob. Raises codec.Malformed."""
     return codec.typed(ServerCatalogue, data)
 
 
 def list_hash(catalogue: ServerCatalogue) -> str:
-    """Sixteen hex digits that move when a definition, or the order of definitions, does."""
+    """Return sixteen hex digits that change with every definition and with the order of them."""
     digest = hashlib.sha256()
     for kind in KINDS:
         digest.update(kind.encode() + b"\n")

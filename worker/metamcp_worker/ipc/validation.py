@@ -1,17 +1,17 @@
-"""Whether a definition may stand in a list: is it valid by the schema of the client's revision?
+"""Validation of definitions: whether one is valid by the schema of the client's revision.
 
 Owns: the types of the specification's schema, and the few rules beside it without which an official
-SDK cannot read the list. Never: what becomes of a definition that is not (fronts leave it out, the
+SDK cannot read the list. Never: the consequence for an invalid definition (fronts leave it out, the
 supervisor names it), the meaning of definitions.
 
-The revisions are two groups. What is valid for 2025-11-25 is valid for all before it, which know
-less of the same members, and for 2026-07-28, which asks less of the schemas in a tool. A test holds
-this, and that these types say what the specification's own JSON Schema says.
+There are two groups of revisions. A definition that is valid for 2025-11-25 is valid for all
+earlier revisions, which know fewer of the same members, and for 2026-07-28, which asks less of the
+schemas in a tool. A test checks this, and these types against the specification's own JSON Schema.
 
 A client gives up a whole list for one definition that it cannot read. So a definition must also be
 JSON that every parser takes (not too deep, no number of thousands of digits), the URI of a resource
-one that the Python SDK parses, and a time one that the TypeScript SDK parses; the Python SDK reads
-`execution` in 2026-07-28 as well, which has none.
+must parse in the Python SDK, and a time in the TypeScript SDK. The Python SDK reads `execution` in
+2026-07-28 as well, although that revision does not have it.
 """
 
 import re
@@ -25,13 +25,14 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.server_catalog import KEYS, KINDS, MODERN_SINCE, ServerCatalogue
 
 DEPTH_MAX = 150
-"""Of nested values. The Python SDK reads 200, and the answer around the definition needs some."""
+"""Maximum depth of nested values. The Python SDK reads 200, and the answer around the definition
+needs some."""
 DIGITS_MAX = 4000
-"""Of a number, or of anything else. The Python SDK reads numbers of 4,300."""
+"""Maximum digits in a row, of a number or in any text. The Python SDK reads numbers of 4,300."""
 NAME_CHARACTERS_MAX = 80
-"""Of a definition's name, where people are told of it."""
+"""Characters of a definition's name that a sentence shows."""
 
-#: What one of KINDS is called in a sentence.
+#: Word for one of KINDS in a sentence.
 NOUNS: Mapping[str, str] = {"tools": "tool", "prompts": "prompt", "resources": "resource",
                             "resourceTemplates": "resource template"}  # fmt: skip
 
@@ -117,7 +118,7 @@ _DAY = (
 )
 _HOUR = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 TIME = rf"\A{_DAY}T{_HOUR}:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-]{_HOUR})\Z"
-"""ISO 8601 with a time zone, as the TypeScript SDK wants it."""
+"""Regular expression of a time: ISO 8601 with a time zone, as the TypeScript SDK accepts it."""
 
 
 class _Annotations(Struct, rename="camel"):
@@ -140,8 +141,8 @@ class _Resource(_Named, kw_only=True):
 
 
 class Fault(Struct, frozen=True, gc=False):
-    """What is wrong with a definition, and `place` where. `legacy`: only for clients of revisions
-    before 2026-07-28."""
+    """Fault of a definition. `place`: path to it; `reason`: the fault itself; `legacy`: it concerns
+    only clients of revisions before 2026-07-28."""
 
     place: str
     reason: str
@@ -149,7 +150,7 @@ class Fault(Struct, frozen=True, gc=False):
 
     @property
     def clients(self) -> str:
-        """For whom, as a part of a sentence; nothing for all."""
+        """Clients that it concerns, as a part of a sentence; empty for all."""
         return f" for clients before {MODERN_SINCE}" if self.legacy else ""
 
     def __str__(self) -> str:
@@ -157,7 +158,7 @@ class Fault(Struct, frozen=True, gc=False):
 
 
 class Invalid(Struct, frozen=True):
-    """One definition that lists leave out. `name`: what it calls itself, if it does."""
+    """Definition that lists leave out. `name`: its name or URI, empty if it has none."""
 
     kind: str
     name: str
@@ -179,9 +180,9 @@ _read_modern_tool = msgspec.json.Decoder(_Tool).decode
 
 
 def fault(kind: str, definition: bytes | Raw, *, modern: bool = False) -> Fault | None:
-    """What keeps a definition of one of KINDS out of lists. `modern`: its server is of 2026-07-28
-    or later; lists for earlier clients have its tools without output schemas that are not of
-    objects (`views`)."""
+    """Find the fault that keeps a definition of one of KINDS out of lists; None if it is valid.
+    `modern`: its server speaks 2026-07-28 or later; lists for earlier clients leave out output
+    schemas of its tools that are not of objects (`catalog/views`)."""
     raw = bytes(definition)
     if (found := _unreadable(raw)) is not None:
         return found
@@ -197,8 +198,8 @@ def fault(kind: str, definition: bytes | Raw, *, modern: bool = False) -> Fault 
 
 
 def has_object_output(tool: Mapping[str, Raw]) -> bool:
-    """Is the output schema of a tool, if it has any, one of objects? Earlier revisions know no
-    other."""
+    """Whether the output schema of a tool, if it has one, is of objects. Earlier revisions allow no
+    other output schema."""
     try:
         kind = codec.level(tool["outputSchema"]).get("type", Raw(b"null"))
     except KeyError:
@@ -209,7 +210,7 @@ def has_object_output(tool: Mapping[str, Raw]) -> bool:
 
 
 def invalid(catalogue: ServerCatalogue) -> Iterator[Invalid]:
-    """The definitions of one server that lists leave out."""
+    """Yield the definitions of one server that lists leave out."""
     modern = catalogue.protocol >= MODERN_SINCE
     for kind in KINDS:
         for definition in catalogue.of(kind):
@@ -218,7 +219,7 @@ def invalid(catalogue: ServerCatalogue) -> Iterator[Invalid]:
 
 
 def unserved(kind: str, server: str, name: str, fault: Fault) -> str:
-    """The sentence for who calls it all the same."""
+    """Return the sentence for a client that calls such a definition."""
     called = f"The {NOUNS[kind]} {name[:NAME_CHARACTERS_MAX]!r} of {server}"
     what = f"{called} is not served{fault.clients}"
     return f"{what}: its definition is not valid ({fault}), which its server has to correct."
@@ -253,7 +254,7 @@ _PLAIN_URI = re.compile(
     r"(?:(?!(?i:https?|wss?|ftp|file):)[A-Za-z][A-Za-z0-9+.-]*:(?:(?!//)|//[A-Za-z0-9._~-]*(?=[/?#]|\Z))"
     r"|file:///|https?://(?:[a-z][a-z0-9]*\.)*[a-z]+(?=[/?#]|\Z))[^\x00-\x1f]*\Z"
 )
-"""Nearly all that there are. The others are parsed as the Python SDK does it."""
+"""Regular expression of nearly all URIs in use. Others are parsed as the Python SDK does it."""
 
 
 def _is_uri(text: str) -> bool:
@@ -272,7 +273,7 @@ _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % DIGITS_MAX)
 
 
 def _unreadable(raw: bytes) -> Fault | None:
-    """What no client is to be given, whatever it says."""
+    """Find a fault for which no client gets a definition, whatever its members are."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -292,7 +293,7 @@ def _is_deep(raw: bytes) -> bool:
 
 
 _MISSING = re.compile(r"Object missing required field `(.+?)`\Z")
-#: What msgspec calls a type, and JSON Schema does.
+#: Names of types in msgspec, and in JSON Schema.
 _TYPES = {
     "`str`": "`string`", "`int | float`": "`integer`", "`int`": "`integer`", "`float`": "`number`",
     "`bool`": "`boolean`",
@@ -300,7 +301,7 @@ _TYPES = {
 
 
 def _told(error: msgspec.DecodeError) -> Fault:
-    """Of what msgspec says."""
+    """Make a fault of an error of msgspec."""
     if not isinstance(error, msgspec.ValidationError):
         return Fault("$", "some parsers cannot read its JSON, as half of a surrogate pair")
     reason, _, place = str(error).partition(" - at `")

@@ -1,10 +1,10 @@
-"""The first steps of a worker, right after its fork.
+"""First steps of a worker, right after its fork.
 
-Owns: how it becomes a process of its own: session, name, seed, log, stacks, score for when memory
-runs out. Never: the fork, what the worker is for.
+Owns: making it a process of its own: session, name, random seed, log, stacks, score for when memory
+runs out. Never: the fork, the work of the worker.
 
-Each worker takes these steps anew, so they are short ones: whatever Python code runs here, and runs
-nowhere else in a worker, costs each of them the pages that it lies on.
+The steps are short, because each worker takes them: Python code that runs here, and nowhere else in
+a worker, costs each worker the memory pages that the code lies on.
 """
 
 import contextlib
@@ -18,16 +18,17 @@ from metamcp_worker.ipc.messages import Fork
 from metamcp_worker.runtime import fork_hooks, logs, orphans
 
 OOM_SCORE_ADJ = {"child": b"500"}
-"""Servers and their workers are what the kernel should take first when memory runs out."""
+"""Value of `oom_score_adj` by role: the kernel should end servers and their workers first when
+memory runs out."""
 
 STACKS_SIGNAL = signal.SIGUSR2
-"""What a worker answers by writing the stacks of all its threads; it goes on as if nothing had
-happened. The supervisor knows this number too."""
+"""Signal at which a worker writes the stacks of all its threads; the worker goes on unharmed. The
+supervisor knows this number too."""
 
 
 def settle(order: Fork, stacks: int) -> None:
-    """Become a process of its own. `stacks`: a descriptor for those of its threads, written without
-    the interpreter, so also when that hangs or has crashed."""
+    """Make this process one of its own. `stacks`: descriptor for the stacks of its threads, which
+    are written without the interpreter, so also when the interpreter hangs or has crashed."""
     fork_hooks.catch_up()
     os.setsid()
     orphans.become_subreaper()  # what its server turns into a daemon stays below it
@@ -36,7 +37,7 @@ def settle(order: Fork, stacks: int) -> None:
     if adjustment := OOM_SCORE_ADJ.get(order.role):
         _write("/proc/self/oom_score_adj", adjustment)
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody waits for a core of a server
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump may hold secrets
     logs.go_on(_about(order), whole=order.role != "child")
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
@@ -55,7 +56,7 @@ def _about(order: Fork) -> dict[str, str | int]:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Tell the kernel, where it listens: not every system has this file, or lets us write it."""
+    """Write a setting of the kernel, if the system has this file and lets the process write it."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:

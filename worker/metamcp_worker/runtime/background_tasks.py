@@ -1,6 +1,6 @@
-"""Tasks that a process runs beside each other, none of which may fail.
+"""Background tasks of a process; a task that fails ends the process.
 
-Owns: that each is awaited, what is told of a fault, and their end. Never: what they do, exit codes.
+Owns: awaiting each task, reporting its failure, cancelling all. Never: their work, exit codes.
 """
 
 import asyncio
@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine
 
 
 class Chores:
-    """`failed(error)` is told of a task that ended with an error; its process ends for that."""
+    """Group of background tasks. `failed(error)`: called for a task that ended with an error; its
+    process ends for that."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
@@ -23,7 +24,7 @@ class Chores:
         task.add_done_callback(self._done)
 
     async def close(self, within_s: float) -> None:
-        """Cancel all of them, and let them end; one that does not is left after so long."""
+        """Cancel all tasks and wait for their end, for at most `within_s` seconds."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,11 +1,12 @@
-"""What the standard library does in every process that is forked, put off for those of the nursery.
+"""Fork hooks of the standard library, deferred for the processes that the nursery forks.
 
-Owns: of which modules, and that a worker has it again. Never: what others have registered.
+Owns: the modules whose hooks are deferred, and registering the hooks in a worker. Never: hooks of
+other modules.
 
 After a fork `threading`, `logging` and `concurrent.futures` renew locks that another thread may
-have held, and `random` takes a new seed. The nursery has one thread, which holds none of them when
-it forks, and a worker takes its seed itself. All that would be left are pages that each worker
-writes to and so has for itself: a fifth of a MiB.
+have held, and `random` takes a new seed. The nursery has one thread, which holds none of these
+locks when it forks, and a worker takes its seed itself. The hooks would only write to memory pages,
+which each worker then has for itself: a fifth of a MiB.
 """
 
 import importlib
@@ -13,14 +14,14 @@ import os
 from collections.abc import Callable
 
 MODULES = ("threading", "logging", "random", "concurrent.futures.thread")
-"""Before anything else imports them: a hook cannot be taken back."""
+"""Modules with hooks. `put_off` must import them first: a registered hook cannot be taken back."""
 
 _REGISTER = "register_at_fork"
 _put_off: list[dict[str, Callable[[], object]]] = []
 
 
 def put_off() -> None:
-    """Import these modules; what they want done at forks is kept for `catch_up`."""
+    """Import these modules, and keep their fork hooks for `catch_up`."""
 
     def keep(**hooks: Callable[[], object]) -> None:
         _put_off.append(hooks)
@@ -35,7 +36,8 @@ def put_off() -> None:
 
 
 def catch_up() -> int:
-    """In a worker, which may come to have threads, and code that forks. How many hooks it has."""
+    """Register the kept hooks in a worker, which may get threads, and code that forks. Returns the
+    number of hooks."""
     for hooks in _put_off:
         os.register_at_fork(**hooks)
     return len(_put_off)

@@ -1,12 +1,12 @@
-"""Libraries without what they load only in case somebody uses it.
+"""Imports of libraries without the modules that they load and rarely use.
 
-Owns: an import that finds some module missing, for as long as it takes; modules that are not read
-before something of them is used. Never: which process can do without which module.
+Owns: an import during which another module seems to be missing; modules that are not read before
+something of them is used. Never: which process can do without which module.
 
-asyncio loads `ssl`, which is a MiB, and msgspec loads `typing_extensions`, a quarter of one; both
-are made to work where there is none. Others insist on what they load and hardly ever use, such as
-TLS without uvloop, or schemas of types. What such a library loads in passing stays in each process
-of the gateway for good.
+asyncio loads `ssl`, which takes a MiB, and msgspec loads `typing_extensions`, a quarter of a MiB;
+both also work without. Other libraries need modules at import that they hardly ever use, such as
+TLS without uvloop, or schemas of types. A module that is loaded stays in each process of the
+gateway for good.
 """
 
 import importlib
@@ -23,12 +23,12 @@ else:
     Loader = object  # that module loads more than is spared here
 
 _MISSING = cast(ModuleType, None)
-"""What says to an import, by the rules of the language, that there is no such module."""
+"""Entry of `sys.modules` that makes an import fail as if the module did not exist."""
 
 
 def import_without(module: str, name: str) -> None:
-    """Import `name` as if `module` were not installed; from then on it is again. Nothing is
-    pretended where one of them is loaded already."""
+    """Import `name` as if `module` were not installed. Later imports find `module` again. If either
+    is loaded already, do nothing."""
     if module in sys.modules or name in sys.modules:
         return
     sys.modules[module] = _MISSING
@@ -39,10 +39,10 @@ def import_without(module: str, name: str) -> None:
 
 
 def import_when_used(*names: str) -> None:
-    """An import of one of these modules gives it unread from now on; it is read in the moment that
-    something of it is asked for. Only for modules that import nothing which is not loaded by then:
-    so nothing but its own file can be missing, and no two threads wait for each other. One that is
-    loaded stays so."""
+    """Make imports of these modules return them unread from now on; the first use of an attribute
+    reads the module. Only for modules whose own imports are all loaded by then: so only the
+    module's own file can be missing, and two threads cannot wait for each other. A module that is
+    loaded already stays as it is."""
     sys.meta_path.insert(0, _Finder({name for name in names if name not in sys.modules}))
 
 
@@ -60,7 +60,7 @@ class _Finder:
 
 
 class _Reader(Loader):
-    """Reads a module once. If that fails, the next one who asks for something tries again."""
+    """Loader that reads a module once. If reading fails, the next use tries again."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -71,7 +71,7 @@ class _Reader(Loader):
         return _Unread(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """The import is over, and nothing is read; unless it is one that was read before."""
+        """Leave the module unread at its import; read it if it was read before (a reload)."""
         if type(module) is ModuleType:
             self._loader.exec_module(module)
 
@@ -89,7 +89,7 @@ class _Reader(Loader):
 
 
 class _Unread(ModuleType):
-    """Becomes a module like any other."""
+    """Module that is not read yet; reading turns it into an ordinary module."""
 
     def __getattr__(self, name: str) -> object:
         reader = self.__loader__

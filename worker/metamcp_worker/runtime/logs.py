@@ -1,11 +1,11 @@
-"""The log of a process of the gateway: what Python's loggers say, as one line each on stderr.
+"""Log of a process of the gateway: the records of Python's loggers, as one line each on stderr.
 
-Owns: the handler that all processes have, in which form and at which levels they speak, and that a
-line never holds up who says it. Never: what a line looks like (`log_records`), what is hidden in it
-(`masking`), how often the same is said (`repeats`), the log of a server.
+Owns: the handler that all processes have, the format and the levels, and that writing a line never
+blocks the code that logs. Never: the form of a line (`log_records`), masking secrets (`masking`),
+the limit for repeated lines (`repeats`), the log of a server.
 
-Logging in Python is one registry for the whole process, and so is this: `begin` in the process and
-after a fork, which keeps what the lines are about, `tune` when it is to be otherwise.
+Logging in Python is global for the whole process, and so is this module: call `begin` when the
+process starts, `go_on` after a fork, and `tune` to change format or levels.
 """
 
 import asyncio
@@ -34,21 +34,22 @@ from metamcp_worker.runtime.masking import Masks
 from metamcp_worker.runtime.repeats import Held, Repeats
 
 FORMAT = "METAMCP_NURSERY_LOG"
-"""In the environment of a nursery: the form of lines that were asked for at the start."""
+"""Environment variable of a nursery: the format of log lines until the first order to change it."""
 FD = 2
 COUNT_S = 1.0
-"""Between two looks for counts that are to be told."""
+"""Seconds between two checks for counts of repeated lines that are to be logged."""
 WRITE_S_MAX = 0.05
-"""For whoever reads stderr to make room. A terminal that was stopped never does: then lines are
+"""Seconds that the reader of stderr has to make room. A stopped terminal never does: then lines are
 lost, and calls are not."""
 PIECE_BYTES_MAX = 4096
-"""What a pipe takes whole or not at all, and without waiting once it says that it has room."""
+"""Maximum bytes of one write: a pipe takes as many whole or not at all, and without waiting once it
+reports room."""
 _FIELDS = ("server", "call", "front", "generation")
 
 
 class Lines(logging.Handler):
-    """`put`: takes whole lines and must not wait. `text`: for people, and with `journal` for that
-    of systemd; else JSON."""
+    """Handler of the process. `put`: takes whole lines and must not wait. `text`: format for
+    people, with `journal` for the journal of systemd; else JSON."""
 
     def __init__(
         self, put: Callable[[bytes], None], *, text: bool = False, journal: bool = False
@@ -80,7 +81,7 @@ class Lines(logging.Handler):
         return log_records.as_text(record, clock(datetime.fromisoformat(record.time)))
 
     def count(self, now: float) -> None:
-        """Say how many lines were not said, where it is time to; another thread may speak too."""
+        """Log how many repeated lines were left out, if it is time to. Safe for all threads."""
         self.acquire()
         try:
             self._tell(self._repeats.due(now))
@@ -88,7 +89,7 @@ class Lines(logging.Handler):
             self.release()
 
     def forget(self) -> None:
-        """What was only counted is left to the process that counted it."""
+        """Drop the counts of repeated lines after a fork; the parent process will log them."""
         self._repeats = Repeats()
 
     def close(self) -> None:
@@ -102,7 +103,7 @@ class Lines(logging.Handler):
             self.say(self._said(time.time_ns() / 1e9, "warning", room, what))
 
     def _fail(self, record: logging.LogRecord, error: Exception) -> None:
-        """Say so, and nothing of what was to be put into the line: it may be secret."""
+        """Log the failure, without the values for the line, which may be secret."""
         with contextlib.suppress(Exception):
             what = f"a line cannot be made of {str(record.msg)!r}: {type(error).__name__}"
             self.say(self._said(record.created, "error", record.name, what))
@@ -128,7 +129,7 @@ class Lines(logging.Handler):
         )
 
     def _cut(self, message: str) -> str:
-        """Masked, and short enough. A secret may begin before the cut and end behind it."""
+        """Mask and cut a message. A secret may begin before the cut and end after it."""
         if len(message) <= MESSAGE_CHARACTERS_MAX:
             return self.masks.text(message)
         reach = self.masks.reach
@@ -145,8 +146,8 @@ class Lines(logging.Handler):
 
 
 class Stderr:
-    """`put` writes as much of a line as `fd` takes without making anybody wait. What comes after
-    half a line is on a line of its own."""
+    """Writer of lines. `put` writes as much of a line as `fd` takes without blocking the process.
+    After half a line, the next one begins on a new line."""
 
     def __init__(self, fd: int = FD) -> None:
         self._fd = fd
@@ -174,11 +175,11 @@ class Stderr:
 
 
 _lines: list[Lines] = []
-"""The handler of this process, once `begin` was called; one at most."""
+"""Handler of this process after `begin`; at most one."""
 _spec: list[LogSpec] = [LogSpec()]
-"""What is in force."""
+"""Configuration in force; exactly one."""
 _before: dict[str, int] = {}
-"""Loggers whose level the configuration has set, and the level that they had."""
+"""Loggers whose level the configuration has set, with the level that they had before."""
 
 
 def begin(
@@ -188,9 +189,9 @@ def begin(
     whole: bool = True,
     about: Mapping[str, str | int] | None = None,
 ) -> Lines:
-    """Speak from now on, instead of whoever did before in this process. `put`: where lines go, else
-    to stderr. `whole`: also for libraries; where the code of a server is in the process its loggers
-    are its own. `about`: what all lines of this process are about."""
+    """Install the handler, in place of an earlier one of this process. `put`: where lines go; None:
+    to stderr. `whole`: also log records of libraries; not in a process that runs the code of a
+    server, whose loggers are its own. `about`: fields for all lines of this process."""
     own, root = logging.getLogger("metamcp"), logging.getLogger()
     known: dict[str, str | int] = {}
     for older in _lines:
@@ -209,8 +210,8 @@ def begin(
 
 
 def go_on(about: Mapping[str, str | int], *, whole: bool) -> None:
-    """In a process that was just forked: speak as before, of something else. `whole`: as in
-    `begin`, which does the same with a new handler and costs each worker a third of a MiB."""
+    """Continue in a process that was just forked, with other fields. `whole`: as in `begin`, which
+    would do the same with a new handler and cost each worker a third of a MiB."""
     if not _lines:
         begin(_spec[0], whole=whole, about=about)
     for lines in _lines:
@@ -221,7 +222,7 @@ def go_on(about: Mapping[str, str | int], *, whole: bool) -> None:
 
 
 def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None:
-    """In this form and at these levels from now on."""
+    """Change format, levels, secrets and fields from now on."""
     _spec[:] = [spec]
     for lines in _lines:
         lines.text = spec.format == "text" or (spec.format != "json" and os.isatty(FD))
@@ -240,47 +241,47 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
 
 
 def current() -> LogSpec:
-    """How this process speaks, for others that are to speak like it; without its secrets."""
+    """Return the configuration in force, without secrets, for processes that are to log alike."""
     return structs.replace(_spec[0], secrets=())
 
 
 def count() -> None:
-    """Say what was only counted, where it is time to; for who has a clock that ticks."""
+    """Log the counts of repeated lines, if it is time to; for callers with a timer."""
     for lines in _lines:
         lines.count(time.monotonic())
 
 
 async def counting() -> None:
-    """The same, until cancelled."""
+    """Call `count` once a second, until cancelled."""
     while True:
         await asyncio.sleep(COUNT_S)
         count()
 
 
 def stamp(created: float) -> str:
-    """RFC 3339, in UTC, with milliseconds."""
+    """Return a time as RFC 3339, in UTC, with milliseconds."""
     found = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
     return found.removesuffix("+00:00") + "Z"
 
 
 def clock(when: datetime) -> str:
-    """The local time of day, as people have it on their watch."""
+    """Return the local time of day, with milliseconds."""
     return when.astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def _set_level(logger: logging.Logger, level: int) -> None:
-    """Each change makes `logging` write to every logger, so there is none if it is none."""
+    """Set a level only if it changes, because `logging` writes to every logger then."""
     if logger.level != level:
         logger.setLevel(level)
 
 
 def _text(found: str) -> str:
-    """Names of files may have bytes in them that are no text; these are spelled out."""
+    """Escape bytes that are not text, as names of files may have them."""
     return found.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_journal() -> bool:
-    """Does stderr go to the journal of systemd?"""
+    """Whether stderr goes to the journal of systemd."""
     device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
     try:
         state = os.fstat(FD)

@@ -1,4 +1,4 @@
-"""The event loop of the workers: uvloop where it exists. Owns this choice and nothing else."""
+"""Event loop of the workers: uvloop. Owns this choice, and the end of a loop with its tasks."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,10 +8,10 @@ import uvloop
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run `main` to its end on a fresh loop and return its exit code.
+    """Run `main` to its end on a new loop and return its exit code.
 
-    As `asyncio.Runner` does, which also makes an interrupt from the keyboard an exception; a worker
-    has none to expect, and all that code costs each of them a quarter of a MiB.
+    `asyncio.Runner` does the same and also turns an interrupt from the keyboard into an exception;
+    a worker does not get one, and that code would cost each worker a quarter of a MiB.
     """
     loop = uvloop.new_event_loop()
     try:
@@ -21,7 +21,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what is left, let it finish, and close."""
+    """Cancel the tasks that are left, wait for their end, and close the loop."""
     try:
         if left := asyncio.all_tasks(loop):
             for task in left:
@@ -36,8 +36,8 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-    """That a task failed while it was to finish. Nobody asks it any more, and a worker ends without
-    the last visit of the collector, which would have said so."""
+    """Report a task that failed after it was cancelled. No code awaits the task any more, and a
+    worker ends without the last run of the garbage collector, which would have reported it."""
     if not task.cancelled() and (error := task.exception()):
         what = f"{task.get_name()} failed when it was cancelled at the end"
         loop.call_exception_handler({"message": what, "exception": error, "task": task})

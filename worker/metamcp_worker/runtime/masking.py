@@ -1,11 +1,11 @@
-"""What must not be read in a log or a recording, and what is written instead.
+"""Masking of secrets in logs and recordings.
 
-Owns: which names look as if their value were a secret, what a credential looks like, and taking
-both, and the secrets that are known, out of a text. Never: which secrets there are (the supervisor
-reads them out of the configuration), files, logging.
+Owns: which names look as if their value were a secret, the patterns of credentials, and masking
+both, and the known secrets, in a text. Never: which secrets there are (the supervisor reads them
+out of the configuration), files, logging.
 
-A secret that is known is found wherever it stands, also as JSON and URLs spell it. What nobody
-told us of is found by its look, which is a guess: it errs towards the mask.
+A known secret is found anywhere in a text, also as JSON and URLs spell it. Other secrets are found
+by their pattern, which is a guess: in doubt, the text is masked.
 """
 
 import json
@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 MASK = "***"
 SECRET_CHARACTERS_MIN = 8
-"""Shorter ones are words of every other sentence: with them masked no line could be read."""
+"""Minimum characters of a known secret; shorter ones may be ordinary words, and with these masked
+lines would be unreadable."""
 
 _WORDS = "token(?!s)|secret|passw|passphrase|credential|(?:api|access|private)[_-]?key"
 _SECRET = re.compile(_WORDS, re.IGNORECASE)
@@ -48,18 +49,18 @@ _ISSUED = re.compile(
     r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|AKIA[0-9A-Z]{16})"
 )
-"""Keys of well-known services: they say themselves what they are."""
+"""Keys of well-known services, which are recognizable by their prefix."""
 _WEB_TOKEN = re.compile(r"(?<![\w-])(?:[\w-]{0,32}?-)?eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]{4,}+")
-"""So do JSON web tokens. Each run of such characters is begun once, and not at every `-` of it:
-else its time grows with the square of its length."""
+"""JSON web tokens, which are recognizable too. A match starts once in each run of such characters
+and not at every `-`: else the time would grow with the square of the length."""
 _HTML = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
 _CAUTIOUS = str.maketrans({char: f"\\u{ord(char):04X}" for char in "<>&+'`\""})
-"""What Go writes in JSON as an escape, and what .NET does."""
+"""Characters that .NET (`_CAUTIOUS`) and Go (`_HTML`) write as escapes in JSON."""
 _SPELLED = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")
-"""A character that JSON spells as an escape, also in JSON that is a string of JSON."""
+"""Character that JSON spells as an escape, also in JSON inside a JSON string."""
 _LITERALS = frozenset({"null", "true", "false", "none", "undefined"})
 _ASSIGNED_CHARACTERS_MIN = 4
-#: Without one of these in it a text is not searched: that is a hundred times faster.
+#: A text without one of these words is not searched, which is a hundred times faster.
 _HEADERS = ("authorization", "cookie", "x-api-key")
 _SCHEMES = ("bearer", "basic")
 _STEMS = (
@@ -71,13 +72,13 @@ _KEYS_IN_URLS = frozenset({"key", "sig", "signature", "code", "auth", "password"
 
 
 def looks_secret(name: str) -> bool:
-    """Is the value of a setting with this name one to hide?"""
+    """Whether the value of a setting with this name is to be hidden."""
     return bool(_SECRET.search(name)) and not _POINTS_ELSEWHERE.search(name)
 
 
 class Masks:
-    """`secrets`: that must not be read anywhere; those that are too short to be told from a word
-    are passed over."""
+    """Masks secrets in texts. `secrets`: known secrets; those that are too short to be told from a
+    word are ignored."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets for form in _forms(secret)}
@@ -85,12 +86,12 @@ class Masks:
 
     @property
     def reach(self) -> int:
-        """Bytes of the longest secret: of a text that was cut, so many at its end may be a part
-        of one."""
+        """Bytes of the longest secret: as many bytes at the end of a cut text may be a part of a
+        secret."""
         return max((len(secret.encode()) for secret in self._secrets), default=0)
 
     def text(self, text: str) -> str:
-        """The text as it may be shown."""
+        """Return the text with secrets masked."""
         text = self._without(text)
         low = text.lower()
         if _any(_HEADERS, low):
@@ -110,8 +111,8 @@ class Masks:
         return self._without(text)
 
     def json(self, text: str) -> str:
-        """The same for JSON, in which the values of members are taken out whole. If there is more
-        to hide in it once each character is spelled plainly, that is what may be shown."""
+        """Return JSON with secrets masked; values of members are masked whole. If more secrets show
+        up after unescaping, the unescaped and masked text is returned."""
         shown = self._json(text)
         if "\\u" not in text and "\\/" not in text:
             return shown
@@ -126,8 +127,8 @@ class Masks:
         return self.text(text)
 
     def _without(self, text: str) -> str:
-        """Each replacement makes the text shorter, so that this ends; and what it puts together
-        may be another secret, so that it looks again."""
+        """Mask the known secrets. A replacement may join the text around it into another secret, so
+        this repeats; each replacement makes the text shorter, so it ends."""
         found = True
         while found:
             found = False
@@ -139,8 +140,8 @@ class Masks:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """How it may stand in a text: as it is, line by line, without the word that says what it is
-    for, and as JSON and URLs spell each of these."""
+    """Yield the forms of a secret in texts: as it is, line by line, without its scheme ("Bearer"),
+    and each of these as JSON and URLs spell it."""
     for part in {secret, *secret.splitlines(), _SCHEME.sub("", secret, count=1)}:
         plain = part.strip()
         if len(plain) < SECRET_CHARACTERS_MIN:
@@ -157,7 +158,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _character(found: re.Match[str]) -> str:
-    """The character that is spelled here, if it may stand in a string of JSON as it is."""
+    """Return the character of an escape if a JSON string may have it as it is, else the escape."""
     character = chr(int(found[1], 16)) if found[1] else "/"
     plain = character >= " " and character not in '"\\' and not "\ud800" <= character <= "\udfff"
     return character if plain else found[0]
@@ -175,11 +176,11 @@ def _parameter(found: re.Match[str]) -> str:
 
 def _assigned(found: re.Match[str]) -> str:
     name, sign, value = found.groups()
-    # "unexpected token: something" is a sentence; what has a digit in it is none.
+    # "unexpected token: something" is a sentence; a value with a digit is not part of one.
     plain = ":" in sign and '"' not in sign and "'" not in sign
     if not looks_secret(name) or (plain and not any(map(str.isdigit, value))):
         return found[0]
-    # Behind a name in quotes it is a value of JSON, and what comes after that is none of it.
+    # After a name in quotes this is a value of JSON; closing brackets are not part of it.
     bare = value.rstrip("}]") if '"' in sign and sign[-1] not in "\"'" else value
     if bare.lower() in _LITERALS or len(bare) < _ASSIGNED_CHARACTERS_MIN:
         return found[0]

@@ -1,7 +1,7 @@
-"""What is freed goes back to the system.
+"""Memory of a process: freed memory goes back to the system, and forked workers share pages.
 
-Owns: how the C library keeps large blocks, how often cycles are looked for. Never: how much memory
-anything may have.
+Owns: how the C library keeps large blocks, how often the garbage collector runs, filling the holes
+of the heap before forks. Never: limits of memory.
 """
 
 import asyncio
@@ -11,29 +11,29 @@ import sys
 from collections.abc import Callable
 
 LARGE_BYTES = 4 * 1024 * 1024
-"""Blocks from here on are mapped one by one, and unmapped when they are freed. Left to itself, the
-GNU C library learns from the first large message to keep blocks of that size, and a process that
-passed on 16 MiB once would hold tens of MiB for ever. But a new mapping costs a fault for each of
-its pages, more than all that is done with a message of a MiB; so those share the heap."""
+"""Bytes from which a block is mapped on its own, and unmapped when it is freed. By default the GNU
+C library learns from the first large message to keep blocks of that size, and a process that once
+forwarded 16 MiB would hold tens of MiB for ever. But a new mapping costs a fault for each of its
+pages, more than all work on a message of a MiB; so smaller blocks share the heap."""
 SPARE_BYTES_MAX = 8 * 1024 * 1024
-"""What the heap keeps at its end for the next message. Whoever passes on messages calls `trim` from
-time to time."""
+"""Maximum free bytes that the heap keeps at its end for the next message. Processes that forward
+messages call `trim` from time to time."""
 RARE_BYTES = 256 * 1024
-"""Both of these for a process that passes on no messages, and has a block of this size only now and
-then: for a page of metrics, or a list of tools."""
+"""Bytes for both settings in a process that does not forward messages, and rarely has a block of
+this size: for a page of metrics, or a list of tools."""
 
 SMALL_BYTES_MAX = 512
-"""What Python places itself; larger blocks are the C library's."""
+"""Maximum bytes of a block that Python places itself; the C library places larger blocks."""
 POOL_BYTES, POOL_HEADER_BYTES = 16 * 1024, 48
 LARGE_HOLE_BYTES = 64 * 1024
-"""From here on a hole is no hole: what is put there fills pages of its own."""
+"""Bytes from which a hole does no harm: a block of this size fills pages of its own."""
 HOLES_BYTES_MAX = 2 * 1024 * 1024
-"""Where pools look otherwise, this is all that is lost."""
+"""Maximum bytes to fill, which are lost if a Python lays out its pools differently."""
 
 GC_OBJECTS = 10_000
-"""How many more of its objects a worker may have before cycles among the new ones are looked for.
-With Python's own number, busy fronts look every few dozen calls, and find none: what a call leaves
-is no cycle."""
+"""Number of additional objects of a worker after which the collector looks for cycles among the new
+ones. With Python's default, busy fronts look every few dozen calls, and find none: calls do not
+leave cycles."""
 
 _GC_USUAL = gc.get_threshold()
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -42,7 +42,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 def give_back_large_blocks(
     large_bytes: int = LARGE_BYTES, spare_bytes: int = SPARE_BYTES_MAX
 ) -> bool:
-    """For this process and those forked from it. False where the C library has no such setting."""
+    """Give freed large blocks back, in this process and those forked from it. Returns False if the
+    C library has no such setting."""
     if not hasattr(_libc, "mallopt"):
         return False
     _libc.mallopt(_M_TRIM_THRESHOLD, spare_bytes)
@@ -50,43 +51,43 @@ def give_back_large_blocks(
 
 
 def share_one_heap() -> bool:
-    """For all threads that this process will have: one heap for each is one more place with holes
-    in it, and with Python's own lock they do not wait for each other at one. False where the C
-    library has no such setting."""
+    """Use one heap for all threads that this process will have: a heap for each thread would be one
+    more place with holes, and because of Python's lock threads do not wait for each other at a
+    shared heap. Returns False if the C library has no such setting."""
     return hasattr(_libc, "mallopt") and bool(_libc.mallopt(_M_ARENA_MAX, 1))
 
 
 def trim() -> None:
-    """Give back what is free already, however small the pieces are that it was freed in."""
+    """Give free memory back to the system, however small the freed pieces are."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
 
 
 async def trim_every(seconds: float) -> None:
-    """Until it is cancelled. A trim of some ten MiB takes half a millisecond at most."""
+    """Call `trim` every `seconds`, until cancelled. A trim of some ten MiB takes half a millisecond
+    at most."""
     while True:
         await asyncio.sleep(seconds)
         trim()
 
 
 def collect_seldom() -> None:
-    """For this process and those forked from it."""
+    """Run the collector rarely, in this process and those forked from it."""
     gc.set_threshold(GC_OBJECTS)
 
 
 def collect_as_usual() -> None:
-    """Again as Python does it."""
+    """Run the collector as often as Python does by default."""
     gc.set_threshold(*_GC_USUAL)
 
 
 def fill_holes() -> list[bytes]:
-    """Take every free place between small objects that live: the caller keeps what is returned.
+    """Fill every free place between living small objects; the caller keeps the returned blocks.
 
-    A process that is forked now puts its own objects on pages of their own then, instead of into
-    such holes, each on a page that it shared until that moment. Importing leaves some hundred
-    kilobytes of them, and more where modules are compiled first. Python has pools of 16 KiB for
-    objects of one size; the first object of a fresh pool says that the holes of this size are used
-    up.
+    A process that is forked after this puts its own objects on new pages. Without it the objects
+    would go into such holes, each on a page that was shared until then. Imports leave some hundred
+    kilobytes of holes, and more if modules are compiled first. Python has pools of 16 KiB for
+    objects of one size; the first object of a new pool shows that the holes of this size are full.
     """
     kept = _fill_large_holes()
     room = HOLES_BYTES_MAX
@@ -100,9 +101,9 @@ def fill_holes() -> list[bytes]:
 
 
 def _fill_large_holes() -> list[bytes]:
-    """The same for what the C library places: half a MiB of holes, which would be an eighth of a
-    MiB in each worker. What fits into none of them comes from beyond the end of the heap, once its
-    last pages are given back."""
+    """Fill the holes between blocks of the C library: half a MiB, which would cost an eighth of a
+    MiB in each worker. After a trim, a block that does not fit into a hole comes from beyond the
+    end of the heap, which shows that the holes of this size are full."""
     if not hasattr(_libc, "sbrk"):
         return []
     trim()
@@ -120,8 +121,8 @@ def _fill_large_holes() -> list[bytes]:
 
 
 def forget_lookups() -> None:
-    """Those of methods. Python remembers thousands, each with a reference to a name: whatever took
-    such a place in a worker would write to the page of the old name."""
+    """Clear the cache of method lookups. Python caches thousands, each with a reference to a name:
+    a new entry in a worker would write to the page of the old name."""
     if sys.version_info < (3, 12):  # since then references to names are not counted
         forget: Callable[[], None] = getattr(sys, "_clear_type_cache", _nothing)
         forget()

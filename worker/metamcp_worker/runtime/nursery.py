@@ -1,15 +1,15 @@
-"""The nursery: one lean, single-threaded process that forks every worker and buries it.
+"""Nursery: one lean, single-threaded process that forks every worker and reaps it.
 
-Owns: what is imported before the forks, the fork itself, the news of workers that end, stop or
+Owns: the modules imported before the forks, the fork itself, reports of workers that end, stop or
 resume, and the end of the whole tree when the supervisor is gone. Never: which worker should run,
 restarts, the first steps of a worker (`after_fork`), an event loop, a thread.
 
-A worker begins as a copy of this process, so whatever is open, started or seeded here is shared by
-all workers: that is why there is one socket, one task and no random state, and why a preloaded
-module that starts a thread makes every fork fail instead of making some fork hang one day.
+A worker begins as a copy of this process, so all workers share everything that is open, started or
+seeded here: that is why there is one socket, one thread and no random state. A preloaded module
+that starts a thread makes every fork fail at once; otherwise some fork would hang one day.
 
-Without Linux there is neither subreaper nor parent death signal: workers then leave when they see
-the end of their control socket, and what escaped from their process groups stays.
+Without Linux there is neither subreaper nor parent death signal: workers then end when they see the
+end of their control socket, and processes that left their process groups stay.
 """
 
 import contextlib
@@ -50,8 +50,8 @@ ROLES = {
     "embedder": "metamcp_worker.embedder.run",
 }
 
-#: Imported before the forks, also what those modules import only when it is first needed: each
-#: import that is missing here is paid by every worker, in milliseconds and in private memory.
+#: Modules imported before the forks, also those that other modules import at their first use: an
+#: import that is missing here costs every worker milliseconds and private memory.
 PRELOAD = (
     "metamcp_worker.child.run",
     "metamcp_worker.front.run",
@@ -63,14 +63,14 @@ PRELOAD = (
 )
 
 BACKLOG_PACKETS_MAX = 1024
-"""News that wait for a supervisor that does not read. Above it no orders are read and no worker is
-looked at: its state keeps in the kernel until there is room."""
+"""Maximum messages that wait for a supervisor that does not read. Above it the nursery does not
+read orders or check workers: the kernel keeps their states until there is room."""
 REPORT_S_MAX = 1.0
-"""How long the report of an exit waits for the last orphan to die."""
+"""Seconds that the report of an exit waits for the last orphan to die."""
 SWEEP_RETRY_S = 0.05
-"""Pause between two looks while an orphan that was killed has not died."""
+"""Seconds between two checks while an orphan that was killed has not died."""
 REASON_CHARS_MAX = 200
-"""Of one import error in `Born`: all of them together fit into a packet."""
+"""Maximum characters of an import error in `Born`, so that all of them fit into a packet."""
 log = logging.getLogger("metamcp.nursery")
 
 _DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -81,7 +81,7 @@ _NEWS = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
 def main(
     argv: Sequence[str], *, roles: Mapping[str, str] = ROLES, preload: Sequence[str] = PRELOAD
 ) -> int:
-    """`--fd N`: serve the supervisor at the other end of socket N until it is gone."""
+    """Serve the supervisor at the other end of socket N (`--fd N`) until it is gone."""
     if len(argv) != 2 or argv[0] != "--fd" or not argv[1].isdecimal():
         sys.stderr.write("usage: python -m metamcp_worker nursery --fd N\n")
         return os.EX_USAGE
@@ -110,8 +110,8 @@ def main(
 
 
 class NurseryLoop:
-    """The loop. `_workers`: whom it forked and has not reaped; `_dead`: pid and wait status of
-    those whose exit is told when what they left behind is swept."""
+    """Loop of the nursery. `_workers`: pids of workers that it forked and has not reaped; `_dead`:
+    pid and wait status of workers whose exit is reported when their orphans are swept."""
 
     def __init__(self, sock: socket.socket, roles: Mapping[str, str]) -> None:
         sock.setblocking(False)
@@ -131,7 +131,7 @@ class NurseryLoop:
         self._poll.register(self._wake, select.POLLIN)
 
     def run(self, missing: Sequence[str]) -> None:
-        """Serve until the supervisor is gone; then nothing that descends from here is left."""
+        """Serve until the supervisor is gone; then end all descendants."""
         # A handler must exist for the wakeup descriptor to be written; it has nothing to do.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -206,7 +206,7 @@ class NurseryLoop:
             self._tell(Forked(ticket=order.ticket, pid=pid))
 
     def _refusal(self, order: Fork, fds: Sequence[int], lost: bool) -> str:
-        """Why this fork cannot be, as a sentence, or nothing."""
+        """Why this fork is not possible, as a sentence; empty if it is."""
         if lost:
             return (
                 f"the nursery has no free descriptors for {order.name}: "
@@ -224,7 +224,8 @@ class NurseryLoop:
         return ""
 
     def _live(self, order: Fork, fd: int, stacks: int) -> NoReturn:
-        """The forked process, to its end. Whatever happens, it never returns into the loop."""
+        """Run the worker in the forked process, to its end. Never returns into the loop, even after
+        an error."""
         code = os.EX_SOFTWARE
         try:
             if orphans.die_with_parent(self._pid):
@@ -239,7 +240,7 @@ class NurseryLoop:
             os._exit(code)
 
     def _let_go(self) -> None:
-        """In the worker: nothing of the nursery stays open or armed."""
+        """Close the descriptors of the nursery in the worker, and reset its signal handlers."""
         signal.set_wakeup_fd(-1)
         self._sock.close()
         os.close(self._wake)
@@ -248,7 +249,7 @@ class NurseryLoop:
             signal.signal(number, signal.SIG_DFL)
 
     def _look(self) -> None:
-        """Take the news of every worker from the kernel."""
+        """Ask the kernel for the state of every worker."""
         for pid in list(self._workers):
             found, status = os.waitpid(pid, _NEWS)
             if found == 0:
@@ -264,17 +265,17 @@ class NurseryLoop:
                 self._dead.append((pid, status))
 
     def _clean_up(self) -> None:
-        """Sweep what dead workers left, and report their exits when nothing is left.
+        """Sweep the orphans of dead workers, and report the exits when all orphans are gone.
 
-        A child that is no worker is always such an orphan: workers are subreapers, so as long as
-        one lives, what its server loses stays below it.
+        A child that is not a worker is always such an orphan: workers are subreapers, so orphans of
+        a server stay below its worker as long as the worker lives.
         """
         self._swept = self._sweep.step(self._workers)
         if self._swept or (self._dead and time.monotonic() - self._dead_since > REPORT_S_MAX):
             self._report()
 
     def _report(self) -> None:
-        """Tell the exits. Of workers that died together, the first is told all orphans."""
+        """Report the exits. If workers died together, the first report counts all orphans."""
         orphaned = len(self._sweep.killed)
         for pid, status in self._dead:
             self._tell(_exited(pid, status, orphaned))
@@ -300,7 +301,8 @@ class NurseryLoop:
 
 
 def _plain_signals() -> None:
-    """Whatever the one who started this process ignores, catches or blocks, workers do not."""
+    """Reset signals that the parent process ignores, catches or blocks, for this process and its
+    workers."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         action = signal.SIG_IGN if number in _IGNORED_BY_PYTHON else signal.SIG_DFL
         with contextlib.suppress(OSError, ValueError):  # some belong to the C library
@@ -322,7 +324,7 @@ def _exited(pid: int, status: int, orphaned: int) -> Exited:
 
 
 def _preload(names: Sequence[str]) -> list[str]:
-    """Import what workers need; what fails is returned, each with its reason."""
+    """Import modules that workers need. Returns those that fail, each with the reason."""
     missing: list[str] = []
     for name in names:
         try:
@@ -334,21 +336,21 @@ def _preload(names: Sequence[str]) -> list[str]:
 
 
 def _tasks() -> int:
-    """How many threads this process has, those of C libraries included."""
+    """Return the number of threads of this process, those of C libraries included."""
     if sys.platform != "linux":
         return threading.active_count()
     return len(os.listdir("/proc/self/task"))
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """Whatever was inherited by mistake would be inherited by every worker."""
+    """Close all other descriptors: every worker would inherit those that came here by mistake."""
     for name in os.listdir("/dev/fd"):
         if int(name) not in kept:
             packets.close_all([int(name)])
 
 
 def _flush_streams() -> None:
-    """What is buffered at a fork would be written twice."""
+    """Flush stdout and stderr: text that is buffered at a fork would be written twice."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

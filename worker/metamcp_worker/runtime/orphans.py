@@ -1,17 +1,16 @@
-"""Processes that outlived the one that answered for them: found, killed, reaped.
+"""Orphans: processes that outlived the process responsible for them are found, killed and reaped.
 
-Owns: what the kernel offers so that no process of ours is left behind (child subreaper, parent
-death signal, the list of children) and the sweep built on it. Never: who deserves to live; the
-caller says which children it knows.
+Owns: the means of the kernel for that (child subreaper, parent death signal, the list of children)
+and the sweep built on them. Never: which children may live; the caller says which it knows.
 
 Theory. A process whose parent dies is given to its nearest ancestor that is a *subreaper*, before
-that ancestor hears of the death. So a subreaper that kills every child it does not know, and then
-looks again, ends with no descendants but the known ones: what it kills hands up its own children.
-Neither `setsid` nor a wrapper shell nor SIGSTOP is a way out; only a process that the kernel cannot
-interrupt, or that another user owns, outlasts the sweep, and then the time limit ends it.
+that ancestor hears of the death. So a subreaper kills every child that it does not know, and looks
+again: killed processes hand up their own children, until only known descendants are left. A process
+cannot escape by `setsid`, a wrapper shell or SIGSTOP; only a process that the kernel cannot
+interrupt, or that another user owns, outlasts the sweep, and then the time limit ends the sweep.
 
-Elsewhere than on Linux there are no subreapers and no parent death signal: orphans go to init, and
-everything here does nothing. A gateway there cleans up only what it reaches by process group.
+Other systems than Linux do not have subreapers or a parent death signal: orphans go to init, and
+this module does nothing. A gateway there ends only processes that it reaches by process group.
 """
 
 import contextlib
@@ -23,31 +22,33 @@ import time
 from collections.abc import Collection
 
 SWEEP_S_MAX = 5.0
-"""A killed process of many gigabytes needs a second or two to give back its memory."""
+"""Maximum seconds of a sweep: a killed process of many gigabytes needs a second or two to give back
+its memory."""
 SWEEP_PAUSE_S = 0.001
-"""A killed process is usually gone after a fraction of this."""
+"""Seconds between two steps; a killed process is usually gone after a fraction of this."""
 STEP_PASSES_MAX = 64
-"""Deeper chains of orphans are cut down in several steps, so that one step stays short."""
+"""Maximum passes of one step, so that it stays short; longer chains of orphans need several steps.
+"""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> bool:
-    """Make orphaned descendants children of this process. False where the kernel cannot."""
+    """Make orphaned descendants children of this process. Returns False if the kernel cannot."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int = 0) -> bool:
-    """Ask for SIGKILL when the parent dies. With `parent`, the pid that the parent had at the fork:
-    False if it is dead already, because then the signal will never come."""
+    """Ask the kernel for SIGKILL when the parent dies. `parent`: pid of the parent at the fork.
+    Returns False if that parent is dead already, because then the signal will never come."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return parent in {0, os.getppid()}
 
 
 def sweep(known: Collection[int]) -> int:
-    """Kill and reap every child that is not known, and what they leave behind, for at most
-    SWEEP_S_MAX. How many had to be killed."""
+    """Kill and reap every child that is not known, and their descendants, for at most SWEEP_S_MAX.
+    Returns how many had to be killed."""
     work = Sweep()
     deadline = time.monotonic() + SWEEP_S_MAX
     while not work.step(known) and time.monotonic() < deadline:
@@ -56,13 +57,13 @@ def sweep(known: Collection[int]) -> int:
 
 
 class Sweep:
-    """A sweep in steps that do not block. `killed`: whom it had to kill so far."""
+    """Sweep in steps that do not block. `killed`: pids that it had to kill so far."""
 
     def __init__(self) -> None:
         self.killed: set[int] = set()
 
     def step(self, known: Collection[int]) -> bool:
-        """Kill and reap what is there now. True when no unknown child is left.
+        """Kill and reap the unknown children of now. Returns True when none is left.
 
         A killed process takes a moment to die: call again when SIGCHLD comes, or a little later.
         """
@@ -84,7 +85,7 @@ class Sweep:
 
 
 def children() -> set[int]:
-    """The pids of all children of this process, zombies too. Raises OSError."""
+    """Return the pids of all children of this process, zombies too. Raises OSError."""
     if sys.platform != "linux":
         return set()
     found: set[int] = set()
@@ -100,7 +101,7 @@ def children() -> set[int]:
 
 
 def children_by_scan() -> set[int]:
-    """The same, from the parents of all processes. Raises OSError."""
+    """Find the children by the parents of all processes. Raises OSError."""
     own = os.getpid()
     found: set[int] = set()
     for name in os.listdir("/proc"):
@@ -118,7 +119,7 @@ def children_by_scan() -> set[int]:
 
 
 def _reap(pid: int) -> bool:
-    """Is this child gone, perhaps by this very call?"""
+    """Reap this child if it is dead. Returns whether it is gone."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

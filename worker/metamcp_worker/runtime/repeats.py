@@ -1,24 +1,26 @@
-"""Which lines of a log are said, when the same one comes over and over.
+"""Limit for repeated lines of a log.
 
-Owns: the limit, what is counted instead, and when the count is told. Never: clocks, what a line
-looks like, writing.
+Owns: the limit, counting the lines above it, and when the count is logged. Never: clocks, the form
+of a line, writing.
 """
 
 from msgspec import Struct
 
 LINES_MAX = 10
-"""Of the same line within one period. What is wrong is clear by then, and the rest is counted."""
+"""Maximum equal lines within one period; a reader knows the problem by then, and the rest is
+counted."""
 PERIOD_S = 10.0
 KINDS_MAX = 256
-"""Lines that are told apart; the code knows fewer, and others may make up theirs."""
+"""Maximum kinds of lines that are counted apart; the gateway's own code has fewer, but libraries
+may make up any number."""
 
 Kind = tuple[str, str]
-"""Of which room a line is, and its words before anything is put into them."""
+"""Kind of a line: its logger, and its template before values are put in."""
 OTHERS: Kind = ("", "")
 
 
 class Held(Struct, frozen=True):
-    """So many lines of this kind were not said."""
+    """Lines of one kind that were left out. `count`: how many; `seconds`: length of the period."""
 
     kind: Kind
     count: int
@@ -32,14 +34,14 @@ class _Window(Struct):
 
 
 class Repeats:
-    """`now`: seconds of any clock that only goes forward."""
+    """Counter of equal lines. `now`: seconds of any clock that only goes forward."""
 
     def __init__(self) -> None:
         self._windows: dict[Kind, _Window] = {}
         self._next_end = float("inf")
 
     def says(self, kind: Kind, now: float) -> bool:
-        """Is a line of this kind said now? If not, it is counted."""
+        """Whether to log a line of this kind now; if not, it is counted."""
         window = self._windows.get(kind)
         if window is None:
             kind = kind if len(self._windows) < KINDS_MAX else OTHERS
@@ -52,7 +54,7 @@ class Repeats:
         return False
 
     def due(self, now: float) -> list[Held]:
-        """What was counted in the periods that are over."""
+        """Return and forget the counts of the periods that are over."""
         if now < self._next_end:
             return []
         over = [kind for kind, window in self._windows.items() if window.ends <= now]
@@ -61,5 +63,5 @@ class Repeats:
         return [held for held in found if held.count]
 
     def rest(self) -> list[Held]:
-        """What was counted and not told yet: there will be no later."""
+        """Return all counts that are left, at the end of the process."""
         return self.due(float("inf"))
