@@ -242,7 +242,7 @@ def test_following_ends_with_the_gateway() -> None:
             event = json.loads(await process.stdout.readline())
             assert (event["v"], event["who"], event["what"]) == (1, "git", "warming→ready")
         assert await process.wait() == Exit.NOT_RUNNING
-        waited, why = (await process.stderr.read()).splitlines()
+        waited, why, *_ = (await process.stderr.read()).splitlines()
         assert waited == b"metamcp: the gateway is gone; waiting 0.2 s for it to be back"
         assert b"no gateway is running at" in why
 
