@@ -122,11 +122,9 @@ def test_an_upgrade_under_load_costs_no_call_no_session_and_no_process() -> None
 
 
 def test_the_new_program_restarts_servers_and_upgrades_once_more(gateway: Upgradable) -> None:
-    gateway.ctl("restart", "new", "--wait", "--key", "once")
+    gateway.ctl("restart", "new", "--wait")
     restarts = gateway.happened("restart")
     gateway.upgrade()
-    gateway.ctl("restart", "new", "--key", "once")
-    gateway.ctl("stop", "new", "--key", "once", ok=(1,))
     assert gateway.happened("restart") == restarts
     assert len(gateway.nurseries()) == 2
     before = gateway.pids()

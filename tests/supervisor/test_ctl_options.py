@@ -38,17 +38,6 @@ def test_quiet_leaves_the_exit_code_and_the_errors() -> None:
     run(main())
 
 
-def test_an_order_with_a_key_is_carried_out_once() -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (gateway, directory):
-            for _ in range(2):
-                again = ("restart", "git", "--wait", "--key", "deploy-7")
-                assert await said(directory, *again) == (0, "git: ready\n", "")
-            assert gateway.servers["git"].generation == 2
-
-    run(main())
-
-
 def test_events_and_logs_can_be_narrowed_down() -> None:
     async def main() -> None:
         async with steered(server("git")) as (gateway, directory):

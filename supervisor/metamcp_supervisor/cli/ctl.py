@@ -189,11 +189,6 @@ names_argument = click.argument(
 any_names_argument = click.argument(
     "names", nargs=-1, metavar="[NAME…]", shell_complete=complete_names
 )
-key_option = click.option(
-    "--key",
-    default="",
-    help="Given again within ten minutes: the same answer, and nothing is done.",
-)
 wait_option = click.option("--wait", is_flag=True, help="Return when it is done, not when asked.")
 timeout_option = click.option(
     "--timeout",
@@ -260,7 +255,6 @@ def status(
 @wait_option
 @timeout_option
 @json_option
-@key_option
 @click.pass_obj
 def start(
     runtime_dir: str | None,
@@ -268,10 +262,9 @@ def start(
     wait: bool,
     timeout_s: float,
     as_json: bool,
-    key: str,
 ) -> None:
     """Start servers; also one that failed or was stopped."""
-    _steer(runtime_dir, "start", names, "ready" if wait else "", timeout_s, as_json, key)
+    _steer(runtime_dir, "start", names, "ready" if wait else "", timeout_s, as_json)
 
 
 @ctl.command()
@@ -279,7 +272,6 @@ def start(
 @wait_option
 @timeout_option
 @json_option
-@key_option
 @click.pass_obj
 def stop(
     runtime_dir: str | None,
@@ -287,10 +279,9 @@ def stop(
     wait: bool,
     timeout_s: float,
     as_json: bool,
-    key: str,
 ) -> None:
     """Stop servers, after their calls in flight; they stay stopped until started."""
-    _steer(runtime_dir, "stop", names, "stopped" if wait else "", timeout_s, as_json, key)
+    _steer(runtime_dir, "stop", names, "stopped" if wait else "", timeout_s, as_json)
 
 
 @ctl.command()
@@ -298,7 +289,6 @@ def stop(
 @wait_option
 @timeout_option
 @json_option
-@key_option
 @click.pass_obj
 def restart(
     runtime_dir: str | None,
@@ -306,10 +296,9 @@ def restart(
     wait: bool,
     timeout_s: float,
     as_json: bool,
-    key: str,
 ) -> None:
     """Stop servers and start them again."""
-    _steer(runtime_dir, "restart", names, "ready" if wait else "", timeout_s, as_json, key)
+    _steer(runtime_dir, "restart", names, "ready" if wait else "", timeout_s, as_json)
 
 
 @ctl.command()
@@ -317,10 +306,9 @@ def restart(
 @click.option("--expect", metavar="HASH", help="Only if the plan still has this hash.")
 @click.option("--yes", is_flag=True, help="Also what would be asked about or refused.")
 @json_option
-@key_option
 @click.pass_obj
 def reload(
-    runtime_dir: str | None, dry_run: bool, expect: str | None, yes: bool, as_json: bool, key: str
+    runtime_dir: str | None, dry_run: bool, expect: str | None, yes: bool, as_json: bool
 ) -> None:
     """Read the configuration anew and restart only what changed. All or nothing.
 
@@ -328,7 +316,7 @@ def reload(
     no server, or stops a running server for a mistake in its table. --yes applies it.
     """
     with client.connect(runtime_dir) as gateway:
-        asked = {"dry_run": dry_run, "expect": expect, "yes": yes, "key": key}
+        asked = {"dry_run": dry_run, "expect": expect, "yes": yes}
         raw = gateway.call("reload", asked, timeout_s=RELOAD_S)
     show_plan(raw, as_json=as_json)
 
@@ -381,12 +369,11 @@ def _steer(
     wanted: str,
     timeout_s: float,
     as_json: bool,
-    key: str,
 ) -> None:
     if not names:
         raise click.UsageError(f"say which servers; {_WHOLE[verb]}")
     with client.connect(runtime_dir) as gateway:
-        ordered = codec.value(gateway.call(verb, {"names": names, "key": key}))
+        ordered = codec.value(gateway.call(verb, {"names": names}))
         if wanted:
             _wait(gateway, names, wanted, timeout_s, ordered["above"])
     tell_ordered(verb, names, wanted, as_json=as_json)

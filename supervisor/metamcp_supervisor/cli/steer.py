@@ -13,7 +13,6 @@ from metamcp_supervisor.cli.ctl import (
     Duration,
     complete_names,
     json_option,
-    key_option,
     names_argument,
     tell_ordered,
 )
@@ -31,54 +30,47 @@ AGAIN_S = 0.05
 @click.command()
 @names_argument
 @json_option
-@key_option
 @click.pass_obj
-def drain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool, key: str) -> None:
+def drain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """Keep new calls from servers. They run on, and finish what they have."""
-    _order(runtime_dir, "drain", names, key, as_json=as_json)
+    _order(runtime_dir, "drain", names, as_json=as_json)
 
 
 @click.command()
 @names_argument
 @json_option
-@key_option
 @click.pass_obj
-def undrain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool, key: str) -> None:
+def undrain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """Let calls come again."""
-    _order(runtime_dir, "undrain", names, key, as_json=as_json)
+    _order(runtime_dir, "undrain", names, as_json=as_json)
 
 
 @click.command()
 @names_argument
 @click.option("--why", default="", metavar="TEXT", help="What people are told.")
 @json_option
-@key_option
 @click.pass_obj
-def quarantine(
-    runtime_dir: str | None, names: tuple[str, ...], why: str, as_json: bool, key: str
-) -> None:
+def quarantine(runtime_dir: str | None, names: tuple[str, ...], why: str, as_json: bool) -> None:
     """Stop servers; nothing starts them again but 'clear' and 'start'."""
-    _order(runtime_dir, "quarantine", names, key, as_json=as_json, why=why)
+    _order(runtime_dir, "quarantine", names, as_json=as_json, why=why)
 
 
 @click.command()
 @names_argument
 @json_option
-@key_option
 @click.pass_obj
-def clear(runtime_dir: str | None, names: tuple[str, ...], as_json: bool, key: str) -> None:
+def clear(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """Let servers out of quarantine, and start them."""
-    _order(runtime_dir, "clear", names, key, as_json=as_json)
+    _order(runtime_dir, "clear", names, as_json=as_json)
 
 
 @click.command()
 @json_option
-@key_option
 @click.pass_obj
-def roll(runtime_dir: str | None, as_json: bool, key: str) -> None:
+def roll(runtime_dir: str | None, as_json: bool) -> None:
     """Another process for each front, one after the other; no client is refused."""
     with client.connect(runtime_dir) as gateway:
-        gateway.call("roll", {"key": key}, timeout_s=ROLL_S_MAX)
+        gateway.call("roll", timeout_s=ROLL_S_MAX)
     if as_json:
         errors.tell(verb="roll")
     else:
@@ -154,13 +146,12 @@ def _order(
     runtime_dir: str | None,
     verb: str,
     names: tuple[str, ...],
-    key: str,
     *,
     as_json: bool,
     **more: str,
 ) -> None:
     with client.connect(runtime_dir) as gateway:
-        gateway.call(verb, {"names": names, "key": key, **more})
+        gateway.call(verb, {"names": names, **more})
     tell_ordered(verb, names, as_json=as_json)
 
 
@@ -203,7 +194,6 @@ def _complete_settings(ctx: click.Context, param: click.Parameter, incomplete: s
 )
 @click.option("--clear", is_flag=True, help="Everything as in the file again, now.")
 @json_option
-@key_option
 @click.pass_obj
 def set_(
     runtime_dir: str | None,
@@ -212,7 +202,6 @@ def set_(
     for_s: float,
     clear: bool,
     as_json: bool,
-    key: str,
 ) -> None:
     """Other settings for a server than in the file, for a time.
 
@@ -227,7 +216,6 @@ def set_(
         "settings": _levels(words, clear=clear) if own else _pairs(settings),
         "for_s": for_s,
         "clear": clear,
-        "key": key,
     }
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("set", asked)
@@ -246,12 +234,11 @@ def set_(
 @click.argument("name", shell_complete=complete_names)
 @click.argument("sig", metavar="SIGNAL", shell_complete=_complete_signals)
 @json_option
-@key_option
 @click.pass_obj
-def signal_(runtime_dir: str | None, name: str, sig: str, as_json: bool, key: str) -> None:
+def signal_(runtime_dir: str | None, name: str, sig: str, as_json: bool) -> None:
     """Send a signal to a server's own process: HUP, SIGUSR1, 15, …"""
     with client.connect(runtime_dir) as gateway:
-        asked = {"name": name, "signal": sig, "key": key}
+        asked = {"name": name, "signal": sig}
         raw = gateway.call("signal", asked)
     if as_json:
         click.echo(raw)

@@ -24,7 +24,6 @@ from metamcp_supervisor.cli.ctl import (
     begin,
     complete_endpoints,
     json_option,
-    key_option,
     outward,
     runtime_dir_of,
 )
@@ -136,7 +135,6 @@ def show_(runtime_dir: str | None, name: str, as_json: bool) -> None:
 @click.option("--replace", is_flag=True, help="In place of one of that name, if there is one.")
 @force_option
 @json_option
-@key_option
 @click.pass_obj
 def create(
     runtime_dir: str | None,
@@ -148,7 +146,6 @@ def create(
     replace: bool,
     force: bool,
     as_json: bool,
-    key: str,
 ) -> None:
     """A new tool set of these tools, written as git.git_status."""
     order: dict[str, object] = {
@@ -156,7 +153,7 @@ def create(
         "equip": equip, "replace": replace,
     }  # fmt: skip
     with client.connect(runtime_dir) as gateway:
-        raw = _order(gateway, order, endpoint=endpoint, force=force, key=key)
+        raw = _order(gateway, order, endpoint=endpoint, force=force)
     then = f", equipped on endpoint {_of(raw).endpoint}" if equip else ""
     _say(raw, f"{name}: {_count(raw)}{then}", as_json=as_json)
 
@@ -166,7 +163,6 @@ def create(
 @tools_argument
 @force_option
 @json_option
-@key_option
 @click.pass_obj
 def add(
     runtime_dir: str | None,
@@ -174,12 +170,11 @@ def add(
     tools: tuple[str, ...],
     force: bool,
     as_json: bool,
-    key: str,
 ) -> None:
     """Put tools into a tool set. Where it is equipped they are in view at once."""
     order: dict[str, object] = {"type": "Amend", "toolset": name, "add": _pairs(tools)}
     with client.connect(runtime_dir) as gateway:
-        raw = _order(gateway, order, force=force, key=key)
+        raw = _order(gateway, order, force=force)
     _say(raw, f"{name}: {_count(raw)}", as_json=as_json)
 
 
@@ -187,15 +182,12 @@ def add(
 @name_argument
 @tools_argument
 @json_option
-@key_option
 @click.pass_obj
-def remove(
-    runtime_dir: str | None, name: str, tools: tuple[str, ...], as_json: bool, key: str
-) -> None:
+def remove(runtime_dir: str | None, name: str, tools: tuple[str, ...], as_json: bool) -> None:
     """Take tools out of a tool set, and out of the views in which it is equipped."""
     order: dict[str, object] = {"type": "Amend", "toolset": name, "remove": _pairs(tools)}
     with client.connect(runtime_dir) as gateway:
-        raw = _order(gateway, order, key=key)
+        raw = _order(gateway, order)
     _say(raw, f"{name}: {_count(raw)}", as_json=as_json)
 
 
@@ -203,15 +195,14 @@ def remove(
 @name_argument
 @click.option("--yes", is_flag=True, help="Without asking.")
 @json_option
-@key_option
 @click.pass_obj
-def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool, key: str) -> None:
+def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool) -> None:
     """Forget a tool set. Nothing of it stays in view where it is equipped."""
     with client.connect(runtime_dir) as gateway:
         found = codec.typed(ToolSets, gateway.call("toolsets", {"names": [name]}))
         if not yes:
             _confirm(name, found)
-        raw = _order(gateway, {"type": "Delete", "toolset": name}, key=key)
+        raw = _order(gateway, {"type": "Delete", "toolset": name})
     _say(raw, f"{name}: deleted", as_json=as_json)
 
 
@@ -219,24 +210,22 @@ def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool, key: st
 @name_argument
 @endpoint_option
 @json_option
-@key_option
 @click.pass_obj
-def equip(runtime_dir: str | None, name: str, endpoint: str, as_json: bool, key: str) -> None:
+def equip(runtime_dir: str | None, name: str, endpoint: str, as_json: bool) -> None:
     """Bring the tools of a tool set into view, and everything else out of it."""
     with client.connect(runtime_dir) as gateway:
-        raw = _order(gateway, {"type": "Equip", "toolset": name}, endpoint=endpoint, key=key)
+        raw = _order(gateway, {"type": "Equip", "toolset": name}, endpoint=endpoint)
     _say(raw, f"{name}: equipped on endpoint {_of(raw).endpoint}", as_json=as_json)
 
 
 @toolsets.command()
 @endpoint_option
 @json_option
-@key_option
 @click.pass_obj
-def unequip(runtime_dir: str | None, endpoint: str, as_json: bool, key: str) -> None:
+def unequip(runtime_dir: str | None, endpoint: str, as_json: bool) -> None:
     """Nothing but the built-in tools stays in view."""
     with client.connect(runtime_dir) as gateway:
-        raw = _order(gateway, {"type": "Unequip"}, endpoint=endpoint, key=key)
+        raw = _order(gateway, {"type": "Unequip"}, endpoint=endpoint)
     _say(raw, f"endpoint {_of(raw).endpoint}: {_put_away(_of(raw))}", as_json=as_json)
 
 
@@ -293,13 +282,12 @@ def _order(
     *,
     endpoint: str = "",
     force: bool = False,
-    key: str = "",
     dry_run: bool = False,
 ) -> bytes:
     """The raw answer. Raises Failed."""
     return gateway.call(
         "toolsets-change",
-        {"order": order, "endpoint": endpoint, "force": force, "key": key, "dry_run": dry_run},
+        {"order": order, "endpoint": endpoint, "force": force, "dry_run": dry_run},
     )
 
 

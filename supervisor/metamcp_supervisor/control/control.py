@@ -20,16 +20,15 @@ import hmac
 import logging
 import os
 import socket
-import time
 from pathlib import Path
 
 from msgspec import Raw, Struct
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.control import access_io, orders
-from metamcp_supervisor.control.access import Role, role
-from metamcp_supervisor.control.answers import AnswerSnapshot, OrderAnswers
+from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
 from metamcp_supervisor.control.services import Steering
+from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.accept import Acceptor
 from metamcp_worker.ipc import codec
@@ -60,7 +59,6 @@ class ControlSnapshot(Struct, frozen=True, kw_only=True):
     lock: int
     listener: int
     token: str
-    answers: tuple[AnswerSnapshot, ...] = ()
     state: int = -1
 
 
@@ -99,7 +97,7 @@ class Control:
     ) -> None:
         self._steering = steering
         self._group = group
-        self._answers = OrderAnswers(time.monotonic)
+        self._refusals = Ration(PER_MINUTE_MAX)
         self._limits = limits or ControlLimits()
         self._runtime_dir, self._state_dir = str(runtime_dir), state_dir
         self._config = config
@@ -117,7 +115,6 @@ class Control:
         if found is not None:
             claim = runtime.DirectoryClaim(found.directory, found.lock, found.token, found.state)
             sock = socket.socket(fileno=found.listener)
-            self._answers.go_on(found.answers)
         else:
             claim = runtime.claim(self._runtime_dir, self._config)
         try:
@@ -155,7 +152,6 @@ class Control:
             listener=self._socket.fileno(),
             token=self._claim.token,
             state=self._claim.state_fd,
-            answers=self._answers.handed(),
         )
 
     @property
@@ -282,7 +278,7 @@ class Control:
             )
         try:
             return await orders.carry_out(
-                self._steering, line, self._answers, request.method, bytes(request.params)
+                self._steering, line, self._refusals, request.method, bytes(request.params)
             )
         except (ProtocolError, PeerGone):
             raise

@@ -8,6 +8,7 @@ The code of an error answer is the exit code that `metamcp ctl` ends with (`verb
 the errors of JSON-RPC itself.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,9 @@ from msgspec import Struct
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets, wait
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.answers import OrderAnswers
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, Steering, UnknownName
-from metamcp_supervisor.control.stream import ControlStream, KeyedOrder, known
+from metamcp_supervisor.control.stream import ControlStream, Order, known
+from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -28,11 +29,11 @@ class NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
-class ServerNames(KeyedOrder, frozen=True):
+class ServerNames(Order, frozen=True):
     names: tuple[str, ...]
 
 
-class Reload(KeyedOrder, frozen=True):
+class Reload(Order, frozen=True):
     dry_run: bool = False
     expect: str | None = None
     yes: bool = False
@@ -122,7 +123,7 @@ async def _clear(steering: Steering, line: ControlStream, params: ServerNames) -
     return {"v": VERSION, "names": params.names}
 
 
-async def _roll(steering: Steering, line: ControlStream, params: KeyedOrder) -> object:
+async def _roll(steering: Steering, line: ControlStream, params: Order) -> object:
     steering.journal.add("gateway", "roll", f"asked by {line.caller}")
     await steering.roll()
     return {"v": VERSION}
@@ -184,7 +185,7 @@ VERBS: dict[str, Verb] = {
     "undrain": Verb(ServerNames, _undrain, Role.OPERATOR),
     "quarantine": Verb(QuarantineParams, _quarantine, Role.ADMIN),
     "clear": Verb(ServerNames, _clear, Role.ADMIN),
-    "roll": Verb(KeyedOrder, _roll, Role.OPERATOR),
+    "roll": Verb(Order, _roll, Role.OPERATOR),
     "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
     "set": Verb(set_signal.Set, set_signal.set_, Role.ADMIN),
     "signal": Verb(set_signal.SignalParams, set_signal.signal_, Role.ADMIN),
@@ -203,23 +204,23 @@ VERBS: dict[str, Verb] = {
 
 
 async def carry_out(
-    steering: Steering, line: ControlStream, answers: OrderAnswers, method: str, params: bytes
+    steering: Steering, line: ControlStream, refusals: Ration, method: str, params: bytes
 ) -> object:
     """The result of one verb, or None when it has sent everything itself. Raises Refused; a refusal
     of what would change something is in the journal, too."""
     try:
-        return await _carried_out(steering, line, answers, method, params)
+        return await _carried_out(steering, line, method, params)
     except ProtocolError as refusal:
         verb = VERBS.get(method)
         if verb is not None and verb.least > Role.VIEWER:
-            _record_refusal(steering, line, answers, method, params, refusal)
+            _record_refusal(steering, line, refusals, method, params, refusal)
         raise
 
 
 def _record_refusal(
     steering: Steering,
     line: ControlStream,
-    answers: OrderAnswers,
+    refusals: Ration,
     method: str,
     params: bytes,
     refusal: ProtocolError,
@@ -228,7 +229,7 @@ def _record_refusal(
         aimed = codec.typed(access.Aimed, params or b"{}")
     except codec.Malformed:
         aimed = access.Aimed()
-    left_out = None if aimed.dry_run else answers.refusals.take(answers.now())
+    left_out = None if aimed.dry_run else refusals.take(time.monotonic())
     if left_out is None:
         return
     reason = access.reason(refusal.message, _problems(refusal.data))
@@ -245,7 +246,7 @@ def _problems(data: bytes) -> tuple[str, ...]:
 
 
 async def _carried_out(
-    steering: Steering, line: ControlStream, answers: OrderAnswers, method: str, params: bytes
+    steering: Steering, line: ControlStream, method: str, params: bytes
 ) -> object:
     verb = VERBS.get(method)
     if verb is None:
@@ -263,14 +264,6 @@ async def _carried_out(
         wanted = codec.typed(verb.params, params or b"{}")
     except codec.Malformed as error:
         raise ProtocolError(Code.INVALID_PARAMS, f"parameters of {method}: {error}") from None
-    if isinstance(wanted, KeyedOrder) and wanted.key:
-        order = (method, codec.dump(wanted))
-        who = (line.uid, wanted.key)
-        return await answers.once(who, order, lambda: _run(steering, line, verb, wanted))
-    return await _run(steering, line, verb, wanted)
-
-
-async def _run(steering: Steering, line: ControlStream, verb: Verb, wanted: Struct) -> object:
     try:
         return await verb.run(steering, line, wanted)
     except UnknownName as error:

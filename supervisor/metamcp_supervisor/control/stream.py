@@ -1,4 +1,4 @@
-"""The connection on which a verb was asked, and the key of an order that is given once.
+"""The connection on which a verb was asked, and the root of all orders.
 
 Owns: the protocol that the control socket implements, and the check of names that verbs share.
 Never: the socket (`control`).
@@ -62,8 +62,5 @@ def known(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
     return [servers[name] for name in names]
 
 
-class KeyedOrder(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An order that changes something. `key`: one that comes again with the same key is answered as
-    before and not carried out again (`answers`)."""
-
-    key: str = ""
+class Order(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of a verb that changes something."""

@@ -255,16 +255,6 @@ def test_tools_that_nobody_offers_are_kept_by_force() -> None:
     run(main())
 
 
-def test_an_order_with_a_key_is_carried_out_once() -> None:
-    async def main() -> None:
-        async with steered(*SERVERS) as (_, directory):
-            for _ in range(2):
-                found = await said(directory, "create", "new", "git.log", "--key", "k1")
-                assert found == (0, "new: 1 tool\n", "")
-
-    run(main())
-
-
 def test_without_a_gateway_the_exit_code_says_so(tmp_path: Path) -> None:
     code, out, err = asyncio.run(said(tmp_path, "list"))
     assert (code, out) == (Exit.NOT_RUNNING, "")

@@ -10,7 +10,6 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.config.config import Address, OAuth, UnixAddress
-from metamcp_supervisor.control.answers import AnswerSnapshot
 from metamcp_supervisor.control.control import ControlSnapshot
 from metamcp_supervisor.fronts.front import FrontSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
@@ -75,10 +74,6 @@ STATE = upgrade_state.State(
         lock=6,
         listener=7,
         token="secret",
-        answers=(
-            AnswerSnapshot(uid=0, key="k", order=("stop", b"{}"), given_at=1.0, result=b"{}"),
-            AnswerSnapshot(uid=0, key="l", order=("stop", b"{}"), given_at=1.0, code=8),
-        ),
     ),
     nurseries=(
         NurserySnapshot(pid=40, line=ChannelSnapshot(8), workers=(41,), stacks=((41, 9, "git#4"),)),
