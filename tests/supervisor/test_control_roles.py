@@ -43,7 +43,7 @@ def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
     assert orders.Verb.__struct_defaults__ == (Role.ADMIN,)
     least = {name: verb.least for name, verb in orders.VERBS.items()}
     changing = {
-        name for name, verb in orders.VERBS.items() if issubclass(verb.params, stream.Order)
+        name for name, verb in orders.VERBS.items() if issubclass(verb.params, stream.ChangeParams)
     }
     assert all(least[name] > Role.VIEWER for name in changing)
     assert least["describe"] is least["status"] is Role.VIEWER

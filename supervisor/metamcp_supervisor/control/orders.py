@@ -18,7 +18,7 @@ from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets, wait
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, Steering, UnknownName
-from metamcp_supervisor.control.stream import ControlStream, Order, known
+from metamcp_supervisor.control.stream import ChangeParams, ControlStream, known
 from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
@@ -29,11 +29,11 @@ class NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
-class ServerNames(Order, frozen=True):
+class ServerNames(ChangeParams, frozen=True):
     names: tuple[str, ...]
 
 
-class Reload(Order, frozen=True):
+class Reload(ChangeParams, frozen=True):
     dry_run: bool = False
     expect: str | None = None
     yes: bool = False
@@ -123,7 +123,7 @@ async def _clear(steering: Steering, line: ControlStream, params: ServerNames) -
     return {"v": VERSION, "names": params.names}
 
 
-async def _roll(steering: Steering, line: ControlStream, params: Order) -> object:
+async def _roll(steering: Steering, line: ControlStream, params: ChangeParams) -> object:
     steering.journal.add("gateway", "roll", f"asked by {line.caller}")
     await steering.roll()
     return {"v": VERSION}
@@ -185,7 +185,7 @@ VERBS: dict[str, Verb] = {
     "undrain": Verb(ServerNames, _undrain, Role.OPERATOR),
     "quarantine": Verb(QuarantineParams, _quarantine, Role.ADMIN),
     "clear": Verb(ServerNames, _clear, Role.ADMIN),
-    "roll": Verb(Order, _roll, Role.OPERATOR),
+    "roll": Verb(ChangeParams, _roll, Role.OPERATOR),
     "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
     "set": Verb(set_signal.Set, set_signal.set_, Role.ADMIN),
     "signal": Verb(set_signal.SignalParams, set_signal.signal_, Role.ADMIN),

@@ -14,7 +14,7 @@ from metamcp_supervisor.config import installation, naming, overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.overrides import GATEWAY
 from metamcp_supervisor.control.services import Steering
-from metamcp_supervisor.control.stream import ControlStream, Order, known
+from metamcp_supervisor.control.stream import ChangeParams, ControlStream, known
 from metamcp_supervisor.verbs import VERSION, Exit, Overridden
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
@@ -30,7 +30,7 @@ SIGNALS: dict[str, int] = {
 }
 
 
-class Set(Order, frozen=True, kw_only=True):
+class Set(ChangeParams, frozen=True, kw_only=True):
     """`name`: of a server; empty for levels of the gateway's log. `settings`: by key, values as in
     the file, without quotes. `for_s`: how long they are in force. `clear`: everything that was set
     before is over, and nothing else is set."""
@@ -41,7 +41,7 @@ class Set(Order, frozen=True, kw_only=True):
     clear: bool = False
 
 
-class SignalParams(Order, frozen=True, kw_only=True):
+class SignalParams(ChangeParams, frozen=True, kw_only=True):
     """`signal`: a name, with SIG or without, or a number."""
 
     name: str

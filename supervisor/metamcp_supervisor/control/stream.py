@@ -62,5 +62,5 @@ def known(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
     return [servers[name] for name in names]
 
 
-class Order(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChangeParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Parameters of a verb that changes something."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.services import Steering, ViewStore
-from metamcp_supervisor.control.stream import ControlStream, Order
+from metamcp_supervisor.control.stream import ChangeParams, ControlStream
 from metamcp_supervisor.verbs import (
     VERSION,
     Equipped,
@@ -57,7 +57,7 @@ class Toolsets(Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
 
 
-class ToolsetsChange(Order, frozen=True, kw_only=True):
+class ToolsetsChange(ChangeParams, frozen=True, kw_only=True):
     """`endpoint`: whose view the order is for, if it is for one; empty: of the default one.
     `force`: tools that nobody offers are taken too. `dry_run`: only say what is in the way."""
 
