@@ -22,9 +22,10 @@ both directories may be the same one."""
 TOKEN = "token"  # noqa: S105 - the name of a file
 LOCK = "lock"
 CLIENTS = "clients"
-"""Each bridge to the gateway holds a shared lock on this file while it lives."""
+"""File on which each bridge to the gateway holds a shared lock while it lives."""
 SOCKET_PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103
-"""`sun_path` in the kernel's address of a unix socket, without the NUL at its end."""
+"""Maximum bytes of a socket's path: the size of `sun_path` in the kernel's address of a unix
+socket, without the NUL at its end."""
 TOKEN_BYTES = 32
 
 

@@ -1,10 +1,10 @@
-"""What an endpoint says that its servers can do.
+"""Capabilities that an endpoint declares, from those of its servers.
 
-Owns: which capabilities of servers hold through a gateway, for clients of each era, and what is
-made of several. Never: lists, sending.
+Owns: which capabilities of servers hold through a gateway, for clients of each era, and how those
+of several servers are joined. Never: lists, sending.
 
-Nothing is declared that no server has. What a server has beside what the protocol knows is passed
-on where it is the only server, since there everything that it does can be asked for.
+A capability that no server has is not declared. Capabilities beyond the protocol are passed on if
+the endpoint has only one server, because everything that this server does can be asked for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,16 @@ from msgspec import Raw, Struct
 from metamcp_worker.ipc import codec
 
 LISTS = ("tools", "prompts", "resources")
-"""Capabilities that stand for lists. The gateway itself announces their changes, in both eras."""
+"""Capabilities that stand for lists. The gateway itself announces changes of these lists, in both
+eras."""
 TASKS = "tasks"
-"""Of revision 2025-11-25. What became of it in the next one is an extension."""
+"""Capability of revision 2025-11-25; in the next revision an extension takes its place."""
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 _TRUE = b"true"
 
 
 class Declared(Struct, frozen=True):
-    """What one server declares: raw values, in its order."""
+    """Capabilities that one server declares: raw values, in its order."""
 
     members: Mapping[str, Raw]
     legacy: bool
@@ -33,14 +34,14 @@ class Declared(Struct, frozen=True):
         return cls(members, legacy)
 
     def has(self, name: str) -> bool:
-        """Is it declared as what the protocol knows, an object?"""
+        """Whether a capability is declared as an object, as the protocol knows it."""
         return bytes(self.members.get(name, b"")).startswith(b"{")
 
     def lists(self) -> frozenset[str]:
         return frozenset(name for name in LISTS if self.has(name))
 
     def has_tasks(self) -> bool:
-        """Can a call become a task, in its era?"""
+        """Whether a call can become a task, in the server's era."""
         return self.has(TASKS) if self.legacy else TASKS_EXTENSION in self.level("extensions")
 
     def level(self, name: str) -> dict[str, Raw]:
@@ -48,8 +49,9 @@ class Declared(Struct, frozen=True):
 
 
 def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
-    """What an endpoint with this server alone declares: what the server does, but for what does
-    not reach a client of this era. `lists`: what it has, declared or not."""
+    """Return the raw capabilities of an endpoint with this server alone: what the server declares,
+    except what does not reach a client of this era. `lists`: lists that the server has, declared or
+    not."""
     found: dict[str, Raw] = {
         name: _announced(b"{}") for name in lists if name not in server.members
     }
@@ -72,8 +74,8 @@ def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
 
 
 def of_many(servers: Sequence[Declared], lists: Sequence[str], *, modern: bool) -> bytes:
-    """What an endpoint with these servers declares: what can be asked of one of them. `lists`: what
-    they have together."""
+    """Return the raw capabilities of an endpoint with these servers: what one of them can be asked
+    for. `lists`: lists that they have together."""
     found: dict[str, object] = {name: {"listChanged": True} for name in LISTS if name in lists}
     if "resources" in found and any(_subscribes(server) for server in servers):
         found["resources"] = {"subscribe": True, "listChanged": True}
@@ -107,7 +109,8 @@ def _subscribes(server: Declared) -> bool:
 
 
 def _extensions(server: Declared, *, modern: bool) -> dict[str, Raw]:
-    """Without that of tasks where the client or the server is of the other era than it."""
+    """Return the extensions of a server, without the one for tasks if the client or the server is
+    of the handshake era."""
     extensions = server.level("extensions")
     if not modern or server.legacy:
         extensions.pop(TASKS_EXTENSION, None)
@@ -115,8 +118,8 @@ def _extensions(server: Declared, *, modern: bool) -> dict[str, Raw]:
 
 
 def _tasks(servers: Sequence[Declared]) -> dict[str, object]:
-    """What a client can do with tasks of several servers: the id of a task tells whose it is, but
-    nothing makes one list of several lists of tasks."""
+    """Return what a client can do with tasks of several servers: the id of a task names its server,
+    but several lists of tasks cannot be made into one."""
     found: dict[str, object] = {}
     for server in servers:
         tasks = server.level(TASKS)

@@ -1,11 +1,11 @@
-"""Everything there is behind this front, and what of it one endpoint merges into its lists.
+"""Offers of all servers behind a front, and the merge of those of one endpoint into its lists.
 
-Owns: the servers' offers; the order of merged lists; who owns a name; the hash of each merged list.
-Never: pages and their bytes (`views`), what leads to a resource (`uris`), routing, transport.
+Owns: the servers' offers; the order of merged lists; the owner of a name; the hash of each merged
+list. Never: pages and their bytes (`views`), the owners of resources (`uris`), routing, transport.
 
-A merged *list* holds what the listed servers offer. A merged *table* also holds what servers offer
-that are away just now: a name does not change because the server of another one went down, and a
-call to a server that is away is told so instead of "unknown tool".
+A merged *list* has what the listed servers offer. A merged *table* also has what servers offer that
+are away just now: a name does not change because another server went down, and a call to a server
+that is away is answered with that reason, not with "unknown tool".
 """
 
 import hashlib
@@ -25,11 +25,11 @@ from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatal
 from metamcp_worker.ipc.spec import EndpointSpec
 
 NOTES_MAX = 100
-"""Sentences about what a merge left out; the rest is alike."""
+"""Maximum number of sentences about what a merge left out; further ones are alike."""
 
 
 def sent_bytes(entry: ListEntry) -> int:
-    """Of a tool or prompt, as it is in a list."""
+    """Return the number of bytes of a tool or prompt, as it is in a list."""
     item = entry.item
     if entry.key == item.key:
         return len(item.raw)
@@ -37,21 +37,21 @@ def sent_bytes(entry: ListEntry) -> int:
 
 
 class Merged(Struct, frozen=True):
-    """What one endpoint makes of its servers. A value: rebuilt as a whole, never changed.
+    """Merge of the servers of one endpoint. A value: rebuilt as a whole, never changed.
 
-    `offered`: the definitions of all tools in the table, be their servers there or away, but for
-    those in quarantine; these are `kept`, with the sentence for who calls one. Those that are
-    `hidden` are not among them either, though they can be called. `aliases`: tools by further
-    names, which no list has. `apps`:
-    tools by the names that the user interface of their own server knows, where the endpoint has
-    others. `kinds`: the lists that some server has. `declared`: the servers' capabilities.
-    `eras`: is a server of the handshake era? `tasked`: the servers whose tasks have other ids here
-    than there. `unknown`: servers of which nothing is known yet. `only`: the owner of everything
-    else, on an endpoint with one server. `barred`: names that are not, where names are bare; None:
-    no name that is not in a table is anybody's. `held`: is that so of tools in any case, as their
-    server is held to what was approved? `closed`: servers of which nothing can be asked
-    for, as nothing of them is in view. `parts`: the same tools, server by server; `listed`: of
-    these, what the list of tools is put together from.
+    `offered`: definitions of all tools in the table, whether their servers are there or away, but
+    for tools in quarantine and hidden ones. `kept`: tools in quarantine, with the sentence for a
+    client that calls one. `hidden`: tools that can be called but are not listed. `aliases`: tools
+    by further names, which no list has. `apps`: tools by the names that the user interface of their
+    own server knows, where the endpoint has others. `kinds`: the lists that some server has.
+    `declared`: the servers' capabilities. `eras`: whether a server is of the handshake era.
+    `tasked`: the servers whose tasks have other ids here than there. `unknown`: servers that have
+    not told yet what they offer. `only`: on an endpoint with one server, the owner of everything
+    else. `barred`: names that this owner does not get, where names are bare; None: it gets no name
+    that is not in a table. `held`: it gets no such name of a tool in any case, because its server
+    is held to what was approved. `closed`: servers that cannot be asked for anything, because
+    nothing of them is in view. `parts`: the same tools, server by server; `listed`: the parts that
+    make up the list of tools.
     """
 
     endpoint: str
@@ -85,7 +85,7 @@ class Merged(Struct, frozen=True):
         return self._unlisted(name) if owner is None and not self.held else owner
 
     def tool_named(self, name: str) -> Owner | None:
-        """Only of those that have this name here, be it in a list or not."""
+        """Return the owner of a tool that has this name here, in a list or not."""
         return self.tools.get(name) or self.aliases.get(name)
 
     def prompt(self, name: str) -> Owner | None:
@@ -104,14 +104,15 @@ class Merged(Struct, frozen=True):
         return owner if owner is None or owner.server not in self.closed else None
 
     def _unlisted(self, name: str) -> Owner | None:
-        """A server may have what it does not list, and says best itself that it has not."""
+        """Return the only server for a name that it does not list: the server may have the thing,
+        and otherwise says best itself that it has not."""
         if self.only is None or self.barred is None or name in self.barred:
             return None
         return self.only
 
 
 class Catalog:
-    """The servers' offers and whether they are part of the lists now."""
+    """Offers of all servers, and whether they are part of the lists now."""
 
     def __init__(self) -> None:
         self._offers: dict[str, ServerOffer] = {}
@@ -124,8 +125,8 @@ class Catalog:
     def keep_back(
         self, kept: Mapping[exposed_names.Pair, str], held: frozenset[str] = frozenset()
     ) -> None:
-        """These tools are nobody's from the next merge on, and so are their names. `held`: of these
-        servers so is every tool that they do not list, as nobody can have approved it."""
+        """Withdraw these tools and their names, from the next merge on. `held`: servers whose
+        unlisted tools are all withdrawn, because no operator can have approved them."""
         self._held = held
         self._kept = {}
         for (server, tool), why in kept.items():
@@ -135,7 +136,7 @@ class Catalog:
         self._offers[server] = ServerOffer(catalogue, self._offers.get(process_names.base(server)))
 
     def set_listed(self, server: str, listed: bool) -> bool:
-        """Did this change anything?"""
+        """Set whether a server is part of the lists. Returns whether this is a change."""
         if listed == (server in self._listed):
             return False
         (self._listed.add if listed else self._listed.discard)(server)
@@ -149,7 +150,7 @@ class Catalog:
         self._listed.discard(server)
 
     def two(self, endpoint: EndpointSpec) -> bool:
-        """Has a server of this endpoint a catalogue for each era?"""
+        """Whether a server of this endpoint has a catalogue for each era."""
         return any(
             process_names.own(name, process_names.LEGACY) in self._offers
             for name in endpoint.servers
@@ -158,8 +159,8 @@ class Catalog:
     def merge(
         self, endpoint: EndpointSpec, reserved: Collection[str] = (), *, legacy: bool = False
     ) -> Merged:
-        """`reserved`: names that no tool gets. `legacy`: for clients of the earlier era, of servers
-        that speak both."""
+        """Merge the offers for an endpoint. `reserved`: names that no tool gets. `legacy`: for
+        clients of the earlier era, with that era's offers of servers that speak both."""
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
         kept = self._kept
         for name in offers if legacy else ():
@@ -207,13 +208,14 @@ class Catalog:
         )
 
     def unmerge(self, endpoint: str) -> None:
-        """It is not served any more."""
+        """Drop what is kept for an endpoint that is not served any more."""
         self._overrides.pop(endpoint, None)
         for legacy in (False, True):
             self._parts.pop((endpoint, legacy), None)
 
     def _overrides_of(self, endpoint: EndpointSpec) -> ToolOverrides:
-        """With what was made of definitions before, as long as the same is wanted."""
+        """Return the overrides of an endpoint, with the definitions made before, as long as the
+        same is wanted."""
         known = self._overrides.get(endpoint.name)
         if known is None or known.wanted != endpoint.overrides:
             known = self._overrides[endpoint.name] = ToolOverrides(endpoint.overrides)
@@ -221,7 +223,7 @@ class Catalog:
 
 
 class _Merge:
-    """One merge in the making: fills lists and tables kind by kind."""
+    """Merge in the making: fills lists and tables kind by kind."""
 
     def __init__(
         self,
@@ -252,7 +254,8 @@ class _Merge:
         self.notes: list[str] = []
 
     def by_uri(self) -> Uris:
-        """Resources and templates under their own URIs, as far as no other server has them."""
+        """Make the lists of resources and templates, and return the owners of URIs. A URI stays as
+        it is, unless an earlier server has the same."""
         places = Places(self._note)
         self._exposed = {
             server: places.add(server, offer) for server, offer in self._offers.items()
@@ -270,7 +273,8 @@ class _Merge:
         return places.uris()
 
     def named(self, kind: str, disabled: frozenset[exposed_names.Pair]) -> dict[str, Owner]:
-        """Tools or prompts under their exposed names; `by_uri` comes first."""
+        """Make the list of tools or prompts, and return their owners by exposed name. Call `by_uri`
+        first."""
         off: dict[str, set[str]] = {}
         for server, key in disabled:
             off.setdefault(server, set()).add(key)
@@ -324,8 +328,9 @@ class _Merge:
             self._note(sentence)
 
     def hint(self, what: str) -> Hint:
-        """How long this list, or the discovery, may be kept: as briefly as one server wants. A
-        server that is away may come back at any moment; one that has no such list has no say."""
+        """Return how long this list, or the discovery, may be kept: as briefly as one server wants.
+        A server that is away may come back at any moment; a server without such a list has no
+        say."""
         hints: list[Hint] = []
         for server in self._endpoint.servers:
             offer = self._offers.get(server)
@@ -349,8 +354,9 @@ _NOTHING_KEPT: Mapping[str, Mapping[str, str]] = {}
 
 
 def _apps(tools: Mapping[str, Owner], offers: Mapping[str, ServerOffer]) -> dict[str, Owner]:
-    """The script of a user interface calls the tools of its server by the names that these have
-    there. Those that stand for one tool only, of a server with a user interface, are understood."""
+    """Return the owners of tools by the names that the script of a user interface uses: their names
+    at its own server. Names that stand for several tools are left out, and so are tools of servers
+    without a user interface."""
     having = {server for server, offer in offers.items() if offer.has_app}
     found: dict[str, list[Owner]] = {}
     if having:
@@ -363,7 +369,7 @@ def _apps(tools: Mapping[str, Owner], offers: Mapping[str, ServerOffer]) -> dict
 
 
 def hash_of(entries: Iterable[ListEntry]) -> bytes:
-    """Moves when a client would see another list."""
+    """Return a hash that changes when a client would see another list."""
     return hash_of_marks(map(mark, entries))
 
 
@@ -390,8 +396,8 @@ def _barred(
 def _instructions(
     endpoint: EndpointSpec, offers: Mapping[str, ServerOffer], listed: Iterable[str]
 ) -> str | None:
-    """The description of the namespace, and after it what the servers say: word for word on an
-    endpoint with one server, else each text under its server's name."""
+    """Return the description of the namespace, and after it the instructions of the servers: word
+    for word on an endpoint with one server, else each text under its server's name."""
     texts = {
         server: offer.instructions
         for server, offer in offers.items()

@@ -1,10 +1,10 @@
-"""What of an endpoint one view shows: its lists cut down, with the built-in tools in front.
+"""Part of an endpoint that one view shows: its lists cut down, with the built-in tools in front.
 
 Owns: what is in view of the four kinds of lists, what can be asked for that is not in view. Never:
-what the built-in tools are (`tools_by_exposure`), what is shown to whom (the supervisor decides),
-pages.
+the built-in tools themselves (`tools_by_exposure`), which client sees what (the supervisor
+decides), pages.
 
-Names are those of the whole endpoint, so a tool is called the same whatever else is in view.
+Names are those of the whole endpoint, so a tool has the same name whatever else is in view.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from metamcp_worker.ipc.server_catalog import Hint
 from metamcp_worker.ipc.spec import EndpointSpec
 
 OWN = ""
-"""The server of the built-in tools: the gateway itself."""
+"""Server of the built-in tools: the gateway itself."""
 
 
 class Opened:
-    """All that there is behind an endpoint, made ready once for the views that are cut out of it.
-    `builtins`: definitions of the gateway's own; `guide`: how to use them."""
+    """Lists of a whole endpoint, prepared once for the views that are cut out of them. `builtins`:
+    definitions of the gateway's own tools; `guide`: how to use them."""
 
     def __init__(
         self, merged: Merged, endpoint: EndpointSpec, builtins: Sequence[OfferedItem], guide: str
@@ -38,7 +38,7 @@ class Opened:
         self._own = tuple(ListEntry(item.key, item, OWN) for item in builtins)
         self._all = structs.replace(
             merged,
-            # What is in view changes at any moment, and another client may be the one who does it.
+            # A view changes at any moment, and another client may change it.
             hints={**merged.hints, **dict.fromkeys(merged.lists, Hint())},
             tools={**merged.tools, **own},
             kinds=merged.kinds | {"tools"},
@@ -53,14 +53,14 @@ class Opened:
             self._marks += part.marks
 
     def shared(self, shown: Shown) -> Shown:
-        """The same, made of the tools that are known here: what comes from the supervisor is made
-        anew each time, and thousands of views would hold ten times as much."""
+        """Return the same content, made of the tools that are known here: the supervisor sends new
+        objects each time, and thousands of views would need ten times as much memory."""
         if not shown.tools or self._endpoint.exposure == "all":
             return shown
         return structs.replace(shown, tools=tuple([self._known(pair) for pair in shown.tools]))
 
     def disclosed(self, shown: Shown) -> Merged:
-        """What is in view."""
+        """Return the part of the endpoint that is in view."""
         merged, endpoint = self._all, self._endpoint
         if endpoint.exposure == "all":
             return merged
@@ -91,7 +91,7 @@ class Opened:
         return structs.replace(merged, **changes)
 
     def _seen(self, pairs: frozenset[Pair], whole: frozenset[str]) -> list[int]:
-        """The places in the list of all."""
+        """Return the places of the tools in view, in the list of all."""
         places: set[int] = set()
         for pair in pairs:
             part = self._parts.get(pair[0])
@@ -112,7 +112,7 @@ class Opened:
 def _inside(
     tools: Mapping[str, Owner], whole: frozenset[str], pairs: frozenset[Pair]
 ) -> dict[str, Owner]:
-    """Those in view, and the built-in ones."""
+    """Return the tools in view, and the built-in ones."""
     return {
         name: owner
         for name, owner in tools.items()
@@ -121,5 +121,5 @@ def _inside(
 
 
 def _in(tool: Owner, servers: frozenset[str], pairs: frozenset[Pair]) -> bool:
-    """Is it in view, be its server there or away?"""
+    """Whether a tool is in view, whether its server is there or away."""
     return tool.server in servers or (tool.server, codec.text(tool.original)) in pairs

@@ -1,10 +1,11 @@
-"""The arguments of a call, where an operator has some of them fixed or gives them a default.
+"""Offers of single servers, owners of names, and arguments that an operator adds to calls.
 
-Owns: what a client's arguments become before they go to the server. Never: which tools that is
-for, and how their schemas look then (`tool_overrides`).
+Owns: the definitions that one server offers (`ServerOffer`), where a request about one of them goes
+(`Owner`), and the changes to a client's arguments before they go to the server (`Mend`). Never:
+merging offers (`catalog`), which tools have such arguments, and their schemas (`tool_overrides`).
 
-Everything else stays the bytes that the client sent, in its place. What is put in comes last: where
-a server takes two names for one that differ in their case, the last one counts.
+Other arguments keep the bytes that the client sent, in their place. Added arguments come last: if a
+server takes two names for one that differ in their case, the last one counts.
 """
 
 import hashlib
@@ -20,22 +21,22 @@ from metamcp_worker.ipc.validation import Fault
 
 _ARGUMENTS = "arguments"
 _NOTHING = frozenset({b"", b"null"})
-"""What says the same as no arguments."""
+"""Raw values that mean the same as missing arguments."""
 
 
 class Mend(Struct, frozen=True):
-    """`fixed`: these are sent, whatever the client says of them; `defaults`: these, where it says
-    nothing. Values are raw JSON."""
+    """Changes to arguments; values are raw JSON. `fixed`: sent, whatever the client says of them;
+    `defaults`: sent where the client says nothing."""
 
     fixed: Mapping[str, bytes] = {}
     defaults: Mapping[str, bytes] = {}
 
 
 def mended(params: Mapping[str, Raw], mend: Mend) -> Mapping[str, Raw]:
-    """The parameters of `tools/call` as the server gets them. Raises Refused.
+    """Return the parameters of `tools/call` as the server gets them. Raises ProtocolError.
 
-    Arguments that are no object are the server's to refuse, unless something is fixed: then no
-    server may take them for an empty object.
+    Arguments that are not an object are passed on for the server to refuse, unless something is
+    fixed: then no server may take them for an empty object.
     """
     raw = bytes(params.get(_ARGUMENTS, b""))
     if raw in _NOTHING:
@@ -57,7 +58,8 @@ def mended(params: Mapping[str, Raw], mend: Mend) -> Mapping[str, Raw]:
 
 
 def _with(raw: bytes, added: Mapping[str, bytes], *, first: bool) -> bytes:
-    """The raw object with these members behind all others. `first`: there are no others."""
+    """Return the raw object with these members behind all others. `first`: there are none
+    before."""
     members = b",".join(codec.dump(name) + b":" + value for name, value in added.items())
     if not members:
         return raw
@@ -68,15 +70,15 @@ def _with(raw: bytes, added: Mapping[str, bytes], *, first: bool) -> bytes:
 CAPABILITIES = {"tools": "tools", "prompts": "prompts", "resources": "resources",
                 "resourceTemplates": "resources"}  # fmt: skip
 APP_SCHEME = "ui://"
-"""Of resources that are the user interface of a tool (MCP Apps)."""
+"""Scheme of resources that are the user interface of a tool (MCP Apps)."""
 _FLAT_LINK = "ui/resourceUri"
-"""How the first hosts of MCP Apps spelled `ui.resourceUri` in the `_meta` of a tool."""
+"""Key that the first hosts of MCP Apps used for `ui.resourceUri` in the `_meta` of a tool."""
 
 
 class OfferedItem(Struct, frozen=True, gc=False):
-    """One definition of a server. `key`: the server's own name of it, `raw_key` as JSON; `digest`
-    of the whole definition; `renamed`: an operator gave it another name, which is not in it;
-    `fault`: what keeps it out of lists."""
+    """Definition of a server. `key`: the server's own name of the thing, `raw_key` as JSON;
+    `digest`: of the whole definition; `renamed`: an operator gave it another name, which is not in
+    the definition; `fault`: what keeps it out of lists."""
 
     key: str
     raw_key: bytes
@@ -87,10 +89,10 @@ class OfferedItem(Struct, frozen=True, gc=False):
 
 
 class Owner(Struct, frozen=True, gc=False):
-    """Where requests about one thing go. `original`: the server's own name as raw JSON, or empty
-    where that is what the client says. `kept`: why nobody gets it, a sentence; empty: everybody
-    does. `mend`: what becomes of the arguments of a tool. `invalid`: the sentence for clients of
-    the handshake era, where its definition is not valid."""
+    """Target of requests about one thing. `original`: the server's own name as raw JSON, or empty
+    where the client says the same. `kept`: a sentence why no client gets the thing; empty if
+    clients do. `mend`: changes to the arguments of a tool. `invalid`: the sentence for clients of
+    the handshake era, if the definition is not valid."""
 
     server: str
     original: bytes = b""
@@ -101,11 +103,12 @@ class Owner(Struct, frozen=True, gc=False):
 
 
 class ServerOffer:
-    """What one server offers. `links`: the URIs that its tools name as their user interface;
-    `has_app`: has it such a user interface of its own (MCP Apps)?"""
+    """Offer of one server. `links`: the URIs that its tools name as their user interface;
+    `has_app`: whether it has such a user interface of its own (MCP Apps)."""
 
     def __init__(self, catalogue: ServerCatalogue, like: "ServerOffer | None" = None) -> None:
-        """`like`: what it offers in the other era. What is equal in both is there once."""
+        """Read an offer. `like`: the server's offer in the other era; lists that are equal in both
+        are kept once."""
         self.legacy = catalogue.protocol < MODERN_SINCE
         self.instructions = catalogue.instructions or ""
         self.hints = {} if self.legacy else catalogue.hints  # its revision knows no such words
@@ -120,7 +123,7 @@ class ServerOffer:
         self.has_app = self._has_app()
 
     def kinds(self) -> frozenset[str]:
-        """The lists that it has, even if they are empty."""
+        """Return the lists that the server has, even if they are empty."""
         declared = self.declared.lists()
         return frozenset(
             kind for kind in KINDS if self.items[kind] or CAPABILITIES[kind] in declared
@@ -134,7 +137,7 @@ class ServerOffer:
 
 
 def relinked(tool: OfferedItem, moved: Mapping[str, str]) -> OfferedItem:
-    """The tool with the URIs of its user interface as the endpoint exposes them."""
+    """Return the tool with the URIs of its user interface as the endpoint exposes them."""
     if not any(link in moved for link in _links(tool.raw)):
         return tool
     members = codec.level(tool.raw)
@@ -151,7 +154,7 @@ def relinked(tool: OfferedItem, moved: Mapping[str, str]) -> OfferedItem:
 
 
 def _items(kind: str, definitions: Sequence[Raw], *, modern: bool) -> tuple[OfferedItem, ...]:
-    """`modern`: as `validation.fault` has it."""
+    """Return the definitions of one kind. `modern`: as in `validation.fault`."""
     return tuple(
         OfferedItem(
             key, raw_key, raw, hashlib.sha256(raw).digest(),
@@ -162,7 +165,8 @@ def _items(kind: str, definitions: Sequence[Raw], *, modern: bool) -> tuple[Offe
 
 
 def _links(tool: bytes) -> Iterator[str]:
-    """Opened only where the bytes make it likely that there are any."""
+    """Yield the URIs of a tool's user interface. The definition is decoded only where its bytes
+    make such a URI likely."""
     if b"resourceUri" not in tool:
         return
     meta = _level(_level(Raw(tool)).get("_meta", Raw()))
@@ -178,7 +182,7 @@ def _link(raw: Raw, moved: Mapping[str, str]) -> Raw:
 
 
 def _level(raw: Raw) -> dict[str, Raw]:
-    """The members of an object; of anything else, none."""
+    """Return the members of a raw object; no members for any other value."""
     try:
         return codec.level(raw)
     except codec.Malformed:

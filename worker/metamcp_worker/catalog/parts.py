@@ -1,12 +1,12 @@
-"""What each server brings into the lists of one endpoint, made once for as long as it is the same.
+"""Parts that each server brings into the lists of one endpoint, kept as long as they are the same.
 
 Owns: the entries, owners and marks of one server's tools or prompts under given names, and whether
-those of the merge before still hold. Never: which names they get (`name_match`), the order of lists
-and what is listed (`catalog`), URIs (`uris`).
+those of the merge before still hold. Never: choosing the names (`exposed_names`), the order of
+lists and what is listed (`catalog`), URIs (`uris`).
 
 A merge puts parts one behind the other. With ten thousand tools of fifty servers nearly all parts
-are those of the merge before, so that what one server changes costs what this one has, and copying
-the rest.
+are those of the merge before. So a change of one server costs the work for its own tools, and a
+copy of the rest.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,8 +22,8 @@ from metamcp_worker.ipc.spec import NamingSpec
 
 
 class ListEntry(Struct, frozen=True, gc=False):
-    """One definition in a merged list. `key`: the exposed name, or the exposed URI; `server`: whose
-    it is, empty for the gateway's own."""
+    """Definition in a merged list. `key`: the exposed name, or the exposed URI; `server`: the
+    server that offers it, empty for the gateway itself."""
 
     key: str
     item: OfferedItem
@@ -31,13 +31,14 @@ class ListEntry(Struct, frozen=True, gc=False):
 
 
 def mark(entry: ListEntry) -> bytes:
-    """What of an entry moves the hash of its list."""
+    """Return the bytes of an entry from which the hash of its list is made."""
     return entry.key.encode("utf-8", "surrogatepass") + b"\0" + entry.item.digest
 
 
 class Pool(Struct, frozen=True, eq=False):
-    """What a server has of one kind, without what is `off` by the server's own names. `moved`: URIs
-    that are exposed under other ones; `names`: those that its things have alone."""
+    """Definitions of one kind that a server has, without those that are `off` by the server's own
+    names. `moved`: URIs that are exposed under other ones; `names`: names that the definitions
+    would have without other servers."""
 
     offer: ServerOffer
     off: Collection[str]
@@ -49,10 +50,10 @@ class Pool(Struct, frozen=True, eq=False):
 
 
 class ServerPart:
-    """The same under their `exposed` names. `owners`: of all of these names; `entries`: of those
-    that lists may have, with their `marks` and `pairs`; the others are `kept` back, with the
-    reason, or `hidden`, or their definitions are not valid. `held`: the reasons by the server's own
-    names, also of what it has not."""
+    """Definitions of a pool under their `exposed` names. `owners`: of all these names; `entries`:
+    of definitions that lists may have, with their `marks` and `pairs`; the others are `kept` back,
+    with the reason, or `hidden`, or not valid. `held`: the reasons by the server's own names, also
+    of tools that it does not have."""
 
     def __init__(
         self,
@@ -95,12 +96,12 @@ class ServerPart:
 
     @cached_property
     def places(self) -> Mapping[Pair, int]:
-        """Where among the entries each tool is. Only views that are cut out of a list ask."""
+        """Place of each tool among the entries; only views that are cut out of a list need it."""
         return {pair: at for at, pair in enumerate(self.pairs)}
 
 
 class MergedParts:
-    """Those of one merge, by kind and server. `before`: of the merge before."""
+    """Parts of one merge, by kind and server. `before`: parts of the merge before."""
 
     def __init__(self, before: "MergedParts | None" = None) -> None:
         self._before = before
@@ -108,7 +109,7 @@ class MergedParts:
         self._parts: dict[tuple[str, str], ServerPart] = {}
 
     def seal(self) -> None:
-        """This merge is done: nothing of the one before is asked for any more."""
+        """Drop the merge before, because this one is done."""
         self._before = None
 
     def pool(
@@ -145,7 +146,7 @@ class MergedParts:
         held: Mapping[str, str],
         overrides: ToolOverrides,
     ) -> ServerPart:
-        """Of the pool that was made for this merge."""
+        """Return the part for the pool of this merge, from the merge before if it still holds."""
         pool = self._pools[kind, server]
         known = None if self._before is None else self._before._parts.get((kind, server))
         if (

@@ -1,12 +1,11 @@
-"""What an operator wants otherwise about single tools of an endpoint: names, words, arguments.
+"""Overrides of single tools of an endpoint by its operator: names, texts, arguments.
 
-Owns: the definition of such a tool as clients see it, its names, and the sentences about what is
-wanted and cannot be. Never: tools without an override, reading a configuration (the supervisor),
-the arguments of a call (`offers`), lists.
+Owns: the definition of such a tool as clients see it, its names, its schema without fixed arguments
+(`reachable`), and sentences about overrides without effect. Never: tools without an override,
+reading a configuration (the supervisor), the arguments of a call (`offers`), lists.
 
-An override belongs to (server, the server's own name of the tool). Of a definition only those
-members change that it is about; the values of all others stay the bytes that the server sent. What
-it was made of stands in its `_meta`, under `ORIGINAL`.
+An override belongs to (server, the server's own name of the tool). Members of a definition that it
+is not about keep the bytes that the server sent. The origin stands in `_meta`, under `ORIGINAL`.
 """
 
 import hashlib
@@ -22,12 +21,12 @@ from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import ToolOverride
 
 ORIGINAL = "io.metamcp/original"
-"""Of `_meta`: the server of a definition that is not as it sent it, and its own name of the
+"""Key in the `_meta` of a changed definition, for its server and the server's own name of the
 tool."""
 
 
 class _Made(Struct, frozen=True):
-    """What became of the definition with this digest, and the sentences about that."""
+    """Definition that was made from the one with this digest, and sentences about it."""
 
     digest: bytes
     item: OfferedItem
@@ -35,9 +34,9 @@ class _Made(Struct, frozen=True):
 
 
 class ToolOverrides:
-    """Those of one endpoint. A definition is made once, for each form that the server gives it.
-    `wanted`: as the endpoint has them; `servers`: whose tools these are; `barred`: by the server's
-    own names, tools that nobody may call around their override."""
+    """Overrides of one endpoint. A definition is made once for each form that the server gives it.
+    `wanted`: as the endpoint has them; `servers`: servers of these tools; `barred`: tools, by the
+    server's own names, that no client may call around their override."""
 
     def __init__(self, wanted: Sequence[ToolOverride] = ()) -> None:
         self.wanted = wanted
@@ -53,8 +52,8 @@ class ToolOverrides:
         return bool(self._by_pair)
 
     def names(self, off: Collection[Pair], reserved: Collection[str]) -> dict[Pair, str]:
-        """Those that tools have whatever the rule says, be their servers known or not. `off`: tools
-        that are switched off; `reserved`: names that no tool gets."""
+        """Return the names that tools have whatever the rule says, whether their servers are known
+        or not. `off`: tools that are switched off; `reserved`: names that no tool gets."""
         found: dict[str, Pair] = {}
         for pair, one in self._by_pair.items():
             if one.name and pair not in off and one.name not in reserved:
@@ -62,7 +61,7 @@ class ToolOverrides:
         return {pair: name for name, pair in found.items()}
 
     def item(self, pair: Pair, item: OfferedItem) -> OfferedItem:
-        """The definition as clients see it, but for the name."""
+        """Return the definition as clients see it, except for the name."""
         one = self._by_pair.get(pair)
         if one is None or not _changes(one):
             return item
@@ -85,9 +84,9 @@ class ToolOverrides:
         tools: Mapping[str, Owner],
         reserved: Collection[str],
     ) -> tuple[dict[str, Owner], list[str]]:
-        """The owners of further names, and the sentences about those that another tool has.
-        `exposed`: the name of each tool; `tools`: the owners of these; `reserved`: names that no
-        tool gets. An exposed name goes before an alias."""
+        """Return the owners of further names, and sentences about aliases that another tool has.
+        `exposed`: the name of each tool; `tools`: the owners of these names; `reserved`: names that
+        no tool gets. An exposed name goes before an alias."""
         found: dict[str, Owner] = {}
         notes: list[str] = []
         for pair, one in self._by_pair.items():
@@ -103,8 +102,8 @@ class ToolOverrides:
         return found, notes
 
     def notes(self, tools: Collection[Pair], known: Collection[str]) -> Iterator[str]:
-        """What is wanted for nothing. `tools`: all that there are; `known`: servers of which it is
-        known what they offer."""
+        """Yield sentences about overrides without effect. `tools`: all tools that there are;
+        `known`: servers whose offers are known."""
         for server, tool in self._by_pair:
             if (server, tool) in tools:
                 made = self._made.get((server, tool))
@@ -114,7 +113,7 @@ class ToolOverrides:
 
 
 NAME_TOLD_MAX = 80
-"""Characters of a name in a note."""
+"""Maximum characters of a name in a note."""
 
 
 def _mend(one: ToolOverride) -> Mend | None:
@@ -128,7 +127,7 @@ def _raw(values: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _changes(one: ToolOverride) -> bool:
-    """Is the definition another one?"""
+    """Whether an override changes the definition."""
     words = one.title is not None or one.description is not None
     return bool(one.name or one.fixed or one.defaults) or words
 
@@ -151,7 +150,7 @@ def _item(item: OfferedItem, one: ToolOverride) -> OfferedItem:
 
 
 def _entitle(members: dict[str, Raw], title: Raw) -> None:
-    """Older revisions have it among the annotations."""
+    """Set the title, also among the annotations, where older revisions have it."""
     members["title"] = title
     annotations = _level(members.get("annotations"))
     if annotations is not None and "title" in annotations:
@@ -162,8 +161,8 @@ def _entitle(members: dict[str, Raw], title: Raw) -> None:
 def _schema(
     schema: dict[str, Raw], fixed: Mapping[str, bytes], defaults: Mapping[str, bytes]
 ) -> Raw:
-    """Without what is fixed, unless something refers to it; what has a default says so, and nobody
-    has to send it."""
+    """Return the schema without fixed arguments, unless something refers to them. An argument with
+    a default says so, and is not required any more."""
     properties = _level(schema.get("properties"))
     if properties is not None:
         left = {name: raw for name, raw in properties.items() if name not in fixed}
@@ -182,13 +181,15 @@ def _schema(
 
 
 def _defaulted(raw: Raw, value: bytes) -> Raw:
-    """`true` is a schema too, and says nothing; of any other that is no object nothing is known."""
+    """Return a schema with this default. `true` is a schema too, and says nothing; any other schema
+    that is not an object stays as it is."""
     schema = {} if bytes(raw) == b"true" else _level(raw)
     return raw if schema is None else Raw(codec.dump({**schema, "default": Raw(value)}))
 
 
 def _unnamed(item: OfferedItem, one: ToolOverride) -> Iterator[str]:
-    """Arguments that the tool does not name: they are sent all the same."""
+    """Yield sentences about overridden arguments that the tool does not name; these arguments are
+    sent all the same."""
     schema = _level(codec.level(item.raw).get("inputSchema")) or {}
     properties = _level(schema.get("properties"))
     if properties is None:
@@ -204,7 +205,7 @@ def _told(pair: Pair) -> str:
 
 
 def _level(raw: Raw | None) -> dict[str, Raw] | None:
-    """The members of an object; None: it is none."""
+    """Return the members of a raw object; None for any other value."""
     try:
         return None if raw is None else codec.level(raw)
     except codec.Malformed:
@@ -219,22 +220,25 @@ def _items(raw: Raw | None) -> list[Raw]:
 
 
 DEPTH_MAX = 48
-"""Levels of a schema in which references are looked for; those that people write have few."""
+"""Maximum levels of a schema in which references are looked for; schemas that people write have
+few."""
 NAMES_MAX = 100
-"""That references lead to and that are looked for; with more of them, everything may be meant."""
+"""Maximum number of names in references that are looked for; with more of them, every argument
+counts as referred to."""
 _LIKELY = re.compile(rb'[rR]ef"')
-"""What is without that has no reference."""
+"""Pattern that every schema with a reference contains."""
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
 _VALUES = frozenset({"const", "default", "enum", "examples"})
 _BY_NAME = frozenset({
     "$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties",
 })  # fmt: skip
-"""Objects whose members are schemas, whatever they are called."""
+"""Keywords whose values are objects with schemas as members, by any names."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def reachable(schema: Mapping[str, Raw], gone: Mapping[str, Raw]) -> Mapping[str, Raw]:
-    """The schema with all that is referred to. `gone`: what was taken out of its properties."""
+    """Return the schema with all that it refers to. `gone`: schemas that were taken out of its
+    properties; those with a reference to them go among the definitions."""
     holder = _holder(schema)
     there = _members(schema.get(holder, Raw(b"{}")))
     if there is None:
@@ -252,7 +256,8 @@ def reachable(schema: Mapping[str, Raw], gone: Mapping[str, Raw]) -> Mapping[str
 
 
 class _Walk:
-    """`places`: the names that those which are gone have among the definitions."""
+    """Search through a schema for references, which are changed to new places. `places`: names that
+    schemas which are gone have among the definitions."""
 
     def __init__(self, schema: Mapping[str, Raw], holder: str, places: Mapping[str, str]) -> None:
         self.places = places
@@ -262,13 +267,13 @@ class _Walk:
         self._names: set[bytes] = set()
 
     def means(self, name: str, raw: Raw) -> bool:
-        """Does any reference so far lead into this one?"""
+        """Whether any reference so far leads into this schema."""
         if name in self._wanted or len(self._names) > NAMES_MAX:
             return True
         return any(said in bytes(raw) for said in self._names)
 
     def schema(self, raw: Raw, depth: int) -> Raw:
-        """One schema, or several in a list, with what they refer to."""
+        """Return a schema, or a list of several, with its references changed."""
         if depth > DEPTH_MAX or _LIKELY.search(bytes(raw)) is None:
             return raw
         if bytes(raw).lstrip()[:1] == b"[":
@@ -282,7 +287,8 @@ class _Walk:
         return raw if found is members else Raw(codec.dump(found))
 
     def members(self, members: Mapping[str, Raw], depth: int) -> Mapping[str, Raw]:
-        """The same object if nothing in it is another one."""
+        """Return the members of a schema with their references changed; the same object if there
+        are none."""
         found = {
             key: self._reference(raw)
             if key in _REFERENCES
@@ -322,13 +328,14 @@ class _Walk:
 
 
 def _holder(schema: Mapping[str, Raw]) -> str:
-    """Where this schema has its definitions: before 2019 that was another member."""
+    """Return the member in which this schema has its definitions: before 2019 it was a different
+    one."""
     old = b"draft-0" in bytes(schema.get("$schema", b""))
     return "definitions" if "$defs" not in schema and (old or "definitions" in schema) else "$defs"
 
 
 def _places(gone: Mapping[str, Raw], there: Mapping[str, Raw]) -> dict[str, str]:
-    """Names that nothing has yet, and that a reference need not escape."""
+    """Return names that are free among the definitions, and that a reference need not escape."""
     places: dict[str, str] = {}
     for number, name in enumerate(gone, 1):
         place = name if _PLAIN.fullmatch(name) else f"argument{number}"
@@ -339,7 +346,7 @@ def _places(gone: Mapping[str, Raw], there: Mapping[str, Raw]) -> dict[str, str]
 
 
 def _is_document(members: Mapping[str, Raw]) -> bool:
-    """References in it begin at itself."""
+    """Whether references in this schema begin at the schema itself."""
     own = codec.text(members.get("$id", Raw(b"null")))
     return own is not None and not own.startswith("#")
 
@@ -349,7 +356,7 @@ def _same(before: Iterable[Raw], after: Iterable[Raw]) -> bool:
 
 
 def _members(raw: Raw) -> dict[str, Raw] | None:
-    """The members of an object; None: it is none."""
+    """Return the members of a raw object; None for any other value."""
     try:
         return codec.level(raw)
     except codec.Malformed:

@@ -1,12 +1,12 @@
-"""Whose a resource is: the URIs of one endpoint.
+"""URIs of one endpoint, and the server that each of them leads to.
 
-Owns: which server a URI leads to, and how a URI is exposed that two servers have. Never: names of
-tools, lists of definitions, reading anything.
+Owns: the server of a URI, and how a URI is exposed that two servers have. Never: names of tools,
+lists of definitions, reading resources.
 
-A URI stays what it is, because results are full of URIs and pass unread. Only where a server offers
-one that an earlier server of the endpoint has as well, its own is exposed under another one: its
-name is put in front of what follows the scheme, `ui://app/a.html` of the server `git` becoming
-`ui://git/app/a.html`. A table turns that back, nothing takes it apart.
+A URI stays as it is, because results are full of URIs and pass unread. Only if a server offers a
+URI that an earlier server of the endpoint has as well, it is exposed under another one: the name of
+the server is put in front of the part behind the scheme, so that `ui://app/a.html` of the server
+`git` becomes `ui://git/app/a.html`. A table turns that back; exposed URIs are not parsed.
 """
 
 import base64
@@ -20,20 +20,22 @@ from metamcp_worker.catalog.offers import Owner, ServerOffer
 from metamcp_worker.ipc import codec
 
 URI_BYTES_MAX = 2048
-"""Of a resource or template; as long as the URLs that browsers and servers agree on."""
+"""Maximum bytes of the URI of a resource or template; as long as the URLs that browsers and servers
+agree on."""
 TAIL_CHARS = 6
-"""Thirty bits that part a URI which is taken even with its server's name in it."""
+"""Characters, thirty bits in all, that distinguish a URI which is taken even with its server's name
+in it."""
 
 _HEAD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://)?")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*:)(?://[^/?#{]*)?")
 
-#: By kind: how what a server calls one way is exposed. What is missing is not.
+#: Exposed URIs, by kind and by the server's own URI; a URI that is missing is not exposed.
 Exposed = Mapping[str, Mapping[str, str]]
 
 
 class Template(Struct, frozen=True):
-    """A resource template: which URIs it covers, and how much of it is fixed text. What it covers
-    begins with `exposed` here and with `original` at its server."""
+    """Resource template. `pattern`: URIs that it covers; `literal_chars`: how much of it is fixed
+    text. A covered URI begins with `exposed` here and with `original` at its server."""
 
     owner: Owner
     pattern: re.Pattern[str]
@@ -49,8 +51,8 @@ class Template(Struct, frozen=True):
 
 
 class Uris(Struct, frozen=True):
-    """All URIs of an endpoint. `templates`: the most specific first. `origins`: the one server to
-    which everything known of a scheme or of an authority belongs."""
+    """URIs of an endpoint. `templates`: the most specific first. `origins`: the one server to which
+    everything known of a scheme or of an authority belongs."""
 
     resources: Mapping[str, Owner]
     templates: tuple[Template, ...]
@@ -58,8 +60,8 @@ class Uris(Struct, frozen=True):
     origins: Mapping[str, Owner]
 
     def resource(self, uri: str) -> Owner | None:
-        """By its URI, else by the most specific template that covers it, else by where everything
-        else of its authority or of its scheme belongs."""
+        """Return the owner of a URI: by the URI itself, else by the most specific template that
+        covers it, else by the owner of everything else of its authority or of its scheme."""
         owner = self.resources.get(uri)
         if owner is not None:
             return owner
@@ -72,13 +74,13 @@ class Uris(Struct, frozen=True):
         return self.origins.get(found[0]) or self.origins.get(found["scheme"])
 
     def resource_or_template(self, uri: str) -> Owner | None:
-        """The same, where the URI may also be a template itself."""
+        """Return the owner of a URI, which may also be a template itself."""
         return self.template_keys.get(uri) or self.resource(uri)
 
 
 class Places:
-    """The URIs of an endpoint in the making. `add` takes its servers in their order. `note`: told
-    what is left out, in a sentence."""
+    """URIs of an endpoint in the making. Call `add` for its servers in their order. `note`: called
+    with a sentence about each URI that is left out."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -87,7 +89,7 @@ class Places:
         self._origins: dict[str, dict[str, Owner]] = {}
 
     def add(self, server: str, offer: ServerOffer) -> Exposed:
-        """How what this server offers is exposed."""
+        """Add the URIs that this server offers, and return how they are exposed."""
         owner = Owner(server, legacy=offer.legacy)
         resources: dict[str, str] = {}
         templates: dict[str, str] = {}
@@ -117,8 +119,8 @@ class Places:
         )
 
     def _place(self, kind: str, owner: Owner, uri: str) -> tuple[str | None, str]:
-        """Put a URI into its table: how it is exposed, if at all, and what stands in front of its
-        own then."""
+        """Put a URI into its table. Returns how it is exposed, if at all, and the text in front of
+        its own part then."""
         table = self._tables[kind]
         first = table.get(uri)
         if _bytes(uri) > URI_BYTES_MAX:
@@ -144,7 +146,7 @@ class Places:
 
 
 def under(prefix: str, uri: str) -> str:
-    """The URI with `prefix` in front of what follows the scheme."""
+    """Return the URI with `prefix` in front of the part behind the scheme."""
     end = _head(uri)
     return f"{uri[:end]}{prefix}/{uri[end:]}"
 
@@ -179,10 +181,12 @@ def _template(owner: Owner, template: str, exposed: str, prefix: str) -> Templat
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """Which URIs a template (RFC 6570) covers, read generously: the server has the last word.
+    """Return the pattern of the URIs that a template (RFC 6570) covers, read generously: the server
+    has the last word.
 
-    A plain expression `{x}` covers what has no slash, `{x*}` and those with an operator anything.
-    Every piece but the last is atomic, so that matching takes linear time whatever the template.
+    A plain expression `{x}` covers text without a slash, `{x*}` and expressions with an operator
+    cover anything. Every piece but the last is atomic, so that matching takes linear time whatever
+    the template.
     """
     pieces = _EXPRESSION.split(template)
     pattern = re.escape(pieces[0])

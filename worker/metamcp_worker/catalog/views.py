@@ -1,10 +1,11 @@
-"""What a principal sees on one endpoint: the lists as ready bytes, page by page and era by era.
+"""View of a principal on one endpoint: the lists as ready bytes, page by page and era by era.
 
-Owns: `View`: pages, cursors, capabilities, instructions. Never: which views there are
-(`front_views`), what is in view (`exposure`), sending, HTTP, calls.
+Owns: `View`: pages, cursors, capabilities, instructions; `PageCache`: the bytes that all views
+keep. Never: which views there are (`front_views`), what is in view (`exposure`), sending, HTTP,
+calls.
 
-A view is never changed: it is built as a whole and swapped as one. Its bytes are made at the first
-request for them and kept, because every client asks for the same few pages.
+A view is never changed: it is built as a whole and swapped as one. The bytes of a page are made at
+the first request for the page and kept, because every client asks for the same few pages.
 """
 
 import base64
@@ -32,24 +33,27 @@ LIST_METHODS: Mapping[str, str] = {
 }
 
 PAGE_ITEMS_MAX = 2500
-"""Definitions on one page: few clients ask for the second page, so the first one holds much."""
+"""Maximum number of definitions on one page: few clients ask for the second page, so the first one
+holds many."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""Half of what one message may have, so that a page always fits into an answer."""
+"""Maximum bytes of one page: half of a message, so that a page always fits into an answer."""
 CHECKSUM_BYTES = 6
-"""Enough to tell our cursors of this list from anything else; a cursor opens nothing."""
+"""Bytes of the checksum of a cursor: enough to tell cursors of this list from anything else; a
+cursor does not grant access."""
 
 _NOTHING = Shown()
 
 
 Place = tuple[str, bool, int]
-"""Of a page: its kind, era, and where it starts."""
+"""Place of a page: its kind, its era, and where it starts."""
 PAGES_BYTES_MAX = 64 * 1024 * 1024
-"""Of all views of a front. A page that is not there is made again, which takes a millisecond."""
+"""Maximum bytes of the pages of all views of a front. A page that is not there is made again, which
+takes a millisecond."""
 
 
 class PageCache:
-    """The ready bytes of all views. When they are more than `bytes_max`, those of the lists go that
-    are here longest; with a view its own go."""
+    """Ready bytes of all views. Beyond `bytes_max` the oldest lists lose their bytes; the bytes of
+    a view go with the view."""
 
     def __init__(self, bytes_max: int = PAGES_BYTES_MAX) -> None:
         self.bytes = 0
@@ -57,14 +61,15 @@ class PageCache:
         self._sizes: dict[ref[ListPages], int] = {}
 
     def pages(self) -> "ListPages":
-        """For one more list."""
+        """Return a place for the bytes of one more list."""
         found = ListPages(self)
         found.name = ref(found, self.gone)
-        hash(found.name)  # which it keeps: it is looked for when these are gone
+        hash(found.name)  # the reference keeps its hash, for when its object is gone
         return found
 
     def grown(self, pages: "ref[ListPages]", size: int) -> None:
-        """There is so much more of these."""
+        """Count so many more bytes of these pages, and drop the bytes of older ones beyond the
+        limit."""
         self.bytes += size
         self._sizes[pages] = self._sizes.get(pages, 0) + size
         while self.bytes > self._bytes_max and len(self._sizes) > 1:
@@ -74,12 +79,12 @@ class PageCache:
             self.gone(oldest)
 
     def gone(self, pages: "ref[ListPages]") -> None:
-        """There is nothing of these any more."""
+        """Count no more bytes of these pages."""
         self.bytes -= self._sizes.pop(pages, 0)
 
 
 class ListPages:
-    """The bytes of one list of each kind, had once by all views that show the same."""
+    """Bytes of one list of each kind, kept once for all views that show the same."""
 
     __slots__ = ("__weakref__", "_shelf", "name", "ready")
     name: "ref[ListPages]"
@@ -94,10 +99,10 @@ class ListPages:
 
 
 class View:
-    """What `principal` sees on one endpoint. `merged`: its lists and tables; `legacy`: those for
+    """View of `principal` on one endpoint. `merged`: its lists and tables; `legacy`: those for
     clients of the earlier era, where a server speaks both; `shown`: what is in view beside the
-    built-in tools; `spec`: of the endpoint. `pages`: of a view with the same lists, whose bytes are
-    had once."""
+    built-in tools; `spec`: of the endpoint. `pages`: of a view with the same lists, to keep their
+    bytes once."""
 
     def __init__(
         self,
@@ -123,15 +128,16 @@ class View:
         self._places: dict[tuple[str, bool], dict[str, int]] = {}
 
     def of(self, *, modern: bool) -> Merged:
-        """Lists and tables for clients of one era."""
+        """Return the lists and tables for clients of one era."""
         return self.merged if modern else self.legacy
 
     def hashes(self, kind: str) -> tuple[bytes, bytes]:
-        """Of the lists of this kind. One moves when a client would see another list."""
+        """Return the hashes of the lists of this kind, one for each era. A hash changes when a
+        client would see another list."""
         return self.merged.hashes[kind], self.legacy.hashes[kind]
 
     def page(self, method: str, params: Mapping[str, Raw], *, modern: bool) -> bytes:
-        """The raw result of one of LIST_METHODS. Raises Refused."""
+        """Return the raw result of one of LIST_METHODS. Raises ProtocolError."""
         policy.authorize(self.principal, self.endpoint, method, "")
         kind = LIST_METHODS[method]
         start = self._start(kind, params.get("cursor"), modern=modern)
@@ -139,14 +145,14 @@ class View:
         page = self.pages.ready.get(place)
         if page is None:
             page, end = self._build(kind, start, modern=modern)
-            if place in self._starts:  # not for a cursor of an earlier list: they could be many
+            if place in self._starts:  # not for cursors of an earlier list, which could be many
                 self.pages.put(place, page)
                 self._starts.add((kind, modern, end))
         return page
 
     def capabilities(self, *, modern: bool) -> bytes:
-        """The raw capabilities for clients of one era. While nothing is known of a server its lists
-        are declared, because a client asks once and would never look again."""
+        """Return the raw capabilities for clients of one era. Until a server has told what it
+        offers, all lists are declared, because a client asks once and would never look again."""
         found = self._capabilities.get(modern)
         if found is None:
             merged = self.of(modern=modern)
@@ -160,14 +166,14 @@ class View:
         return found
 
     def hint(self, what: str) -> dict[str, object]:
-        """How long, and by whom, a result may be kept: one of KINDS, or DISCOVER. What belongs to
-        one principal is not shared with others."""
+        """Return how long, and by whom, a result may be kept. `what`: one of KINDS, or DISCOVER.
+        Results of a principal other than LOCAL are private."""
         hint = self.merged.hints[what]
         scope = hint.cacheScope if self.principal == policy.LOCAL else "private"
         return {"ttlMs": hint.ttlMs, "cacheScope": scope}
 
     def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:
-        """One page from the item at `start` on, and where the next one starts."""
+        """Return the page from the item at `start` on, and where the next one starts."""
         merged = self.of(modern=modern)
         entries, eras = merged.lists[kind], merged.eras
         definitions: list[bytes] = []
@@ -195,7 +201,8 @@ class View:
         return codec.dump(result), end
 
     def _start(self, kind: str, cursor: Raw | None, *, modern: bool) -> int:
-        """Behind the item that the cursor names, wherever that stands now."""
+        """Return the place behind the item that the cursor names, wherever the item is now. Raises
+        ProtocolError."""
         if cursor is None or bytes(cursor) == b"null":
             return 0
         text = codec.text(cursor)
@@ -220,9 +227,9 @@ class View:
 
 
 def _definition(kind: str, entry: ListEntry, *, objects: bool) -> bytes:
-    """The definition as it came, but for its name. `objects`: without an output schema of any other
-    type. Legacy revisions know no other, and their clients refuse a whole list for one such tool of
-    a modern server, in whose revision it is valid."""
+    """Return the definition as it came, except for its name. `objects`: without an output schema of
+    any other type. Legacy revisions know no other type, and their clients refuse a whole list for
+    one such tool of a modern server, in whose revision it is valid."""
     raw = entry.item.raw
     another = entry.key != entry.item.key
     schema = objects and kind == "tools" and b'"outputSchema"' in raw
@@ -239,7 +246,8 @@ def _definition(kind: str, entry: ListEntry, *, objects: bool) -> bytes:
 
 
 def _key(cursor: str) -> str | None:
-    """The item that a cursor claims to name; only making the cursor anew proves it."""
+    """Return the item that a cursor claims to name; only making the cursor again proves the
+    claim."""
     try:
         data = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         return data[CHECKSUM_BYTES:].decode("utf-8", "surrogatepass")

@@ -1,6 +1,6 @@
-"""What a session wants done, as values.
+"""Actions that a session wants done, as values.
 
-Owns: these values. Never: doing them (`run`), deciding on them (`server_session`).
+Owns: the values. Never: carrying them out (`run`), deciding on them (`server_session`).
 """
 
 from enum import Enum, auto
@@ -15,11 +15,11 @@ Reason = Literal[
     "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit",
     "hang", "tls", "redirect",
 ]  # fmt: skip
-"""Why a server is down: the exit classes that a worker can tell apart."""
+"""Exit classes that a worker can tell apart: why a server is down."""
 
 
 class RequestPurpose(Enum):
-    """What the gateway asks a server for on its own account."""
+    """Purposes for which the gateway sends a server requests of its own."""
 
     HANDSHAKE = auto()
     LIST = auto()
@@ -32,8 +32,9 @@ class RequestPurpose(Enum):
 class ServerRequest(Struct, frozen=True, gc=False):
     """Send this request to the server. `key`: its id as on the wire; `line`: the whole message.
 
-    `method`, `params`, `caller`: of what it was made, for transports that say some of it in headers
-    or have a session for each kind of client. `own`: it is the gateway's, not that of a call.
+    `method`, `params`, `caller`: the parts of which `line` was made, for transports that repeat
+    some of them in headers or have a session for each kind of client. `own`: the request is the
+    gateway's, not that of a call.
     """
 
     key: bytes
@@ -45,16 +46,16 @@ class ServerRequest(Struct, frozen=True, gc=False):
 
 
 class WriteToServer(Struct, frozen=True, gc=False):
-    """Send this line, which is no request: a notification, or an answer to the server. `via`: the
-    session of the transport in which the question came, see `transport`."""
+    """Send this line, which is not a request but a notification or an answer to the server. `via`:
+    the session of the transport in which the question came, see `transport`."""
 
     line: bytes
     via: int = 0
 
 
 class Drop(Struct, frozen=True, gc=False):
-    """Nobody waits for the request `key` any more. `line`: the notification that says so, for
-    transports on which not the end of a stream does."""
+    """Tell the server that no caller waits for the request `key` any more. `line`: the notification
+    that says so, for transports on which the end of a stream does not say it."""
 
     key: bytes
     line: bytes
@@ -81,14 +82,14 @@ class Ready(Struct, frozen=True):
 
 
 class Relisted(Struct, frozen=True):
-    """The lists are others now."""
+    """The lists have changed."""
 
     catalogue: ServerCatalogue
     list_hash: str
 
 
 class CountOnce(Struct, frozen=True):
-    """It happened once more."""
+    """Add one to this counter, a name of `messages.Counted`."""
 
     counter: str
 
@@ -100,14 +101,14 @@ class WarnInLog(Struct, frozen=True):
 
 
 class Stray(Struct, frozen=True):
-    """A line that is no JSON-RPC message."""
+    """A line that is not a JSON-RPC message."""
 
     line: bytes
 
 
 class Fail(Struct, frozen=True):
-    """This server cannot be used: stop it. `message`: a sentence that begins with "it".
-    `retry_after_s`: it asked to be left alone for so long."""
+    """Stop the server, because it cannot be used. `message`: a sentence that begins with "it".
+    `retry_after_s`: seconds for which the server asked to be left alone."""
 
     reason: Reason
     message: str

@@ -1,17 +1,8 @@
-"""Whose call is next: the calls that wait for one server, a line for each caller, a turn for each.
+"""Calls that wait for one server: whose turn is next, and how long they will wait.
 
-Owns: the order of turns, the bounds of the queue, and who makes room in a full one. Never: calls in
-flight, clocks, what a caller is told.
-
-Turns go round the callers, one call each, in the order in which they came: who has two hundred
-calls waiting delays one who comes with his first by as many calls as there are callers. Within a
-line the order is that of asking. A session is a caller, and so is a client that says who it is;
-calls that stand alone count as one caller for each front, since nothing says that they are not.
-
-In a full queue the same holds for places. A call for which there is no room takes the place of the
-newest call of whoever has most, if he has still no fewer than the newcomer after that. So nobody
-keeps others out by being first, who has few calls loses none, and two with equally many do not push
-each other about. The newest makes room because it has waited least.
+Owns: the order of turns, the limits of the queue, who makes room in a full one (`Turns`); the
+expected wait, from the times of the last calls (`Pace`). Never: calls in flight, clocks, the words
+of an answer.
 """
 
 from collections import deque
@@ -22,16 +13,17 @@ from msgspec import Struct
 from metamcp_worker.ipc.frames import CallFrame
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
-"""Parameters of all waiting calls together; the count alone would allow 64 GiB."""
+"""Maximum bytes of all waiting calls together; the limit of their number alone would allow 64
+GiB."""
 _CALL_BYTES = 512
-"""What a waiting call costs beside its parameters, roughly."""
+"""Approximate bytes that a waiting call takes beside its parameters."""
 
 Seat = tuple[int, int]
 """Front and peer."""
 
 
 class WaitingCall(Struct, gc=False):
-    """A call that was not sent yet."""
+    """A call that has not been sent yet."""
 
     front: int
     frame: CallFrame
@@ -58,13 +50,26 @@ class _Line:
 
 
 class Turns:
-    """At most `calls_max` calls. `count`: so many wait."""
+    """The waiting calls, at most `calls_max`. `count`: how many there are.
+
+    Turns go round the callers, one call each, in the order in which the callers came. So a caller
+    with two hundred waiting calls delays the first call of another one by only as many calls as
+    there are callers. The calls of one caller keep their order. A session is a caller, and so is a
+    client that says who it is. Calls that stand alone count as one caller for each front, since
+    nothing shows that they come from different clients.
+
+    Places in a full queue are shared in the same way. A call without room takes the place of the
+    newest call of the caller with the most, if that caller then still has at least as many as the
+    newcomer. So a caller cannot keep others out by being first, a caller with few calls loses none,
+    and two callers with equally many do not push each other out. The newest call makes room because
+    it has waited least.
+    """
 
     def __init__(self, calls_max: int) -> None:
         self._calls_max = calls_max
         self._lines: dict[Seat, _Line] = {}
         self._round: deque[Seat] = deque()
-        """Every caller with a line once; the first one is next."""
+        """Every caller with waiting calls, once; the first has the next turn."""
         self.count = 0
         self._size_bytes = 0
 
@@ -72,12 +77,13 @@ class Turns:
         return self.count
 
     def __iter__(self) -> Iterator[WaitingCall]:
-        """Caller by caller, the calls of each in order."""
+        """Yield the calls caller by caller, those of each in order."""
         for line in self._lines.values():
             yield from line.calls
 
     def put(self, one: WaitingCall) -> WaitingCall | None:
-        """The call for which there is no room: this one, or one that made room for it."""
+        """Add a call. Return the call for which there is then not enough room, if any: this one, or
+        one that made room for it."""
         size = one.size_bytes
         many = self.count >= self._calls_max
         much = self._size_bytes + size > WAITING_BYTES_MAX
@@ -98,7 +104,7 @@ class Turns:
         return moved
 
     def take(self) -> WaitingCall:
-        """The call whose turn it is. Raises IndexError if nobody waits."""
+        """Take out the call whose turn it is. Raises IndexError if none waits."""
         seat = self._round.popleft()
         line = self._lines[seat]
         one = line.calls.popleft()
@@ -113,13 +119,13 @@ class Turns:
         return one
 
     def ahead(self, seat: Seat) -> int:
-        """How many calls are sent before one that this caller adds now, at most."""
+        """Maximum number of calls that are sent before one that this caller adds now."""
         line = self._lines.get(seat)
         rounds = len(line.calls) + 1 if line is not None else 1
         return min(self.count, rounds * (len(self._lines) + 1))
 
     def remove(self, unwanted: Callable[[WaitingCall], bool]) -> list[WaitingCall]:
-        """Take these out, whoever's turn it is."""
+        """Take out and return the unwanted calls, whoever's turn it is."""
         gone = [one for one in self if unwanted(one)]
         if gone:
             for line in self._lines.values():
@@ -132,10 +138,10 @@ class Turns:
         return gone
 
     def _makes_room(self, one: WaitingCall, *, many: bool) -> WaitingCall | None:
-        """The call whose place this one takes; None if that would be no fairer. `many`: there are
-        too many calls, and not only too many bytes.
+        """Return the call whose place this one takes, or None if that would not be fairer. `many`:
+        there are too many calls, and not only too many bytes.
 
-        It looks at every caller, but only where the queue is full.
+        Every caller is looked at, but only where the queue is full.
         """
         if not self._lines:
             return None
@@ -152,7 +158,7 @@ class Turns:
         return newest if fair and room else None
 
     def _leave(self, newest: WaitingCall) -> None:
-        """The last of its line goes; the line stays, since its caller had others."""
+        """Remove the newest call of a caller, who has other calls, so the line stays."""
         line = self._lines[newest.seat]
         line.calls.pop()
         size = newest.size_bytes
@@ -162,15 +168,17 @@ class Turns:
 
 
 SAMPLES_MIN = 8
-"""Answers before the mean counts; the weight of the newest is one such part as well."""
+"""Number of answers before the mean counts. The weight of the newest answer is then one part in as
+many."""
 BEYOND = 2.0
-"""How many times the time of a call the expected wait must be."""
+"""Factor by which the expected wait must exceed the timeout of a call to make the call hopeless."""
 RETRY_AFTER_S_MAX = 60.0
-"""Nobody is told to come back later than that: much can change meanwhile."""
+"""Maximum seconds after which a caller is told to come back, because much can change meanwhile."""
 
 
 class Pace:
-    """`concurrency`: calls that the server has at once."""
+    """The expected wait in the queue. `concurrency`: number of calls that the server has at
+    once."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
@@ -178,16 +186,16 @@ class Pace:
         self._samples = 0
 
     def served(self, seconds: float) -> None:
-        """One call was answered while others waited."""
+        """Note that a call was answered after so many seconds, while others waited."""
         self._samples = min(self._samples + 1, SAMPLES_MIN)
         self._mean_s += (seconds - self._mean_s) / self._samples
 
     def forget(self) -> None:
-        """Nobody waited, and now somebody does."""
+        """Forget the times, because the queue was empty and a call waits now."""
         self._mean_s, self._samples = 0.0, 0
 
     def wait_s(self, ahead: int) -> float | None:
-        """How long a call with so many ahead of it waits; None if that cannot be told yet."""
+        """Seconds that a call with so many ahead of it waits; None if that cannot be told yet."""
         if self._samples < SAMPLES_MIN:
             return None
         return self._mean_s * ahead / self._concurrency
@@ -197,6 +205,7 @@ class Pace:
         return wait_s is not None and wait_s > BEYOND * timeout_s
 
     def retry_after_ms(self, queued: int) -> int | None:
-        """Until the calls that wait now have had their turns."""
+        """Milliseconds until the calls that wait now have had their turns; None if that is not
+        known."""
         wait_s = self.wait_s(queued)
         return None if wait_s is None else int(min(wait_s, RETRY_AFTER_S_MAX) * 1000)

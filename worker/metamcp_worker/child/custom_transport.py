@@ -1,10 +1,10 @@
 """The transport to a server by a way that an installed package brings.
 
-Owns: finding it by its entry point, the one task in which its code runs, the queue of what it is to
-send. Never: messages, what the code does.
+Owns: finding the way by its entry point, the one task in which its code runs, the queue of messages
+that it is to send. Never: the meaning of messages, the work of that code.
 
-The code of the package runs in the loop of this worker, which serves no other server. It sees whole
-JSON-RPC messages and nothing else: `docs/transports.md` says what it has to offer.
+The code of the package runs in the loop of this worker, which has no other server. The code sees
+whole JSON-RPC messages only: `docs/transports.md` describes what the package must offer.
 """
 
 import asyncio
@@ -25,16 +25,17 @@ from metamcp_worker.ipc.spec import ServerSpec
 
 GROUP = "metamcp.transports"
 QUEUE_BYTES_MAX = 32 * 1024 * 1024
-"""Messages that the code of the package has not taken; two of the largest."""
+"""Maximum bytes of messages that the code of the package has not taken; two of the largest."""
 SEND_S_MAX = 5.0
-"""If it takes nothing for so long, no more calls are made until it does again."""
+"""Seconds without a message taken after which no more calls are made, until the code takes one."""
 CLOSE_S_MAX = 2.0
-"""Between its cancellation and its end. What takes longer is left to the end of the worker."""
+"""Seconds between the cancellation of the task and its end. A task that takes longer is left to the
+end of the worker."""
 REASON_CHARS_MAX = 500
 
 
 class CustomChannel(Protocol):
-    """What a connected transport is: messages of the server come by iterating over it."""
+    """A connected transport: iterating over it gives the messages of the server."""
 
     async def send(self, message: bytes) -> None:
         """Send one message."""
@@ -44,11 +45,12 @@ class CustomChannel(Protocol):
 
 
 Connect = Callable[[Mapping[str, str]], AbstractAsyncContextManager[CustomChannel]]
-"""What an entry point names. It is given the server's `name` and `options`."""
+"""Function that an entry point names. Its argument has the server's `name` and `options`."""
 
 
 def custom(spec: ServerSpec, listener: TransportListener) -> Transport:
-    """The way that `spec.transport` names. Raises SpawnFailed if it cannot be found or loaded."""
+    """Return the transport that `spec.transport` names. Raises SpawnFailed if its package cannot be
+    found or loaded, or the working directory cannot be entered."""
     try:
         if spec.cwd is not None:
             os.chdir(spec.cwd)
@@ -63,7 +65,7 @@ def custom(spec: ServerSpec, listener: TransportListener) -> Transport:
 
 
 class Custom(Distant):
-    """A `Transport`."""
+    """A `Transport` by the code of a package."""
 
     def __init__(self, spec: ServerSpec, connect: Connect, listener: TransportListener) -> None:
         super().__init__()
@@ -109,10 +111,10 @@ class Custom(Distant):
         self._open.set()
 
     def tick(self) -> None:
-        """Nothing is due."""
+        """Do nothing: this transport has no work that is due at a time."""
 
     async def stop(self) -> None:
-        """Leave its context, and give that the time that a server has for its end."""
+        """Leave the context of the transport, within the time that a server has for its end."""
         self.abort()
         await self._ended_within(self._spec.stop_grace_s)
 

@@ -1,4 +1,4 @@
-"""What a caller is told when its server does not answer it.
+"""Errors that a caller gets when its server does not answer.
 
 Owns: the error objects that name the server, one sentence each. Never: when they are sent, errors
 of servers.
@@ -13,16 +13,18 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error
 
 FIT = b'{"content":['
-"""What nearly all results begin with. Only others are looked at, in less than a microsecond."""
+"""Bytes with which nearly all results begin. Only other results are looked at, in less than a
+microsecond."""
 NULL_WITHIN_BYTES = 64
-"""Of a result, what is looked at on the way: servers that send no content say so at once."""
+"""Number of bytes at the start of a result in which `null` is looked for: servers that send no
+content say so there."""
 
-#: What a result cannot be without, by method.
+#: Member that a result must have, by method.
 _CONTENT = {"tools/call": "content", "prompts/get": "messages", "resources/read": "contents"}
 
 
 class Faults:
-    """`why` continues the sentence that the server's name begins."""
+    """Errors about one server. `why` continues the sentence that the server's name begins."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -38,7 +40,7 @@ class Faults:
     def overloaded(
         self, front: int, call: int, load: dict[str, object], why: str = ""
     ) -> ReplyToFront:
-        """`load`: what there is to do already, as `calls` tells it."""
+        """Error of a call without a place. `load`: as `ServerCalls.load` returns it."""
         return ReplyToFront(front, Error(call, self.overload(load, why)))
 
     def overload(self, load: dict[str, object], why: str = "") -> bytes:
@@ -48,8 +50,8 @@ class Faults:
         return self.body(Code.OVERLOADED, f"{why}; try again later", data)
 
     def unfit(self, method: str, result: bytes) -> bytes:
-        """The raw error object in place of a result that no client can read; empty, if this one is
-        none of these."""
+        """The raw error object in place of a result that clients cannot read; empty if they can
+        read this one."""
         place = ""
         if result[:1] == b"{":
             if b"null" not in result[:NULL_WITHIN_BYTES]:
@@ -78,9 +80,8 @@ class Faults:
 
 
 def unauthorized(error: bytes, server: str) -> str:
-    """What an error object of ours says of the lack of authorization, after "it"; nothing if it is
-    about something else. For one who is not to open its link, because that ends with the worker.
-    """
+    """Continue "it" with what an error object of ours says of missing authorization; empty for any
+    other error. The link in the error is left out, because it ends with the worker."""
     try:
         failure = _read_failure(error)
         if failure.code != Code.AUTHORIZATION_NEEDED:

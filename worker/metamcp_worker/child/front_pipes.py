@@ -1,7 +1,7 @@
 """The pipes to the fronts that use this server.
 
 Owns: one pipe per front number, what happens when a front does not read. Never: the calls of a
-front, what is in a frame.
+front, the contents of a frame.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from metamcp_worker.ipc.frames import (
 from metamcp_worker.ipc.pipe import Pipe
 
 BEHIND_BYTES = 16 * 1024 * 1024
-"""What may wait for a front before the server is not read for a while."""
+"""Bytes that may wait for a front before the server is not read for a while."""
 RESERVE_BYTES = 1024 * 1024
-"""Room that only errors may use: enough to tell as many callers as there can be that their answers
-do not fit."""
+"""Bytes of room that only errors may use: enough to tell as many callers as there can be that their
+answers do not fit."""
 NEWS_BYTES_MAX = BEHIND_BYTES // 2
-"""What may wait for a front before notifications are left out for it: an answer is owed to
-somebody, a notification is not."""
+"""Bytes that may wait for a front before notifications are left out for it: a caller needs its
+answer more than a notification."""
 CLOSE_S_MAX = 1.0
-"""For the last frames to be taken when the worker ends."""
+"""Seconds for the fronts to take the last frames when the worker ends."""
 
 Received = CallFrame | Cancel | ReplyFrame | Tell | Keep | Claim | Release
 Receive = Callable[[int, Received], None]
@@ -45,8 +45,8 @@ Gone = Callable[[int], None]
 
 
 class FrontPipes:
-    """`receive(front, frame)` gets what fronts send; `on_gone(front)` is told when the pipe to a
-    front is closed or replaced."""
+    """The pipes by front number. `receive(front, frame)` gets what fronts send; `on_gone(front)` is
+    told when the pipe to a front is closed or replaced."""
 
     def __init__(self, receive: Receive, on_gone: Gone) -> None:
         self._receive = receive
@@ -58,7 +58,7 @@ class FrontPipes:
         self._opening: set[asyncio.Task[None]] = set()
         self._given_up: set[int] = set()
         self._crowded = False
-        """May a front be behind? If not, nobody need look."""
+        """Whether a front may be behind; if not, `behind` need not look."""
         self.left_out = 0
 
     def attach(self, front: int, fd: int) -> None:
@@ -86,7 +86,8 @@ class FrontPipes:
             self._on_gone(front)
 
     def send(self, front: int, frame: Frame) -> bool:
-        """A frame for one front. False if it misses it: it is not there any more, or is behind."""
+        """Send a frame to one front. False if the front misses it: it is not there any more, or is
+        behind."""
         pipe = self._pipes.get(front)
         if pipe is None:
             return False
@@ -107,7 +108,7 @@ class FrontPipes:
         return True
 
     def announce(self, frame: Frame) -> None:
-        """A frame for all fronts."""
+        """Send a frame to all fronts."""
         for front in list(self._pipes):
             self.send(front, frame)
 
@@ -121,7 +122,8 @@ class FrontPipes:
         return sorted(behind - self._given_up)
 
     def give_up(self, fronts: Iterable[int]) -> None:
-        """Do not wait for these fronts until they have caught up; others would wait too."""
+        """Stop waiting for these fronts until they have caught up, because the others would wait
+        too."""
         self._given_up.update(fronts)
 
     async def opened(self) -> None:
@@ -153,7 +155,7 @@ class FrontPipes:
             pipe.close()
 
     def _beside(self, pipe: Pipe, frame: Frame) -> int:
-        """Send what is no result. Raises PipeFull, TooLarge."""
+        """Send a frame that is not a result. Raises PipeFull, TooLarge."""
         if isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
             raise PipeFull("this front has enough to read")
         return pipe.send(frame, reserve_bytes=RESERVE_BYTES if isinstance(frame, Ask) else 0)

@@ -1,7 +1,7 @@
-"""What a server runs in: a process of its own, or a thread of this worker.
+"""A host of a server: a process of its own, or a thread of this worker.
 
-Owns: the shape of both, how an end is described. Never: bytes, the steps of stopping (these are
-the connection's).
+Owns: the shape of both, how the end of a server is described, the preparation of this process for
+foreign code. Never: bytes, the steps of stopping (`stdio`).
 """
 
 import os
@@ -17,7 +17,7 @@ from metamcp_worker.runtime import memory
 
 
 class ServerExit(Struct, frozen=True):
-    """How it ended. `message`: a sentence that begins with "it"."""
+    """How a server ended. `message`: a sentence that begins with "it"."""
 
     reason: Reason
     message: str
@@ -31,7 +31,8 @@ class SpawnFailed(MetaMCPError):
 
 class Host(Protocol):
     """A server that was started. `pid`: 0 without a process. `stdin`, `stdout`, `stderr`: our ends
-    of its pipes; who takes a host closes them. `halted`: is it stopped by a signal?"""
+    of its pipes, which the user of the host closes. `halted`: whether the server is stopped by a
+    signal."""
 
     pid: int
     stdin: int
@@ -41,15 +42,15 @@ class Host(Protocol):
 
     @property
     def exit(self) -> ServerExit | None:
-        """How it ended, None as long as it lives."""
+        """How the server ended; None as long as it lives."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask the server to end."""
         ...
 
     def kill(self) -> None:
-        """End it and all of its process group at once."""
+        """End the server and all of its process group at once."""
         ...
 
     def tick(self) -> None:
@@ -58,11 +59,12 @@ class Host(Protocol):
 
 
 Exited = Callable[[ServerExit], None]
-"""Told once, from the event loop, when a host has ended."""
+"""Callback: called once, from the event loop, when a host has ended."""
 
 
 def process_exit(code: int) -> ServerExit:
-    """The end of a process from its return code as `subprocess` has it."""
+    """Describe the end of a process by its return code, which is negative for a signal as in
+    `subprocess`."""
     if code < 0:
         try:
             name = signal.Signals(-code).name
@@ -78,11 +80,11 @@ KEY_BYTES = 32
 
 
 def prepare() -> None:
-    """Before the first import of it.
+    """Prepare this process for foreign code, before the first import of that code.
 
-    The nursery made one key of `multiprocessing` for all its workers; with it the code of one
-    server could speak to the processes of another. And what a call of ours leaves is no cycle, but
-    of others' code nobody knows: the collector looks as often as anywhere else.
+    The nursery made one key of `multiprocessing` for all its workers; with that key the code of one
+    server could speak to the processes of another. Code of ours leaves few reference cycles, but
+    foreign code may leave many, so the garbage collector runs as often as Python does by default.
     """
     import multiprocessing  # not in the nursery: only such code wants it
 

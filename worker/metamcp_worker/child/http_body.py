@@ -1,11 +1,11 @@
 """Bodies of answers as they come, with bounded memory and under back-pressure.
 
-Owns: the gate that a pause closes, how many large bodies are read at once. Never: what is in them,
-connections.
+Owns: the gate that a pause closes, how many large bodies are read at once. Never: the contents of a
+body, connections.
 
-Many answers may come at once, and each may have the size of the largest message. So all may grow
-until they are large, but only a few beyond that; the others wait where they are, in the buffers of
-the system.
+Many answers may come at once, and each may have the size of the largest message. So every body may
+grow until it is large, but only a few may grow beyond that; the others wait in the buffers of the
+system.
 """
 
 import asyncio
@@ -18,13 +18,14 @@ from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 
 LARGE_BYTES = 64 * 1024
-"""Held of a message that is not whole; beyond it a place is needed."""
+"""Bytes that are held of a message that is not whole; a larger message needs a place."""
 LARGE_AT_ONCE_MAX = 3
-"""Messages that grow beyond that at the same time."""
+"""Maximum number of messages that grow beyond LARGE_BYTES at the same time."""
 
 
 class Intake:
-    """What all answers of one server share. `message_bytes`: one of its messages."""
+    """Limits that all answers of one server share. `message_bytes`: maximum bytes of one of its
+    messages."""
 
     def __init__(self, message_bytes: int = MESSAGE_BYTES) -> None:
         self.message_bytes = message_bytes
@@ -33,7 +34,7 @@ class Intake:
         self._open.set()
 
     def pause(self) -> None:
-        """Read nothing for now; the server's side fills up."""
+        """Stop reading for now; the buffers on the server's side fill up."""
         self._open.clear()
 
     def resume(self) -> None:
@@ -45,7 +46,7 @@ class Intake:
 
 
 class Body:
-    """One answer's body. Use it in `async with`; it closes the answer."""
+    """The body of one answer. Use it in `async with`, which closes the answer."""
 
     def __init__(self, intake: Intake, response: Response) -> None:
         self._intake = intake
@@ -54,7 +55,7 @@ class Body:
         self._has_place = False
 
     async def piece(self, *, wait_s: float | None) -> bytes:
-        """What comes next; nothing at the end. Raises Broken."""
+        """Return the next piece, empty at the end. Raises Broken."""
         await self._intake.opened()
         if self._held > LARGE_BYTES and not self._has_place:
             await self._intake.places.acquire()
@@ -64,8 +65,8 @@ class Body:
         return data
 
     async def whole(self, *, wait_s: float, limit_bytes: int = 0) -> bytes:
-        """All of it, of `limit_bytes` or of the largest message. `wait_s` is for each piece. Raises
-        Broken and TooLarge."""
+        """Return the whole body, of at most `limit_bytes` or the largest message. `wait_s` is for
+        each piece. Raises Broken and TooLarge."""
         limit_bytes = limit_bytes or self._intake.message_bytes
         length = self._response.header("content-length")
         if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
@@ -78,14 +79,15 @@ class Body:
         return b"".join(pieces)
 
     async def ended(self, *, wait_s: float) -> None:
-        """Wait a little for the end, when nothing more is to come: then the connection stays."""
+        """Wait a little for the end, when no more is to come: then the connection can be used
+        again."""
         with contextlib.suppress(Broken, TimeoutError):
             async with asyncio.timeout(wait_s):
                 while await self._response.piece(wait_s=None):
                     pass
 
     def holds(self, size_bytes: int) -> None:
-        """Of what came so much is still kept, because its message is not whole."""
+        """Note how many bytes are still kept of what came, because their message is not whole."""
         self._held = size_bytes
         if self._has_place and size_bytes <= LARGE_BYTES:
             self._has_place = False

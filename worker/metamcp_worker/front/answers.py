@@ -1,6 +1,7 @@
-"""The bytes of what goes to a client: JSON-RPC answers, notifications, and their SSE frames.
+"""Bytes of the messages to a client: JSON-RPC answers, notifications, and their SSE frames.
 
-Owns: the envelope around bodies that stay as they came. Never: deciding what to answer, sending.
+Owns: the envelope around bodies, which stay as they came, and the conversion of results and errors
+between the eras (`converted`). Never: deciding what to answer, sending.
 """
 
 import re
@@ -12,13 +13,13 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 NO_ID = b"null"
-"""The id of an answer to something whose id could not be read."""
+"""Raw id of an answer to a message whose id could not be read."""
 REQUEST_CANCELLED = -32800
-"""What the SDKs of the session era answer a cancelled request with: over HTTP a response has to end
-somehow, and this is what ends it."""
+"""Code of the answer to a cancelled request, as the SDKs of the session era send it: a response
+over HTTP needs some end."""
 COMMENT = b": keep-alive\n\n"
 HEAD, MIDDLE, TAIL = b'{"jsonrpc":"2.0","id":', b',"result":', b"}"
-"""What stands around the id and the body of a result."""
+"""Raw pieces around the id and the body of a result."""
 
 
 def result(raw_id: bytes, body: bytes) -> bytes:
@@ -28,12 +29,12 @@ def result(raw_id: bytes, body: bytes) -> bytes:
 
 
 def raw_error(raw_id: bytes, body: bytes) -> bytes:
-    """`body`: the whole error object, as it came."""
+    """Return an error message. `body`: the whole error object, as it came."""
     return b"".join((HEAD, raw_id, b',"error":', body, TAIL))
 
 
 def error(raw_id: bytes, code: int, message: str, data: bytes = b"") -> bytes:
-    """`data`: raw JSON, or nothing."""
+    """Return an error message. `data`: raw JSON, or empty."""
     members: dict[str, object] = {"code": code, "message": message}
     if data:
         members["data"] = Raw(data)
@@ -52,7 +53,7 @@ def notification(method: str, params: bytes = b"") -> bytes:
 
 
 def request(raw_id: bytes, method: str, params: bytes) -> bytes:
-    """`params`: raw, perhaps empty."""
+    """Return a request. `params`: raw, perhaps empty."""
     name = codec.dump(method)
     if params:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, name, params)
@@ -60,40 +61,41 @@ def request(raw_id: bytes, method: str, params: bytes) -> bytes:
 
 
 def progress(token: bytes, params: bytes) -> bytes:
-    """`token`: the client's own, raw; `params`: those of the server, without a token."""
+    """Return a progress notification. `token`: of the client, raw; `params`: of the server, without
+    a token."""
     return notification(
         "notifications/progress", codec.splice(params, {"progressToken": Raw(token)})
     )
 
 
 def event(message: bytes) -> bytes:
-    """One message as an SSE event. Line ends can stand between JSON tokens only, never inside a
-    string, so blanks in their place change nothing; inside an event they would end the data."""
+    """Return a message as an SSE event. Line ends inside an event would end its data. In JSON they
+    stand only between tokens, never inside a string, so blanks in their place change nothing."""
     if b"\n" in message or b"\r" in message:
         message = message.replace(b"\r", b" ").replace(b"\n", b" ")
     return b"".join((b"event: message\ndata: ", message, b"\n\n"))
 
 
 def members(fields: Mapping[str, bytes]) -> bytes:
-    """An object of raw values."""
+    """Return a raw object with these raw values."""
     return codec.dump({name: Raw(value) for name, value in fields.items()})
 
 
 NOT_FOUND_LEGACY = -32002
-"""A resource that is not there, in the revisions before 2026-07-28, and only in those."""
+"""Code for a resource that does not exist; only the revisions before 2026-07-28 have the code."""
 
 READ = "resources/read"
 _CALL = "tools/call"
 _COMPLETE = b'"complete"'
-#: What nobody has said of how long a result holds.
+#: Members of a result that was read, if its server does not say how long the result is valid.
 _NOT_KEPT = {"ttlMs": b"0", "cacheScope": b'"private"'}
 _CONTENT = b'"structuredContent"'
 _NO_OBJECT = re.compile(rb'"structuredContent"\s*:\s*[^\s{]')
 
 
 def converted(method: str, body: bytes, code: int, *, modern: bool) -> tuple[bytes, int]:
-    """The answer to a request of this method, with its code (0: it is a result), as a client of its
-    era knows it; the server is of the other era. `modern`: the client's."""
+    """Return the answer to a request of this method, and its code (0 for a result), in the form of
+    the client's era. The server is of the other era. `modern`: the client is of the modern era."""
     if modern:
         return _modern_error(body, code) if code else (_modern_result(method, body), 0)
     if code:
@@ -102,7 +104,8 @@ def converted(method: str, body: bytes, code: int, *, modern: bool) -> tuple[byt
 
 
 def _modern_result(method: str, body: bytes) -> bytes:
-    """Every result says of what kind it is, and what was read, for how long it holds."""
+    """Add the members that a modern result must have: its type, and, after `resources/read`, how
+    long it is valid."""
     wanted: dict[str, Raw | bytes] = {"resultType": _COMPLETE}
     if method == READ:
         wanted |= _NOT_KEPT
@@ -122,8 +125,8 @@ def _modern_error(body: bytes, code: int) -> tuple[bytes, int]:
 
 
 def _legacy_result(body: bytes) -> bytes:
-    """Structured content was an object in every earlier revision, and its clients refuse a result
-    in which it is none. What it says stands in the text as well."""
+    """Remove structured content that is not an object: clients of the earlier revisions would
+    refuse the whole result. The text of the result says the same."""
     if _CONTENT not in body or _NO_OBJECT.search(body) is None:
         return body
     try:
@@ -144,7 +147,7 @@ def _legacy_error(method: str, body: bytes, code: int) -> tuple[bytes, int]:
 
 
 def _recoded(body: bytes, before: int, after: int) -> tuple[bytes, int]:
-    """The same error under another code."""
+    """Return the same error with another code; if it is malformed, as it came."""
     try:
         members = codec.level(body)
     except codec.Malformed:

@@ -1,8 +1,8 @@
-"""The built-in tools of the gateway at work: looking, ordering, searching, answering.
+"""Calls of the gateway's built-in tools: they look at views, send orders, search, and answer.
 
-Owns: what they may look at, orders on their way to the supervisor, the time that these may take,
-and the steps of a search: its index is whole, other searches have spoken, it is answered. Never:
-what a tool decides (`builtin` and the families), views, how calls are answered (`calls`).
+Owns: the context that a tool may look at, orders on their way to the supervisor and their time
+limit, and the steps of a search: wait until its index is complete, ask the other searches, answer.
+Never: what a tool decides (`builtin` and the families), views, how calls are answered (`calls`).
 """
 
 import asyncio
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from metamcp_worker.builtin_tools.vector_search_io import Seeking
 
 ORDER_S_MAX = 10.0
-"""From an order to its outcome: milliseconds, unless the disk hangs."""
+"""Seconds from an order to its outcome; it takes milliseconds, unless the disk hangs."""
 ORDERS_MAX = 1024
-"""That this front waits for at once; one more is refused."""
+"""Maximum number of orders that a front waits for at once; further orders are refused."""
 
 _LATE = "the supervisor did not answer in time; look again whether it was carried out"
 _FULL = f"{ORDERS_MAX} orders wait already; try again in a moment"
@@ -54,7 +54,8 @@ class _Waiting(Struct, frozen=True):
 
 
 class Builtins:
-    """`send(ticket, wish)`, `tell(message, fds)`: the ways to the supervisor."""
+    """Decides and carries out calls of built-in tools. `send(ticket, wish)`, `tell(message, fds)`:
+    send to the supervisor."""
 
     def __init__(self, viewers: Viewers) -> None:
         self.send: Callable[[int, Wish], None] = lambda ticket, wish: None
@@ -74,19 +75,19 @@ class Builtins:
         self._states.pop(server, None)
 
     def disclose(self, everything: Everything) -> None:
-        """What the supervisor remembers now."""
+        """Take over all tool sets and views that the supervisor has stored."""
         self._toolsets = {one.name: one for one in everything.toolsets}
         self._viewers.show(dict(everything.views))
 
     def shift(self, news: Shift) -> None:
-        """What it remembers now that is other than before."""
+        """Take over the tool sets and views that have changed at the supervisor."""
         if news.put or news.drop:
             found = {**self._toolsets, **{one.name: one for one in news.put}}
             self._toolsets = {name: found[name] for name in sorted(found.keys() - set(news.drop))}
         self._viewers.shift(news.views)
 
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
-        """What this tool makes of the request; nothing is done yet."""
+        """Return the decision of this tool about the request, without carrying it out."""
         tool = tools_by_exposure.of(view.spec.exposure).tools[name]
         return tool.decide(bytes(request.params.get("arguments", Raw())), self._context(view))
 
@@ -97,7 +98,7 @@ class Builtins:
         decision: ToolReply | OrderAndThen | Seek,
         done: Callable[[ToolReply], None],
     ) -> None:
-        """`done` is called with the result, at once or later."""
+        """Carry out a decision; `done` is called with the result, at once or later."""
         own = view.spec.per_session and not request.modern
         whose = ViewOwner(view.endpoint, view.principal, request.who if own else "")
         if isinstance(decision, ToolReply):
@@ -113,7 +114,7 @@ class Builtins:
             self.send(ticket, Wish(whose, decision.order))
 
     def changed(self, ticket: int, outcome: OrderOutcome) -> None:
-        """What came of an order; the views show it already."""
+        """Answer the call whose order has this outcome; the views show the change already."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
             return
@@ -121,15 +122,15 @@ class Builtins:
         waiting.done(self._replied(waiting.whose, partial(waiting.ask.then, outcome)))
 
     def late(self, ticket: int) -> None:
-        """The time for this order is over."""
+        """Answer the call whose order took too long."""
         self.changed(ticket, OrderOutcome(error=_LATE))
 
     def refreshed(self) -> None:
-        """Views were built anew; there may be work for the indexes."""
+        """Begin work on the indexes, if there is any, after views were built anew."""
         self._building.begin()
 
     def seek(self, spec: MeaningSpec | None) -> None:
-        """Search by meaning, too, from now on; None: by words alone."""
+        """Search by meaning as well from now on; with None, by words alone."""
         if self._seeking is not None and (spec is None or not self._seeking.adjust(spec)):
             self._seeking.close()
             self._seeking = None
@@ -141,12 +142,12 @@ class Builtins:
             self._seeking = Seeking(self._embed, self._viewers.indexes, spec)
 
     def embedded(self, ticket: int, blob: bytes) -> None:
-        """What came of texts that were to become vectors. Raises codec.Malformed."""
+        """Take over the vectors of texts, or hear that there are none. Raises codec.Malformed."""
         if self._seeking is not None:
             self._seeking.told(ticket, codec.typed(Vectors, blob))
 
     def _embed(self, ticket: int, texts: Sequence[str], query: bool) -> None:
-        """Raises OSError, TooLarge."""
+        """Ask the supervisor for the vectors of these texts. Raises OSError and TooLarge."""
         self.tell(Embed(ticket=ticket, query=query), (packets.blob(codec.dump(texts)),))
 
     def _seek(self, whose: ViewOwner, seek: Seek, done: Callable[[ToolReply], None]) -> None:
@@ -159,7 +160,7 @@ class Builtins:
             self._seeking.rank(whose.endpoint, seek.query, seek.allowed, ranked)
 
     def _replied(self, whose: ViewOwner, then: Callable[[ToolContext], ToolReply]) -> ToolReply:
-        """What there is to say now that something was waited for."""
+        """Make the reply after a wait, with the view as it is now."""
         view = self._viewers.get(whose.endpoint, whose.principal)
         if view is None:
             return ToolReply("This endpoint is not served any more.", failed=True)

@@ -1,11 +1,12 @@
-"""What a caller is told when its server does not answer it, and what a pipe says of that.
+"""Errors for calls that their server does not answer, and the rule which calls are sent again.
 
-Owns: the typed errors of the way, a sentence and its data each; reading the code of an error and
-the reason of a `Down`. Never: when they are sent, errors of servers, which travel as the bytes they
-came in.
+Owns: the errors of the gateway, each with a sentence and data; reading the code of an error and the
+reason of a `Down`; the retry policies of servers and the hints of their tools (`Retries`). Never:
+when an error is sent or a call is repeated (`call_router`), the errors of servers: they pass as
+they came.
 
-`may_have_run` is the one thing that a caller cannot find out for itself: false only for a call that
-never reached a server, neither at its first nor at its second try.
+A caller cannot find out `may_have_run` for itself: false only for a call that reached no server,
+neither at its first nor at its second try.
 """
 
 from collections.abc import Mapping
@@ -18,9 +19,9 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 STARTING = frozenset({"idle", "warming"})
-"""States of a server that was not down: it is on its way up."""
+"""States of a server that is starting and was not down."""
 
-#: What a state without a message of its own means for a caller.
+#: Text for a caller, for each state that comes without a message.
 _WHY = {
     "unknown": "it has not been started yet; try again later",
     "warming": "it is still starting; try again later",
@@ -36,8 +37,8 @@ _WHY = {
 def went_down(
     link: ServerLink, wire: Wire, reason: str, message: str, *, twice: bool = False
 ) -> CallAnswer:
-    """For a call that the server had: whether it did anything, nobody can say. `twice`: it was the
-    second server that had it."""
+    """Return the error for a call whose server went down with the call; whether the server did
+    anything is unknown. `twice`: the call was with a second server, too."""
     if twice:
         why = "went down twice while this call was with it, which is not tried a third time"
     else:
@@ -48,7 +49,8 @@ def went_down(
 
 
 def not_there(link: ServerLink, call: Call, waited_s: float = 0.0) -> CallAnswer:
-    """For a call that was not sent, or not a second time. `waited_s`: it waited so long."""
+    """Return the error for a call that was not sent, or not sent again. `waited_s`: seconds that
+    the call waited."""
     why = link.message or _WHY[link.state]
     if link.reason == process_names.NO_PLACE:
         return overloaded(link, call, why, process_names.SESSIONS_PROCESSES_MAX)
@@ -78,13 +80,14 @@ def timed_out(link: ServerLink, wire: Wire, call: Call) -> CallAnswer:
 
 
 def lost() -> CallAnswer:
-    """For a call of another front, of which no worker has anything (any more)."""
+    """Return the error for a call of another front that no worker has (any more)."""
     text = "the process of the gateway that had this call is gone, and the answer with it"
     return error(Code.SERVER_DOWN, text, {"reason": "front", "may_have_run": True})
 
 
 def overloaded(link: ServerLink, call: Call, why: str, limit: int) -> CallAnswer:
-    """`limit`: how many calls may wait where this one was to."""
+    """Return the error for a call that found no place to wait. `limit`: how many calls may wait
+    there."""
     wire = link.target
     return error(
         Code.OVERLOADED,
@@ -101,7 +104,7 @@ def overloaded(link: ServerLink, call: Call, why: str, limit: int) -> CallAnswer
 
 
 def code_of(body: bytes) -> int:
-    """The code of a server's error; one without a usable code counts as an internal error."""
+    """Return the code of a server's error; an error without a usable code counts as internal."""
     try:
         return codec.typed(_ErrorHead, body).code or Code.INTERNAL_ERROR
     except codec.Malformed:
@@ -109,7 +112,7 @@ def code_of(body: bytes) -> int:
 
 
 def why_down(body: bytes) -> tuple[str, str]:
-    """Reason and message of a `frames.Down`."""
+    """Return the reason and the message in the body of a `frames.Down`."""
     try:
         members = codec.level(body)
     except codec.Malformed:
@@ -144,12 +147,12 @@ READS = frozenset({
     "resources/read", "prompts/get", "completion/complete", "tools/list", "prompts/list",
     "resources/list", "resources/templates/list", "ping", "server/discover",
 })  # fmt: skip
-"""Methods that change nothing at a server, by what they are."""
+"""Methods that by their nature change nothing at a server."""
 
 
 class Retries:
-    """The policies and hints of all servers. `any`: is there a server that may be asked again? If
-    not, no call need be looked at."""
+    """Policies and hints of all servers. `any`: whether some server may be asked again; if not, no
+    call has to be checked."""
 
     def __init__(self) -> None:
         self.any = False
@@ -157,8 +160,8 @@ class Retries:
         self._hints: dict[str, dict[bytes, str]] = {}
 
     def configure(self, policies: Mapping[str, str]) -> None:
-        """By server; one that is not there, or has a policy that is not known, is never asked
-        again."""
+        """Set the policies, by server. A server without a policy, or with an unknown policy, is
+        never asked again."""
         known = {READ_ONLY, IDEMPOTENT}
         self._policies = {server: one for server, one in policies.items() if one in known}
         self.any = bool(self._policies)
@@ -174,7 +177,8 @@ class Retries:
         self._hints.pop(server, None)
 
     def may(self, server: str, method: str, tool: bytes) -> bool:
-        """`tool`: the server's own name of it, raw, where the method calls one."""
+        """Whether a call may be sent again. `tool`: raw name that the server gives to the tool, if
+        the method calls a tool."""
         policy = self._policies.get(server)
         if policy is None:
             return False
@@ -185,7 +189,7 @@ class Retries:
 
 
 def _hint(tool: Mapping[str, Raw]) -> str:
-    """What a definition says of calling it twice; nothing if it says nothing."""
+    """Return the hint in a definition about calling the tool twice; empty without a hint."""
     annotations = _level(tool.get("annotations", Raw()))
     if bytes(annotations.get("readOnlyHint", b"")) == b"true":
         return READ_ONLY
@@ -193,7 +197,7 @@ def _hint(tool: Mapping[str, Raw]) -> str:
 
 
 def _level(raw: Raw) -> dict[str, Raw]:
-    """The members of an object; of anything else, none."""
+    """Return the members of a raw object; no members for any other value."""
     try:
         return codec.level(raw)
     except codec.Malformed:
@@ -204,7 +208,7 @@ _UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})
 
 
 def outcome(answer: CallAnswer | None) -> str:
-    """Of a call that was to be sent once more."""
+    """Return the outcome, as a word for the figures, of a call that was to be sent again."""
     if answer is None:
         return "cancelled"
     return "failed" if answer.code in _UNANSWERED else "answered"

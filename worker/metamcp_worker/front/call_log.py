@@ -1,12 +1,12 @@
-"""Calls that are over, as lines for a file: which, how much of them, and what is hidden.
+"""Records of finished calls as lines for a file: which calls, how much of them, what is hidden.
 
-Owns: what is kept of a call while it is under way, what waits to be written and its bounds, cutting
-and masking of bodies. Never: clocks, the loop, files (`call_log_io`), the words of a line
-(`call_records`).
+Owns: what is kept of a call until it has finished, the lines that wait to be written and their
+limits, cutting and masking of bodies. Never: clocks, the loop, files (`call_log_io`), the members
+of a line (`call_records`).
 
-Bodies are cut before they wait, and masked when they are made a line, which is after their client
-has its answer. A secret may begin before the cut and end behind it: so much more than the limit is
-kept until it is masked, and thrown away then.
+A body is cut before it waits, and masked when its line is made, after the client has its answer. A
+secret may begin before the cut and end behind it: so the length of the longest secret is kept
+beyond the limit until the body is masked, and then thrown away.
 """
 
 from collections import deque
@@ -21,18 +21,21 @@ from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime.masking import Masks
 
 PENDING_MAX = 20_000
-"""Calls that wait to be written: the fastest front ends fewer in a second."""
+"""Maximum number of calls that wait to be written; the fastest front finishes fewer in a second."""
 PENDING_BYTES_MAX = 16 * 1024 * 1024
-"""Of their bodies."""
+"""Maximum bytes of the bodies of all calls that wait to be written."""
 SLICE_BYTES_MAX = 32 * 1024
-"""Of bodies that are made lines at once: masking them takes the loop some milliseconds."""
+"""Bytes of bodies after which a slice gets no further line: masking these takes the loop some
+milliseconds."""
 BEGUN_BYTES_MAX = 32 * 1024 * 1024
-"""Of the arguments of calls under way; of a call that comes after, they are not recorded."""
+"""Bytes of the arguments of all calls under way; beyond this limit, arguments of further calls are
+not recorded."""
 FULL = "full"
 
 
 class _Begun(Struct, gc=False):
-    """`body`: as much of the arguments as is kept; None: they are not recorded."""
+    """Call under way. `body`: the part of the arguments that is kept; None if arguments are not
+    recorded."""
 
     subject: str
     size: int
@@ -40,7 +43,8 @@ class _Begun(Struct, gc=False):
 
 
 class _Over(Struct, gc=False):
-    """Nothing of the call itself: it holds its answer, which may be large."""
+    """Finished call that waits to be written. Holds no reference to the `Call`, whose answer may be
+    large."""
 
     begun: _Begun
     id: int
@@ -56,8 +60,8 @@ class _Over(Struct, gc=False):
 
 
 class Slice(Struct, frozen=True):
-    """What is written at once. `data`: whole lines; `calls`: how many are in them; `lost`: of how
-    many more they tell that are lost."""
+    """Lines that are written together. `data`: whole lines; `calls`: number of calls in them;
+    `lost`: number of lost calls that they report."""
 
     data: bytes
     calls: int
@@ -65,8 +69,8 @@ class Slice(Struct, frozen=True):
 
 
 class CallLog:
-    """`front`: its number. `stamp`: a time in seconds since the epoch as people read it. `overrun`:
-    calls that came when too many waited; they are lost."""
+    """Makes the records of one front. `front`: its number. `stamp`: formats a time in seconds since
+    the epoch for people. `overrun`: number of calls that are lost because too many waited."""
 
     def __init__(self, spec: RecordingSpec, front: int, stamp: Callable[[float], str]) -> None:
         self._front = front
@@ -81,8 +85,8 @@ class CallLog:
         self.adjust(spec)
 
     def adjust(self, spec: RecordingSpec) -> None:
-        """Another configuration is in force, for calls that begin and for those that end. What was
-        secret before it stays so for as long as there may be bodies that were kept before."""
+        """Apply another configuration, to calls that begin and to calls that finish. Secrets of the
+        configuration before are masked as long as bodies of that time may be kept."""
         self._levels = spec.servers
         self._body_bytes = spec.body_bytes
         before = self._secrets if self._begun or self._over else ()
@@ -91,7 +95,7 @@ class CallLog:
         self._margin = self._masks.reach
 
     def begun(self, call: Call, subject: str, arguments: Raw | None) -> None:
-        """This call goes to its server."""
+        """Keep what is recorded of a call that goes to its server now."""
         level = self._levels.get(process_names.base(call.server))
         if level is None or call.label not in call_records.METHODS:
             return
@@ -106,8 +110,8 @@ class CallLog:
     def finished(
         self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str, now_ms: int
     ) -> bool:
-        """It is over. `answer`: None if it was cancelled; `outcome`: empty, or what was wrong. Is
-        there something to write now?"""
+        """Record a finished call, and return whether there is something to write now. `answer`:
+        None if the call was cancelled; `outcome`: empty, or what was wrong."""
         begun = self._begun.pop(call.id, None)
         if begun is None:
             return False
@@ -132,12 +136,12 @@ class CallLog:
         return True
 
     def lose(self, calls: int) -> None:
-        """So many are to be told as lost, with the next lines."""
+        """Report this number of calls as lost, with the next lines."""
         self._lost += calls
 
     def take(self, most: int) -> Slice:
-        """The next lines to write, the oldest first; those that were lost before are told in front
-        of them. `most`: lines, and with bodies of SLICE_BYTES_MAX fewer."""
+        """Return the next lines to write, the oldest first; the number of lost calls comes before
+        them. `most`: maximum number of calls; large bodies make it fewer (SLICE_BYTES_MAX)."""
         lost, self._lost = self._lost, 0
         found = [codec.dump(Gap(lost=lost)) + b"\n"] if lost else []
         calls = size = 0
@@ -153,7 +157,7 @@ class CallLog:
 
     @property
     def waits(self) -> bool:
-        """Is there more to write?"""
+        """Whether there is more to write."""
         return bool(self._over)
 
     def _said(self, over: _Over) -> FinishedCall:
@@ -190,7 +194,7 @@ class CallLog:
     def _shown(
         self, what: str, body: bytes | None, size: int, cut: list[str], masked: list[str]
     ) -> Raw | UnsetType:
-        """A body as it is written down: JSON where it is whole, else a text."""
+        """Return a body as the file has it: JSON if it is whole, else a JSON string."""
         if body is None or not size:
             return UNSET
         text = body.decode("utf-8", "replace")
@@ -199,7 +203,7 @@ class CallLog:
             masked.append(what)
         if size > len(body) or size > self._body_bytes:
             cut.append(what)
-            # What is behind the limit was only there for a secret that reaches across it.
+            # Bytes behind the limit were kept only for a secret that reaches across it.
             kept = shown.encode()
             kept = kept[: len(kept) - self._margin] if size > len(body) else kept
             return Raw(codec.dump(kept[: self._body_bytes].decode("utf-8", "ignore")))
@@ -207,11 +211,12 @@ class CallLog:
 
 
 def _one_line(text: str) -> Raw:
-    """JSON has line ends only where blanks may be; each call is one line of its file."""
+    """Return JSON without line ends, because each call is one line of its file. Blanks can replace
+    line ends: JSON has both in the same places only. Broken JSON becomes a JSON string."""
     found = text.replace("\n", " ").replace("\r", " ").encode()
     try:
         codec.check(found)
-    except codec.Malformed:  # a secret that was taken out reached over the end of a string
+    except codec.Malformed:  # a masked secret reached over the end of a string
         return Raw(codec.dump(text))
     return Raw(found)
 

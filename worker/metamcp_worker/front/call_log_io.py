@@ -1,10 +1,11 @@
-"""The files of recorded calls: one open for each front, a bounded number of them all together.
+"""Files of recorded calls, and the thread of a front that writes them.
 
-Owns: which file is written to, its end, who may read it, removing the oldest. Never: what a line
-says, when it is written, threads.
+Owns: which file is written to, its permissions, removing the oldest files (`CallFiles`); when
+records are written, the queue to the thread and its limits, the count of lost records (`Recorder`).
+Never: which calls are recorded and what a line has in it (`call_log`).
 
-A front holds a lock on its file for as long as it lives. So the one that comes after it goes on
-with the same file, and nobody removes a file that is still written to.
+A front has one open file and holds a lock on it as long as it lives. So no front removes a file
+that is written to, and a later front can go on with the file of a front that is gone.
 """
 
 import asyncio
@@ -27,12 +28,14 @@ from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime import logs
 
 _HOW = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""What is no file makes nobody wait; of a file O_NONBLOCK says nothing."""
+"""Flags for opening. With O_NONBLOCK, opening does not wait if the path is not a regular file; for
+a regular file the flag changes nothing."""
 
 
 class CallFiles:
-    """`folder`: made when something is written. `file_bytes`: after so many another file is begun;
-    `files`: so many stay. `front`: for the names."""
+    """Files that one front writes to. `folder`: created when something is written. `file_bytes`:
+    maximum bytes of a file; `files`: number of files that are kept. `front`: number of the front,
+    for the names."""
 
     def __init__(self, folder: str, *, file_bytes: int, files: int, front: int) -> None:
         self._folder = folder
@@ -43,8 +46,8 @@ class CallFiles:
         self._torn = False
 
     def write(self, data: bytes, now_ms: int) -> None:
-        """Append whole lines. Raises OSError; then the end of the file may be half of a line,
-        and what comes next begins on another one."""
+        """Append whole lines. Raises OSError; then the file may end with half of a line, and the
+        next write begins on a new line."""
         size = self._size()
         if self._fd < 0 or (size and size + len(data) > self._file_bytes):
             self._next(len(data), now_ms)
@@ -62,7 +65,8 @@ class CallFiles:
             self._fd = -1
 
     def _size(self) -> int:
-        """Of the file; a file that somebody has removed is none any more."""
+        """Return the bytes of the open file; 0 without a file. A file that was removed meanwhile is
+        closed."""
         if self._fd < 0:
             return 0
         state = os.fstat(self._fd)
@@ -72,7 +76,8 @@ class CallFiles:
         return state.st_size
 
     def _next(self, room: int, now_ms: int) -> None:
-        """Open a file with so much room: one that a front which is gone has left, or a new one."""
+        """Open a file with room for this many bytes: the file of a front that is gone, or a new
+        file. Remove the oldest files that are too many."""
         self.close()
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         names = sorted(filter(call_records.is_file_name, os.listdir(self._folder)))
@@ -88,12 +93,13 @@ class CallFiles:
             self._torn = False
             names.append(name)
         left = len(names)
-        for name in names:  # those of other fronts stay while these live
+        for name in names:  # the files of other fronts stay while these fronts live
             if left > self._files and self._remove(name):
                 left -= 1
 
     def _take(self, name: str, room: int) -> bool:
-        """Go on with this file, unless it is full, in use, or none that we would have made."""
+        """Go on with this file, unless it is full, in use, or not private. Returns whether it was
+        taken."""
         path = os.path.join(self._folder, name)
         try:
             fd = os.open(path, _HOW)
@@ -113,7 +119,7 @@ class CallFiles:
         return False
 
     def _remove(self, name: str) -> bool:
-        """Remove this file, unless it is in use."""
+        """Remove this file, unless it is in use. Returns whether it was removed."""
         path = os.path.join(self._folder, name)
         with contextlib.suppress(OSError):
             fd = os.open(path, _HOW)
@@ -127,30 +133,31 @@ class CallFiles:
 
 
 def _is_private(state: os.stat_result) -> bool:
-    """A file that nobody else can open, as those are that are made here."""
+    """Whether this is a regular file that only this user can open, as are all files made here."""
     private = not state.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     return stat.S_ISREG(state.st_mode) and private and state.st_uid == os.geteuid()
 
 
 BATCH_S = 0.2
-"""How long a call that is over may wait to be written."""
+"""Seconds that a finished call waits for other calls before it is given to the thread."""
 SLICE_LINES_MAX = 16
-"""Made in one turn of the loop; fewer where bodies are large (`recording.SLICE_BYTES_MAX`)."""
+"""Maximum number of lines that are made in one turn of the loop; large bodies make it fewer
+(`call_log.SLICE_BYTES_MAX`)."""
 QUEUE_MAX = 512
-"""Slices that wait for the disk: seconds of the busiest front."""
+"""Maximum number of slices that wait for the disk: some seconds of the busiest front."""
 QUEUE_BYTES_MAX = 16 * 1024 * 1024
-"""Of their lines."""
+"""Maximum bytes of lines that wait for the disk."""
 CLOSE_S_MAX = 1.0
-"""For the last lines of a front that ends; then they are lost."""
+"""Seconds for writing the last lines of a front that ends; then they are lost."""
 
 WRITTEN, LOST = "written", "lost"
-"""What became of the line of a call."""
+"""Keys of `Recorder.counts`: the line of a call was written, or lost."""
 
 log = logging.getLogger("metamcp.recording")
 
 
 class Recorder:
-    """`front`: its number. `adjust` before anything else."""
+    """Records the calls of one front. `front`: its number. Call `adjust` before anything else."""
 
     def __init__(self, front: int) -> None:
         self._front = front
@@ -160,12 +167,12 @@ class Recorder:
         self._due: asyncio.Handle | None = None
         self._queue: queue.Queue[Slice | CallFiles | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
-        # Counters with one writer each: the loop has those of what is given, the thread the rest.
+        # Each counter has one writer: the loop for the first three, the thread for the others.
         self._given_bytes = self._given = self._not_given = 0
         self._written_bytes = self._written = self._failed = 0
 
     def adjust(self, spec: RecordingSpec) -> Self | None:
-        """As this configuration says. Nothing, if nothing is to be recorded."""
+        """Apply this configuration. Returns None if there is nothing to record."""
         if spec != self._spec:
             self._spec = spec
             self._recording.adjust(spec)
@@ -177,33 +184,33 @@ class Recorder:
         self._recording.begun(call, subject, arguments)
 
     def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
-        """The clock of the wall is for those who read it."""
+        """Record a finished call, with wall-clock time because people read the records."""
         now_ms = time.time_ns() // 1_000_000
         if self._recording.finished(call, answer, seconds, outcome, now_ms) and self._due is None:
             self._due = self._loop.call_later(BATCH_S, self._batch)
 
     def counts(self) -> dict[str, int]:
-        """Calls since the front began, by what became of their lines."""
+        """Return the number of calls since the front began whose lines were written, or lost."""
         lost = self._recording.overrun + self._not_given + self._failed
         return {WRITTEN: self._written, LOST: lost}
 
     @property
     def idle(self) -> bool:
-        """Is everything written, or lost?"""
+        """Whether every record has been written or lost."""
         return self._due is None and self._queue.unfinished_tasks == 0
 
     @property
     def waits(self) -> bool:
-        """Are there calls that are no lines yet?"""
+        """Whether there are calls whose lines are not made yet."""
         return self._due is not None
 
     @property
     def waiting_bytes(self) -> int:
-        """Of lines that are not written yet."""
+        """Bytes of lines that are not written yet."""
         return self._given_bytes - self._written_bytes
 
     async def close(self) -> None:
-        """Write the rest, for as long as CLOSE_S_MAX."""
+        """Write the rest, for at most CLOSE_S_MAX seconds."""
         if self._due is not None:
             self._due.cancel()
         while self._recording.waits:
@@ -212,7 +219,7 @@ class Recorder:
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait(None)
             await asyncio.to_thread(self._thread.join, CLOSE_S_MAX)
-            # Of a thread whose disk hangs nobody hears any more.
+            # A thread whose disk hangs does not report any more.
             self._not_given += self._given - self._written - self._failed
 
     def _batch(self) -> None:
@@ -236,7 +243,7 @@ class Recorder:
         files = CallFiles(
             spec.folder, file_bytes=spec.file_bytes, files=spec.files, front=self._front
         )
-        with contextlib.suppress(queue.Full):  # then it goes on with the old ones
+        with contextlib.suppress(queue.Full):  # then the thread goes on with the old files
             self._queue.put_nowait(files)
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
@@ -260,7 +267,8 @@ class Recorder:
             files.close()
 
     def _write_down(self, files: CallFiles, found: Slice, lost: int) -> int:
-        """Write this. `lost`: how many calls were until now; how many are now."""
+        """Write a slice. `lost`: number of calls lost since the last good write; returns the new
+        number."""
         try:
             files.write(found.data, time.time_ns() // 1_000_000)
         except OSError as error:

@@ -1,15 +1,16 @@
-"""The gateway's own time in sampled calls, by stage, seen from the front.
+"""Observers of calls: the gateway's own time in sampled calls, spans of traces, records of calls.
 
-Owns: the clock readings of the calls that are timed (`run`), and three histograms. Never:
-which calls these are, other figures (`stats`).
+Owns: the clock readings and histograms of sampled calls (`Overhead`), sending spans to the
+supervisor (`Tracer`), passing each call to tracer and recorder (`Witness`). Never: the contents of
+spans (`trace`) and records (`call_log`), other figures (`stats`). The stages of the own time:
 
     front    from the request at the application to its frame, and from the frame of the answer to
-             the response, waiting for the event loop among it
-    pipe     from frame to frame, without what the worker says that it had them
-    worker   what the worker says that it needed for itself
+             the response, including waits for the event loop
+    pipe     from frame to frame, without the time that the worker reports for the call
+    worker   the time that the worker reports for its own work
 
-What the server needs is in none of them, and neither is waiting for its turn. HTTP is read and
-written below the application, so that it is not in them either.
+The time of the server, and waiting for a turn at the server, are in none of these stages. HTTP is
+read and written below the application, so it is not counted either.
 """
 
 import asyncio
@@ -32,12 +33,13 @@ from metamcp_worker.ipc.figures import MASK, NEXT, unpack
 from metamcp_worker.ipc.messages import OVERHEAD_BUCKETS_S, Durations, Message, Spans
 
 UNDER_WAY_MAX = 256
-"""Timed calls that wait for their answer; of more than these no times are kept."""
+"""Maximum number of timed calls that wait for their answer; further calls are not timed."""
 STAGES: tuple[str, ...] = ("front", "pipe", "worker")
 
 
 class _Times:
-    """`to_s`: how long it took on its way to the pipe; `sent`: when it was there."""
+    """Times of one call. `to_s`: seconds on the way to the pipe; `sent`: moment of arrival there;
+    `total_s`, `own_s`: seconds that the worker had the call, and worked on it itself."""
 
     __slots__ = ("own_s", "sent", "to_s", "total_s")
 
@@ -49,7 +51,8 @@ class _Times:
 
 
 class Overhead:
-    """`armed`: the next call is timed, so whoever gets a request calls `arrived`."""
+    """Own time of the gateway. `armed`: the next call is timed, so the application has to call
+    `arrived` for each request."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -59,11 +62,11 @@ class Overhead:
         self._buckets = {stage: [0] * (len(OVERHEAD_BUCKETS_S) + 1) for stage in STAGES}
 
     def arrived(self) -> None:
-        """A request that may become the call that is timed."""
+        """Note the arrival of a request that may become the timed call."""
         self._arrived = monotonic()
 
     def started(self, call: Call) -> None:
-        """A call is in the pipe whose number is the one that is timed, or the one before it."""
+        """Time a call that is in the pipe now, or arm the timing if the next call is the one."""
         self.armed = call.id & MASK == NEXT
         if self.armed or call.wire is None or len(self._under_way) >= UNDER_WAY_MAX:
             return
@@ -73,7 +76,7 @@ class Overhead:
         call.answer.add_done_callback(lambda answer: self._answered(call, answer))
 
     def told(self, server: str, notice: bytes) -> None:
-        """A worker says how long it had a call."""
+        """Take over the notice in which a worker says how long it had a call."""
         timed = unpack(notice)
         times = self._under_way.get(timed.id) if timed is not None else None
         if timed is not None and times is not None:
@@ -86,8 +89,9 @@ class Overhead:
         }
 
     def _answered(self, call: Call, answer: asyncio.Future[CallAnswer]) -> None:
-        """The answer is there, and whoever waits for it comes next in this turn of the loop. Of a
-        call that was sent once more no times are kept: it waited for another server."""
+        """Finish the times of a call in the next turn of the loop, after the code that waits for
+        the answer. The times of a call that was sent again are dropped: it waited for another
+        server."""
         times = self._under_way.pop(call.id, None)
         if times is not None and not answer.cancelled() and times.total_s and not call.ends:
             answer.get_loop().call_soon(self._over, times, monotonic())
@@ -104,16 +108,17 @@ class Overhead:
 
 
 BATCH_S = 1.0
-"""How long a span may wait to be told."""
+"""Seconds that a span may wait to be sent."""
 BATCH_SPANS = 512
-"""Told at once: making their text takes the loop a part of a millisecond."""
+"""Maximum number of spans in one message: encoding them takes the loop a part of a millisecond."""
 QUEUED_MAX = 64
-"""Packets that may wait in the control socket; with more, the supervisor has other worries."""
+"""Number of packets waiting in the control socket at which spans are dropped, because the
+supervisor is busy."""
 
 
 class Tracer:
-    """`front`: its number; `send`: queues a message with its descriptors; `queued`: how many are
-    queued there. `adjust` before anything else."""
+    """Sends the spans of traced calls. `front`: its number; `send`: queues a message with its
+    descriptors; `queued`: number of messages in that queue. Call `adjust` before anything else."""
 
     def __init__(
         self,
@@ -128,7 +133,8 @@ class Tracer:
         self._due: asyncio.Handle | None = None
 
     def adjust(self, sample: float | None) -> Self | None:
-        """Trace this share of the calls whose client does not trace. None: nothing is traced."""
+        """Trace this share of the calls whose client does not trace; None: trace no call. Returns
+        None if nothing is traced."""
         if sample is None:
             self._tracing.forget()
             return None
@@ -141,7 +147,7 @@ class Tracer:
         self._tracing.begun(call, subject, request, params)
 
     def told(self, server: str, notice: bytes) -> None:
-        """A worker has sent a notice of this name."""
+        """Take over the notice in which a worker says when its server had a call."""
         self._tracing.told(notice)
 
     def finished(self, call: Call, answer: CallAnswer | None, outcome: str) -> None:
@@ -154,7 +160,7 @@ class Tracer:
             self._due = self._loop.call_soon(self._batch)
 
     def close(self) -> None:
-        """Tell the rest at once: there will be no later."""
+        """Send all remaining spans at once, because the front ends."""
         if self._due is not None:
             self._due.cancel()
         while self._tracing.waiting:
@@ -171,14 +177,14 @@ class Tracer:
             return
         try:
             blob = packets.blob(codec.dump(found))
-        except (OSError, TooLarge):  # no free descriptor, so no way for them
+        except (OSError, TooLarge):  # no descriptor is free, so the spans cannot be sent
             self._tracing.lose(len(found) + lost)
             return
         self._send(Spans(count=len(found), lost=lost), (blob,))
 
 
 class Witness:
-    """`recorder`, `tracer`: None where that is not wanted."""
+    """Passes each call to the recorder and the tracer; None where one of them is not wanted."""
 
     __slots__ = ("_recorder", "_tracer")
 
@@ -189,14 +195,15 @@ class Witness:
     def begun(
         self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
     ) -> None:
-        """This call is about to be sent; `params`: as the server will get them."""
+        """Report a call that is about to be sent; `params`: as the server will get them."""
         if self._tracer is not None:
             self._tracer.begun(call, subject, request, params)
         if self._recorder is not None:
             self._recorder.begun(call, subject, params.get("arguments"))
 
     def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
-        """It is over. `answer`: None if it was cancelled; `outcome`: empty, or what was wrong."""
+        """Report a finished call. `answer`: None if it was cancelled; `outcome`: empty, or what was
+        wrong."""
         if self._tracer is not None:
             self._tracer.finished(call, answer, outcome)
         if self._recorder is not None:
@@ -204,5 +211,5 @@ class Witness:
 
 
 def witness(recorder: Recorder | None, tracer: Tracer | None) -> Witness | None:
-    """None if nobody wants to be told."""
+    """Return the witness of all calls; None if there is neither a recorder nor a tracer."""
     return Witness(recorder, tracer) if recorder is not None or tracer is not None else None

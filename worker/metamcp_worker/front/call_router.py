@@ -1,16 +1,16 @@
-"""Calls on their way: sent to a server, held while it comes back, answered exactly once.
+"""Calls on their way: sent to a server, held until the server comes back, answered exactly once.
 
-Owns: the links, call ids, deadlines, what happens to waiting calls when a pipe is lost. Never:
-names, views, what is inside a body, restarting anything, which calls may be sent once more
-(`call_faults`), the words of an error (`call_faults`).
+Owns: the links, call ids, deadlines, the fate of waiting calls when a pipe is lost. Never: names,
+views, the contents of bodies, restarting a server, the errors and which calls may be sent again
+(`call_faults`).
 
-A call is in one table at most: the waiters of one wire, or the held ones of one link. It leaves
-its table before it is answered, and what comes for an id in no table is late. A wire that was
-replaced keeps its waiters until it closes, so a draining generation still answers.
+A call is in at most one table: the waiting calls of a wire, or the held calls of a link. The call
+leaves its table before it is answered; an answer for an id in no table is late. A wire that was
+replaced keeps its waiting calls until it closes, so a draining generation still answers.
 
-A call that may be sent once more keeps its frame until its client has seen something of it. It
-goes to the next generation under the id that it has, which no wire knows any more, and within the
-time that it had from the start.
+A call that may be sent again keeps its frame until its client has seen something of the call. The
+frame goes to the next generation with the same id, which no wire knows any more, and the call keeps
+its first deadline.
 """
 
 import asyncio
@@ -47,32 +47,36 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.pipe import Pipe
 
 HELD_MAX = 1024
-"""Calls that may wait for one server to come back; as many as it then takes at once."""
+"""Maximum number of calls that wait for one server to come back; the server then takes as many at
+once."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Their parameters; the count alone would allow 16 GiB."""
+"""Maximum bytes of the parameters of these calls; the number alone would allow 16 GiB."""
 WAITING_MAX = 16384
-"""Calls that may wait on one wire: more than any worker queues, so only a deaf one meets it."""
+"""Maximum number of calls that wait on one wire; more than any worker queues, so only a worker that
+does not read reaches it."""
 MARGIN_S = 5.0
-"""How much longer than the worker the front waits: the worker's own answer is the better one."""
+"""Seconds that the front waits longer than the worker, because the worker's answer is better."""
 QUESTION_S_MAX = 300.0
-"""For a client, or the person behind it, to answer a question of the server; the call's own time
+"""Seconds for a client, or its user, to answer a question of the server; the time of the call
 stands still meanwhile."""
 SWEEP_S = 0.25
-"""Between two looks for calls whose time is up; one timer for all of them."""
+"""Seconds between two searches for calls whose time is up; all calls share one timer."""
 WANTED_S_MIN = 1.0
-"""Between two wishes for the same server; the supervisor starts it at its own pace."""
+"""Minimum seconds between two requests to start the same server; the supervisor starts it at its
+own pace."""
 CLOSE_S_MAX = 1.0
-"""For pipes to take what is still to be sent; then the process ends anyway."""
+"""Seconds for pipes to take the last frames; then the process ends anyway."""
 
 _WAKEABLE = frozenset({"idle", "error"})
 
 
 class Routing:
-    """The links to all servers.
+    """Links to all servers.
 
-    `on_answer(call, answer)` is told once of every call that ends; `answer` is None if it was
-    cancelled. `on_late(server)`: an answer came for which nobody waits. `on_wanted(server)`: a call
-    asks for a server that is away. `on_notice(server, method, params)`: what belongs to no call.
+    `on_answer(call, answer)`: called once for every call that ends; `answer` is None if the call
+    was cancelled. `on_late(server)`: an answer came for a call that is not waiting.
+    `on_wanted(server)`: a call needs a server that is not running. `on_notice(server, method,
+    params)`: a notification came that belongs to no call.
     """
 
     def __init__(
@@ -109,10 +113,11 @@ class Routing:
         self._release(link)
 
     async def attach(self, server: str, generation: int, fd: int, *, legacy: bool = False) -> None:
-        """Take over descriptor `fd`, the pipe to this generation. Raises OSError."""
+        """Take over descriptor `fd`, the pipe to this generation. `legacy`: the process speaks a
+        revision with sessions. Raises OSError."""
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             os.close(fd)
-            raise OSError(errno.ENOTSOCK, "The descriptor is no pipe")
+            raise OSError(errno.ENOTSOCK, "The descriptor is not a pipe")
         link = self._link(server)
         wire = Wire(link, generation, legacy=legacy)
         wire.pipe = await Pipe.open(
@@ -125,9 +130,10 @@ class Routing:
         self._release(link)
 
     def forget(self, server: str, heir: str = "") -> None:
-        """The server is not configured any more. Who waits for an answer still gets it. A process
-        for one client is not there any more: a call that came just now is a reason for another.
-        `heir`: the process that serves these calls from now on, if it has another name."""
+        """Drop the link to a server that is not configured any more, or to a process for one client
+        that has ended. Calls that wait for an answer still get it. Calls held for such a process
+        start again: they are a reason for a new process. `heir`: name of the process that serves
+        these calls from now on, if it has another name."""
         link = self._links.pop(server, None)
         while link is not None and link.apart and link.held:
             call = link.take()
@@ -141,7 +147,7 @@ class Routing:
             self._fail_held(link)
 
     async def close(self) -> None:
-        """Answer everybody and close every pipe."""
+        """Answer every call and close every pipe."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -159,11 +165,11 @@ class Routing:
     # --- what clients want --------------------------------------------------------------------
 
     def new_id(self) -> int:
-        """Never used twice by this front, so that no answer reaches a later call."""
+        """Return an id that this front has not used, so that no answer reaches a later call."""
         return next(self._ids)
 
     def start(self, call: Call) -> None:
-        """Send the call, or hold it, or answer it with what is in the way."""
+        """Send the call, hold it, or answer it with the error that prevents both."""
         link = self._links.get(call.server) or self._called(call.server)
         if link.target is not None:
             self._send(link.target, call)
@@ -173,7 +179,7 @@ class Routing:
             self.watch()
 
     def watch(self) -> None:
-        """Somebody waits: see to it that nobody does for ever."""
+        """Start the timer for calls that wait too long, unless it runs already."""
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -191,18 +197,18 @@ class Routing:
         self._on_answer(call, answer)
 
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
-        """A notification of a client for this server, if it is there."""
+        """Send a notification of a client to this server, if the server takes calls now."""
         link = self._links.get(server)
         if link is not None and link.target is not None:
             link.target.offer(Tell(method, params))
 
     def reachable(self, server: str) -> bool:
-        """Does the server take calls now?"""
+        """Whether the server takes calls now."""
         link = self._links.get(server)
         return link is not None and link.target is not None
 
     def inflight(self) -> dict[str, int]:
-        """Calls that wait for an answer, by server, held ones included."""
+        """Return the number of calls that wait for an answer, by server, with held calls."""
         return server_links.inflight(self._links.values(), self.wires)
 
     def under_way(self) -> Iterator[tuple[Call, str]]:
@@ -214,8 +220,8 @@ class Routing:
     # --- underneath ---------------------------------------------------------------------------
 
     def _called(self, server: str) -> ServerLink:
-        """The link for a call that comes first. If there was no place for another client just now,
-        there is none for this one, and the supervisor is not asked."""
+        """Return the link for a call to a process without a link. If a place for another client was
+        missing a moment ago, return the link that says so, without asking the supervisor."""
         full = self._full.get(process_names.base(server)) if process_names.whose(server) else None
         if full is None or self.loop.time() - full.wanted_at >= WANTED_S_MIN:
             return self._link(server)
@@ -268,14 +274,14 @@ class Routing:
             link.hold(call)
 
     def _wake(self, link: ServerLink, now: float) -> None:
-        """A call is a reason to start this server."""
+        """Ask the supervisor to start this server, because a call needs it."""
         if link.state in _WAKEABLE and now - link.wanted_at >= WANTED_S_MIN:
             link.wanted_at = now
             self._on_wanted(link.server)
 
     def _release(self, link: ServerLink) -> None:
-        """Let held calls go, in order, or tell them that there is nothing to wait for. Those that
-        came before it was known how their server stands are a reason to start it as well."""
+        """Send held calls, in order, or answer them if their server is not likely to come back.
+        Calls that came before the state of the server was known are a reason to start it, too."""
         if link.held:
             self._wake(link, self.loop.time())
         if link.target is None and not link.worth_holding(self._hold_s):
@@ -317,7 +323,7 @@ class Routing:
                 reason, message = call_faults.why_down(body)
                 self._fail(wire, reason, message)
             case _:
-                pass  # The others go the other way only.
+                pass  # All other frames go from front to worker only.
 
     def _asked(self, wire: Wire, ask: Ask) -> None:
         def reply(question: Question, body: bytes, failed: bool) -> None:
@@ -336,7 +342,7 @@ class Routing:
         caller.asked(question)
 
     def _go_on(self, wire: Wire, number: int) -> None:
-        """The own time of this call runs again, unless more is asked in it."""
+        """Let the time of this call run again, unless other questions in the call are open."""
         call = wire.waiting.get(number)
         if call is not None and all(one.call != number for one in wire.questions.values()):
             call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
@@ -356,8 +362,8 @@ class Routing:
         self._fail(wire, "worker", f"its worker process is gone ({why})")
 
     def _fail(self, wire: Wire, reason: str, message: str, *, last: bool = False) -> None:
-        """The server behind this wire is gone: whoever waits on it learns that now, or is sent to
-        the next one. `last`: there will be no next one."""
+        """Answer the calls of a wire whose server is gone, or send them to the next generation.
+        `last`: there will be no next generation."""
         link = wire.link
         link.lose(wire)
         waiting, wire.waiting = wire.waiting, {}
@@ -374,8 +380,8 @@ class Routing:
                 self._on_answer(call, answers[call.ends > 0])
 
     def _again(self, link: ServerLink, call: Call, frame: CallFrame) -> bool:
-        """Send this call to the next server, or hold it until there is one. False if there is no
-        time left for that, or nothing to wait for."""
+        """Send this call to the next generation, or hold it until there is one. Returns False if
+        the time of the call is up, or no generation is likely to come."""
         late = call.deadline - MARGIN_S <= self.loop.time()
         if late or (link.target is None and not link.worth_holding(self._hold_s)):
             return False

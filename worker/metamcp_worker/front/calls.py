@@ -1,10 +1,9 @@
-"""The one path that every request to a server takes: allowed, owned, renamed, sent, answered.
+"""Path of every request to a server: authorize, find the owner, rename, send, answer.
 
-Owns: the order of these steps, what an answer needs on its way back, and the figures of each call.
-Never: how a method finds its server (`mcp_request`), what an era wants (`answers`), HTTP, sessions,
-pipes.
-
-Everything that is neither a name nor an era passes as the bytes it came in.
+Owns: the order of these steps, the changes to an answer on its way back, the figures of each call,
+and the refusal of calls to quarantined tools of processes for one client (`QuarantinedCalls`).
+Never: how a method finds its server (`mcp_request`), the form of an era (`answers`), HTTP,
+sessions, pipes. Bytes that are not names, ids or a matter of eras pass as they came.
 """
 
 import logging
@@ -48,22 +47,21 @@ __all__ = ["METHODS", "Call", "CallAnswer", "Calls", "McpRequest"]
 
 
 class Claimant(Caller, Protocol):
-    """Who takes what comes of a call that another front began."""
+    """Caller that goes on with a call which another front began."""
 
     def found(self, note: Note) -> None:
-        """A worker has it."""
+        """Take over the note of the call, which a worker has."""
         ...
 
 
 class Calls:
-    """All views, all links, and the way from one to the other. `viewers`, `builtins`: told by the
-    supervisor what is in view.
+    """Views of all endpoints, links to all servers, and the calls between them. `viewers`,
+    `builtins`: hear from the supervisor what is in view.
 
-    `lists_changed(changed)`: told after lists of views have become others.
-    `tell(message)`: the supervisor, when a call asks for a server that does not run, and of the
-    clients of processes that are not for all. `notified(server,
-    method, params)`: told what a server says that belongs to no call. `witness`: told of each call,
-    if anybody wants that.
+    `lists_changed(changed)`: called after lists of views have changed. `tell(message)`: sends to
+    the supervisor, when a call needs a server that does not run, and about clients of processes
+    that are not for all. `notified(server, method, params)`: called with notifications of servers
+    that belong to no call. `witness`: hears of each call; None if calls are not observed.
     """
 
     def __init__(self, stats: Stats, tell: Callable[[Wanted | Rooted], None]) -> None:
@@ -96,9 +94,9 @@ class Calls:
         return self.viewers.get(endpoint)
 
     def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
-        """Send the request to its server. `caller` takes what comes before the answer. Raises
-        Refused for what no server should see, and Unasked if the client is to be asked for its
-        roots first."""
+        """Send the request to its server. `caller`: takes what comes before the answer. Raises
+        ProtocolError for a request that no server should see, and Unasked if the client has to be
+        asked for its roots first."""
         method, merged = request.method, view.of(modern=request.modern)
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
@@ -155,7 +153,7 @@ class Calls:
         return call
 
     def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
-        """A call of a built-in tool, or of the one that it calls."""
+        """Begin the call of a built-in tool, or of the tool that it forwards to."""
         began, routing = monotonic(), self._routing
         decision = self.builtins.decide(view, name, request)
         if isinstance(decision, Forward):
@@ -185,7 +183,7 @@ class Calls:
             self._answered(call, CallAnswer(builtin.result(reply, modern=call.modern)))
 
     def _left(self, call: Call, reason: str) -> None:
-        """Nobody waits for a built-in tool any more. What it ordered is carried out."""
+        """Cancel the call of a built-in tool; an order that it has sent is still carried out."""
         if not call.answer.done():
             self._answered(call, None)
 
@@ -198,8 +196,8 @@ class Calls:
         peer: int,
         caller: Claimant,
     ) -> Call | None:
-        """Go on with the call that a front which is gone had begun for this session, and was to
-        answer on this stream; None if none of these servers has it. `caller` hears of it first."""
+        """Go on with a call that a front which is gone began for this session, to be answered on
+        this stream; None if none of these servers has the call. `caller` gets its note first."""
         routing = self._routing
 
         def found(server: str, number: int, note: Note) -> Call:
@@ -222,20 +220,21 @@ class Calls:
         return await self._claims.find(servers, session_id, stream, peer, found)
 
     def release(self, servers: Collection[str], session_id: str) -> None:
-        """This session is over, and so is what fronts that are gone have left of it."""
+        """Drop the calls that fronts which are gone have left of a session that is over."""
         self._claims.release(servers, session_id)
 
     def process(self, server: str, client: ProcessClient) -> str:
-        """Which process of this server serves this client (`sharing`)."""
+        """Return the name of the process of this server that serves this client
+        (`server_processes`)."""
         return self.processes.find(server, client)
 
     def heir(self, process: str) -> str:
-        """Which process serves those for whom this one was meant: another one, if it is the one of
-        an era that its server turned out not to speak."""
+        """Return the process that serves the clients of `process`: the server itself, if `process`
+        is for an era that the server turned out not to speak."""
         return self.processes.heir(process)
 
     def rooted(self, client: ProcessClient) -> None:
-        """This client told its roots, perhaps others than before: its processes hear of them."""
+        """Tell the roots of this client, which may be new, to its processes and the supervisor."""
         names = self.processes.rooted(client)
         for name in names:
             self._routing.tell(name, roots.TOLD, client.roots or roots.NONE)
@@ -243,11 +242,11 @@ class Calls:
             self._tell(Rooted(who=client.who, roots=client.roots.decode()))
 
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
-        """A notification of a client for this server; nobody waits for it."""
+        """Send a notification of a client to this server."""
         self._routing.tell(self.heir(server), method, params)
 
     def ask(self, server: str, method: str, params: bytes) -> Call:
-        """A request of the gateway's own to this server, not yet waited for."""
+        """Send a request of the gateway itself to this server, and return the call."""
         routing, server = self._routing, self.heir(server)
         frame = CallFrame(routing.new_id(), method, params)
         now = routing.loop.time()
@@ -257,12 +256,12 @@ class Calls:
         return call
 
     def first_list(self, server: str) -> Call:
-        """A question to a server that has not told yet what it offers. The question waits as any
-        call does: until the server is there, or cannot be expected to come."""
+        """Ask a server for its tools that has not told yet what it offers. The request waits like
+        any call, until the server is there or is not likely to come."""
         return self.ask(server, "tools/list", b"{}")
 
     def reachable(self, server: str) -> bool:
-        """Does the server take calls now?"""
+        """Whether the server takes calls now."""
         return self._routing.reachable(self.heir(server))
 
     def on_notice(self, method: str, tell: Callable[[str, bytes], None]) -> None:
@@ -271,8 +270,8 @@ class Calls:
         self._on_notice[method] = tell
 
     def on_attached(self, tell: Callable[[str], None]) -> None:
-        """Call `tell(server)` when there is a pipe to another generation of a server, or when its
-        process of an era is not to be, so that the server itself is in its place."""
+        """Call `tell(server)` when there is a pipe to another generation of a server, or when there
+        will be no process for an era, so that the server itself takes its place."""
         self._on_attached.append(tell)
 
     # --- what the supervisor says -------------------------------------------------------------
@@ -304,8 +303,8 @@ class Calls:
         self._routing.learn(news)
 
     async def attach(self, server: str, generation: int, fd: int, *, legacy: bool = False) -> None:
-        """Take over `fd`, the pipe to this generation of the server. `legacy`: it speaks a revision
-        with sessions. Raises OSError."""
+        """Take over `fd`, the pipe to this generation of the server. `legacy`: the process speaks a
+        revision with sessions. Raises OSError."""
         await self._routing.attach(server, generation, fd, legacy=legacy)
         for tell in self._on_attached:
             tell(server)
@@ -320,7 +319,7 @@ class Calls:
         self.processes.forget(server)
 
     def refresh(self) -> None:
-        """Swap the views that are to be built anew, and tell whose lists are others now."""
+        """Build stale views anew, and tell whose lists have changed."""
         if changed := self.viewers.refresh():
             self.lists_changed(changed)
         self.builtins.refreshed()
@@ -328,7 +327,7 @@ class Calls:
             log.info("%s", sentence)
 
     async def close(self) -> None:
-        """Answer everybody who still waits, and close the pipes."""
+        """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
         await self._routing.close()
 
@@ -336,14 +335,15 @@ class Calls:
         return self._routing.inflight()
 
     def under_way(self) -> Iterator[tuple[Call, str]]:
-        """Every call that is not answered yet, and its state as in `messages.CallUnderWay`."""
+        """Yield every call that is not answered yet, with its state as in
+        `figures.CallUnderWay`."""
         return self._routing.under_way()
 
     def held(self) -> int:
         return self._routing.held()
 
     def held_by_server(self) -> dict[str, int]:
-        """Those that wait for their server to be there."""
+        """Return the number of calls, by server, that wait for the server to be there."""
         if not self.held():
             return {}
         waiting = (call for call, state in self.under_way() if state == "held")
@@ -352,8 +352,8 @@ class Calls:
     # --- the way back -------------------------------------------------------------------------
 
     def _said_changed(self, kind: str, server: str, params: bytes) -> None:
-        """A server says that a list is another one, and it is not. Who sees that server alone hears
-        it, as without a gateway."""
+        """Pass on that a list has changed, as a server says, although the list is the same. Only
+        clients that see all of this server and no other server hear it, as without a gateway."""
         whose = process_names.whose(server)
         changed = self.viewers.alone(process_names.base(server), (kind,))
         if changed and whose in ("", process_names.LEGACY):
@@ -398,7 +398,7 @@ class Calls:
 
 
 def _expose_tasks(call: Call, merged: Merged) -> None:
-    """What comes back of this call names tasks of its server as the endpoint exposes them."""
+    """Let the answers of this call name the tasks of its server as the endpoint exposes them."""
     if call.modern is call.legacy:  # tasks do not cross from one era into the other
         return
     expose = partial(task_ids.exposed, merged.endpoint, process_names.base(call.server))
@@ -409,7 +409,7 @@ def _expose_tasks(call: Call, merged: Merged) -> None:
 
 
 OWN = "_gateway"
-"""Whose call that of a built-in tool is, for people who look. No server is called so."""
+"""Name that stands for the server in calls of built-in tools, for operators; no server has it."""
 _NOWHERE = CallOrigin("", "", b"", "", progress=False)
 _WELL = b'"isError":false}'
 _IS_ERROR = re.compile(rb'"isError"\s*:\s*true')
@@ -417,8 +417,8 @@ _ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
 
 
 def _is_error(body: bytes) -> bool:
-    """Is this result of a tool a failure? Opened only where the bytes make it likely. Most servers
-    say it last, so a large result is looked at from its end."""
+    """Whether this result of a tool is a failure. The result is decoded only if its bytes make a
+    failure likely, and searched from its end, because most servers write `isError` last."""
     if body.endswith(_WELL):  # as most servers write it
         return False
     at = body.rfind(b'"isError"')
@@ -434,15 +434,16 @@ Pair = tuple[str, str]
 
 
 class QuarantinedCalls:
-    """`apart`: what only processes for one client have to themselves; usually nothing."""
+    """Refuses calls of quarantined tools. `apart`: reasons for tools that only a process for one
+    client has, by process and tool; usually empty."""
 
     def __init__(self, routing: Routing) -> None:
         self.apart: Mapping[Pair, str] = {}
         self._routing = routing
 
     def configure(self, quarantined: tuple[tuple[str, str, str], ...]) -> None:
-        """From now on. A call that was let through and still waits for its server would meet
-        another tool than its caller meant."""
+        """Set the quarantined tools, and cancel calls of these that wait for their server: they
+        would reach a different tool than their caller meant."""
         kept = {(server, tool): why for server, tool, why in quarantined}
         self.apart = {pair: why for pair, why in kept.items() if process_names.whose(pair[0])}
         for call, state in list(self._routing.under_way()) if kept else ():
@@ -452,8 +453,8 @@ class QuarantinedCalls:
                 self._routing.cancel(call, why, answer)
 
     def check(self, server: str, tool: bytes | str) -> None:
-        """Raises Refused. `server`: the process that would be called; `tool`: its own name there,
-        raw JSON if it is bytes."""
+        """Raise ProtocolError if the tool is in quarantine. `server`: the process that would be
+        called; `tool`: name of the tool there, raw JSON if it is bytes."""
         if why := self.apart.get((server, _text(tool))):
             raise mcp_request.quarantined(why)
 

@@ -1,11 +1,10 @@
-"""Which requests of revision 2026-07-28 come from the same client, as far as a gateway can tell.
+"""Identity and roots of clients of revision 2026-07-28, which has no sessions.
 
-Owns: the numbers of these clients, for `frames.Call.peer`, and that their words (`process_names`)
-are at hand. Never: sessions and their numbers, who may do what.
-
-A legacy server on a pipe does not say in whose call it asks something, so its question goes to the
-client that alone can be meant. This revision has no sessions: one principal that says the same of
-itself in each request to one endpoint counts as one client.
+Owns: the numbers of these clients (`frames.CallFrame.peer`) and their words (`process_names`); the
+question for their roots, beside the questions of the server, and its answer. Never: sessions and
+their numbers, permissions, which process serves a client (`server_processes`). Requests of one
+principal to one endpoint with the same identity count as one client: a legacy server on a pipe does
+not say in which call it asks a question, so the question goes to the only client that it can mean.
 """
 
 import itertools
@@ -22,32 +21,33 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
 
 FIRST = 2**31
-"""Below it are the numbers of sessions."""
+"""First number of these clients; sessions have the numbers below."""
 PEERS_MAX = 4096
-"""Clients whose number is known; beyond that all get a new one."""
+"""Maximum number of known clients; beyond this limit all are forgotten and get new numbers."""
 
 
 class ModernClient(Struct, frozen=True, gc=False):
-    """One client. `number`: as in `frames.Call.peer`; `who`: the word for it (`sharing`)."""
+    """Client without a session. `number`: as in `frames.CallFrame.peer`; `who`: its word
+    (`process_names`)."""
 
     number: int = 0
     who: str = ""
 
 
 NOBODY = ModernClient()
-"""For a request that stands alone."""
+"""Client of a request that stands alone."""
 
 
 class Peers:
-    """The clients of one front."""
+    """Known clients of one front."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, bytes], ModernClient] = {}
         self._next = itertools.count(FIRST)
 
     def find(self, principal: str, endpoint: str, identity: bytes) -> ModernClient:
-        """`identity`: raw JSON of what the client says of itself, the same in each of its requests;
-        empty if it does not say who it is."""
+        """Return the client. `identity`: raw JSON that the client sends about itself in each
+        request; empty if it does not identify itself, and then the result is `NOBODY`."""
         key = (principal, endpoint, identity)
         peer = self._known.get(key)
         if peer is not None:
@@ -65,19 +65,20 @@ assert 2 * FIRST - 1 <= frames.NUMBER_MAX  # the largest number has its place in
 
 
 KEY = "metamcp.roots"
-"""Of the question, among those of the server."""
+"""Key of the gateway's question for roots, among the questions of the server."""
 _RESPONSES = "inputResponses"
 _REQUESTS = "inputRequests"
 _QUESTION = WantedInput(roots.METHOD, b"{}")
 
 
 def asks() -> bytes:
-    """The raw result that asks the client for its roots."""
+    """Return the raw result that asks the client for its roots."""
     return mrtr.result({KEY: _QUESTION}, "")
 
 
 def asks_too(body: bytes) -> bytes:
-    """The raw result of a server that asks for input, and asks for the roots beside that."""
+    """Add the question for roots to the raw result of a server that asks for input; return any
+    other result as it is."""
     if mrtr.parse(body) is None:
         return body
     members = codec.level(body)
@@ -88,8 +89,8 @@ def asks_too(body: bytes) -> bytes:
 
 
 def taken(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
-    """The parameters of a request without the answer to our question, and that, raw; empty if it
-    is not there."""
+    """Return the parameters of a request without the answer to the gateway's question, and this raw
+    answer; empty if there is none."""
     left = dict(params)
     try:
         responses = codec.level(left.get(_RESPONSES, Raw(b"{}")))
@@ -104,8 +105,9 @@ def taken(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
 
 
 def place(request: McpRequest, principal: str, answer: bytes, directory: str) -> bool:
-    """Note in the request which client it is, as far as roots decide that. `answer`: to our
-    question. False if the client has to be asked first. Raises Refused."""
+    """Write into the request the roots of its client and the words that depend on them. `answer`:
+    to the gateway's question. Returns False if the client has to be asked first. Raises
+    ProtocolError."""
     rooted = may_be_asked(request.caller, roots.METHOD, b"")
     if rooted and not answer and request.method in mrtr.METHODS:
         return False

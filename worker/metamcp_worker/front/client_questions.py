@@ -1,7 +1,8 @@
-"""What servers say to a client before they answer its call: progress, notifications, questions.
+"""Messages of servers to a client before the answer to its call: notifications and questions.
 
-Owns: one question of a server, answered once, and the shape of whoever takes all this for a client.
-Never: sending, eras, deciding who may be asked.
+Owns: a question, which is answered once; the interface of a caller that takes these messages; which
+questions a client declares to understand; the open questions of a session with their ids and
+progress tokens; the order of log levels. Never: sending, eras.
 """
 
 import functools
@@ -16,10 +17,10 @@ from metamcp_worker.ipc.errors import Code
 
 
 class Question:
-    """A request of a server to the client that called it. `params`: raw, the server's own.
+    """Request of a server to the client that called it. `params`: raw, as the server sent them.
 
     The first of `answer`, `fail` and `refuse` counts. `on_withdrawn` is called if the server does
-    not wait any more, or the call has ended; what is answered then goes nowhere.
+    not wait any more, or the call has ended; later answers are dropped.
     """
 
     __slots__ = ("_reply", "call", "method", "number", "on_withdrawn", "params", "server")
@@ -46,20 +47,20 @@ class Question:
         return self._reply is not None
 
     def answer(self, result: bytes) -> None:
-        """With the raw result of the client."""
+        """Answer with the raw result of the client."""
         self._end(result, failed=False)
 
     def fail(self, error: bytes) -> None:
-        """With a raw error object."""
+        """Answer with a raw error object."""
         self._end(error, failed=True)
 
     def refuse(self, why: str) -> None:
-        """Because the client that called cannot be asked this. `why`: a sentence."""
+        """Answer with an error, because the client cannot be asked this. `why`: a sentence."""
         self.fail(codec.dump({"code": int(Code.METHOD_NOT_FOUND), "message": why}))
 
     def decline(self, why: str) -> None:
-        """Because the client has not declared that it can be asked this: then it has no roots, and
-        what else it is asked is refused. `why`: a sentence."""
+        """Answer for a client that has not declared to understand the question: a question for
+        roots with no roots, any other question with an error. `why`: a sentence."""
         if self.method == roots.METHOD:
             self.answer(roots.NONE)
         else:
@@ -78,47 +79,47 @@ class Question:
 
 
 class Caller(Protocol):
-    """Who takes for a client what comes before the answer. Nothing here waits."""
+    """Takes for a client the messages before the answer. The methods never wait."""
 
     def progressed(self, params: bytes) -> None:
-        """Raw params of a progress notification, without its token."""
+        """Take the raw params of a progress notification, without its token."""
         ...
 
     def told(self, method: str, params: bytes) -> None:
-        """Another notification that belongs to the call, with raw params."""
+        """Take another notification that belongs to the call, with raw params."""
         ...
 
     def asked(self, question: Question) -> None: ...
 
 
 CALLERS_KEPT = 128
-"""Clients whose capabilities are remembered; each says the same with every request."""
+"""Number of clients whose capabilities are remembered, as a client declares the same each time."""
 CALLER_BYTES_MAX = 4096
-"""Of what is remembered about one client; a longer one is read anew for each question."""
+"""Maximum bytes that are remembered of one client; a longer text is decoded for each question."""
 
 _MISSING = Raw()
 
 
 def may_be_asked(caller: bytes, method: str, params: bytes) -> bool:
-    """Does the client that `caller` describes (see `frames.CallFrame`) declare what this question
-    needs? `params`: raw, the server's own."""
+    """Whether the client that `caller` describes (see `frames.CallFrame`) declares the capabilities
+    that a question needs. `params`: raw, as the server sent them."""
     need = _needed(method, params)
     return need is not None and need <= _known(caller)
 
 
 def may_be_asked_anything(caller: bytes) -> bool:
-    """Does this client declare that some question may be put to it?"""
+    """Whether this client declares to understand any question."""
     return bool(_known(caller))
 
 
 def has_extension(caller: bytes, name: str) -> bool:
-    """Does this client declare the extension of that name?"""
+    """Whether this client declares the extension with this name."""
     extensions = _object(_capabilities(caller).get("extensions", _MISSING))
     return _is_object(extensions.get(name))
 
 
 def _needed(method: str, params: bytes) -> frozenset[str] | None:
-    """What a client must have declared to be asked this; None: it is no question for a client."""
+    """Return the capabilities that a question needs; None if it is not a question for clients."""
     try:
         members = codec.level(params) if params else {}
     except codec.Malformed:
@@ -173,7 +174,7 @@ def _capabilities(caller: bytes) -> dict[str, Raw]:
 
 
 def _object(raw: bytes | Raw) -> dict[str, Raw]:
-    """The members of a raw object; none if it is something else."""
+    """Return the members of a raw object; no members for any other value."""
     try:
         return codec.level(raw)
     except codec.Malformed:
@@ -189,26 +190,26 @@ def _present(members: dict[str, Raw], name: str) -> bool:
 
 
 ASKED_MAX = 64
-"""Open questions to one client: people answer a few, models not many more."""
+"""Maximum number of open questions to one client: people answer a few, models not many more."""
 
 _NONE = Raw()
 
 
 class Ids:
-    """Makes the ids of requests to clients. `nonce`: tells them from those of other fronts, whose
-    sessions this one may go on with."""
+    """Makes the ids of requests to clients. `nonce`: distinguishes these ids from ids of other
+    fronts, whose sessions this front may continue."""
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce.encode()
         self._numbers = itertools.count(1)
 
     def new(self) -> bytes:
-        """A raw id, a JSON string."""
+        """Return a new raw id, a JSON string."""
         return b'"%b-%d"' % (self._nonce, next(self._numbers))
 
 
 class OpenQuestions:
-    """The open questions of one session, by raw id, each with the progress token of its server."""
+    """Open questions of one session, by raw id, each with the progress token of its server."""
 
     __slots__ = ("_ids", "_open")
 
@@ -224,21 +225,21 @@ class OpenQuestions:
         return len(self._open) >= ASKED_MAX
 
     def put(self, question: Question) -> tuple[bytes, bytes]:
-        """The question is open now. Its raw id, and its raw params for the client: if the server
-        wants progress, under a token that no other server has given to this client."""
+        """Open a question, and return its raw id and its raw params for the client. If the server
+        wants progress, the params have a token that no other server has given to this client."""
         raw_id = self._ids.new()
         params, token = _with_token(question.params, raw_id)
         self._open[raw_id] = question, token
         return raw_id, params
 
     def take(self, raw_id: bytes) -> Question | None:
-        """The question with this id, which is open no longer; None if there is none."""
+        """Close the question with this id and return it; None if there is none."""
         found = self._open.pop(raw_id, None)
         return None if found is None else found[0]
 
     def progress(self, params: Mapping[str, Raw]) -> tuple[Question, bytes] | None:
-        """The question that these params of a progress notification are about, and the raw params
-        for its server; None if there is none, or none that wants progress."""
+        """Return the question that these params of a progress notification belong to, and the raw
+        params for its server; None if there is none, or its server does not want progress."""
         question, token = self._open.get(bytes(params.get("progressToken", _NONE)), (None, b""))
         if question is None or not token:
             return None
@@ -246,7 +247,8 @@ class OpenQuestions:
 
 
 def _with_token(params: bytes, raw_id: bytes) -> tuple[bytes, bytes]:
-    """The params with `raw_id` for a progress token, and the token that was there, if any."""
+    """Replace the progress token with `raw_id`, and return the params and the token before; without
+    a token, the params as they are and empty bytes."""
     if b'"progressToken"' not in params:
         return params, b""
     try:
@@ -264,14 +266,14 @@ def _with_token(params: bytes, raw_id: bytes) -> tuple[bytes, bytes]:
 MESSAGE = "notifications/message"
 SET_LEVEL = "logging/setLevel"
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""From the most talkative on (RFC 5424, as MCP spells it)."""
+"""Log levels, the one with the most messages first (RFC 5424, as MCP spells them)."""
 
 _PLACES = {level: place for place, level in enumerate(LEVELS)}
 
 
 def passes(level: str, params: bytes) -> bool:
-    """Does a client that wants messages from `level` on get the one with these raw params? Empty:
-    it wants all. A level that nobody knows has no place in the order, and passes."""
+    """Whether a client that wants messages from `level` on gets the message with these raw params.
+    Empty: the client wants all. A message with an unknown level passes."""
     if not level:
         return True
     try:

@@ -1,10 +1,10 @@
-"""The sessions of the handshake era: who opened one, what runs in it, when it is over.
+"""Sessions of the handshake era: their client, the requests in them, their end.
 
-Owns: `ClientSession` and the table of them with its limits. Never: ids' randomness, the clock,
-sending.
+Owns: `ClientSession`, and the table of all sessions with its limits. Never: making random ids, the
+clock, sending.
 
-A session id is no credential: it opens nothing that its bearer could not have without it. It stands
-for what the client said at `initialize`, so that later requests need not say it again.
+A session id is not a credential: its bearer can do nothing that is impossible without it. The id
+stands for the data that the client sent with `initialize`, so later requests need not repeat them.
 """
 
 import itertools
@@ -18,32 +18,35 @@ from metamcp_worker.ipc import codec, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord
 
 HANDSHAKE_VERSIONS: tuple[str, ...] = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Newest first; the first is the answer to a version that is not among them."""
+"""Revisions of this era, newest first; the first answers a version that is not in the list."""
 PRIMED_SINCE = "2025-11-25"
-"""The first revision whose clients expect an event without data. Revisions compare as text."""
+"""First revision whose clients expect an event without data. Revisions compare as text."""
 IDLE_S = 30 * 60.0
-"""Clients seldom say goodbye, so a session without a request or a stream ends after this."""
+"""Seconds without a request or a stream after which a session ends; clients seldom end it."""
 ROOM_IDLE_S = 60.0
-"""A session that is so long idle may make room for a new one, when there is none."""
+"""Seconds after which an idle session may be closed for a new one, if the table is full."""
 ROOM_MANY = 100
-"""How many such are looked for at once: looking through all for each newcomer would take long."""
+"""Number of idle sessions that one search collects: a search of all sessions for each new one would
+take long."""
 LOOK_S_MIN = 1.0
-"""Between two looks that find none."""
+"""Minimum seconds to the next search for idle sessions after a search that found none."""
 SESSIONS_MAX = 10_000
-"""A session is a few kilobytes, so this is a bound, not a budget."""
+"""Maximum number of sessions, far more than usual; a session takes a few kilobytes."""
 CALLER_BYTES_MAX = 64 * 1024
-"""What a client says of itself, icons included; kept as long as the session."""
+"""Maximum bytes that a client sends about itself, icons included; kept as long as the session."""
 INFLIGHT_MAX = 1024
-"""Requests of one session at once: as many as one server takes."""
+"""Maximum requests of one session at the same time: as many as one server takes."""
 MISSED_MAX = 100
+"""Maximum number of updates of resources that wait for a stream; the oldest go first."""
 MISSED_BYTES_MAX = 4096
-"""Updates of resources that wait for a stream, and the size of one; the oldest go first."""
+"""Maximum bytes of an update that may wait for a stream."""
 LEFT_S = 150.0
-"""So long after a session came here nothing is left of what its front before had begun: workers
-keep a call for a minute, and its answer for another. Many sessions that come together end together,
-and then it is not worth to tell all workers of each."""
+"""Seconds after which nothing is left of the calls of the front that had the session before:
+workers keep a call for a minute, and its answer for another. Many sessions that come together end
+together, and then a message to all workers for each session is not worth it."""
 ELICITATIONS_MAX = 32
-"""Visits to URLs that were asked for and are not reported to be over; the oldest go first."""
+"""Maximum visits to URLs that a session was asked for and that have not ended; the oldest go
+first."""
 
 _UPDATED = "notifications/resources/updated"
 _TASK = "notifications/tasks/status"
@@ -54,7 +57,7 @@ class Cancellable(Protocol):
 
 
 class SessionStream(Protocol):
-    """A stream to the client."""
+    """Stream to the client."""
 
     def put(self, event: bytes) -> None: ...
 
@@ -62,17 +65,17 @@ class SessionStream(Protocol):
 
 
 class ClientSession:
-    """One client's.
+    """Session of one client.
 
-    `number`: never used for another one in this front. `caller`: raw JSON of what the client says
-    about itself now; `level`: of the log messages that it wants, or empty. `inflight`: its requests
-    by id. `asked`: what it is asked. `watched`: URIs. `elicitations`: server and id of visits to
-    URLs. `missed`: methods of notifications for which no stream was open. `stream`: for what
-    belongs to no request; `tapes`: of its streams, None where nothing can be resumed. `over`: it
-    has ended, so nothing may begin to hold it. `adopted_at`: since when it is here, if another
-    front had it before. `who`, `rooted`, `project`, `unasked`: its client (`processes.Whose`).
-    `answer`: the answer of that to `roots/list`, empty until it was asked; `directory`: the folder
-    that it works in, if it says so.
+    `number`: unique in this front. `caller`: raw JSON that the client sent about itself, with the
+    log level; `level`: of the log messages that the client wants, or empty. `inflight`: requests by
+    id. `asked`: open questions to the client. `watched`: URIs. `elicitations`: server and id of
+    visits to URLs. `missed`: methods of notifications for which no stream was open. `stream`: for
+    messages that belong to no request; `tapes`: of its streams, None if they cannot be resumed.
+    `over`: the session has ended, so nothing may hold it any more. `adopted_at`: when the session
+    came from another front, None if it began here. `who`, `rooted`, `project`, `unasked`: as in
+    `server_processes.ProcessClient`. `answer`: of the client to `roots/list`, empty until it was
+    asked; `directory`: folder that the client works in, if it says so.
     """
 
     modern = False
@@ -121,11 +124,11 @@ class ClientSession:
 
     @property
     def primed(self) -> bool:
-        """Does this client understand an event that says nothing but its id?"""
+        """Whether this client understands an event with nothing but an id."""
         return self.protocol >= PRIMED_SINCE
 
     def record(self) -> SessionRecord:
-        """What another front needs to go on with this session."""
+        """Return the data that another front needs to continue this session."""
         return SessionRecord(
             id=self.id, endpoint=self.endpoint, protocol=self.protocol, level=self.level,
             caller=self._said.decode(), subscriptions=tuple(self.watched),
@@ -136,7 +139,7 @@ class ClientSession:
         return not held and now - self.used_at >= for_s
 
     def inherits(self, now: float) -> bool:
-        """May a worker still have what another front has left of it?"""
+        """Whether a worker may still have calls that another front began in this session."""
         return self.adopted_at is not None and now < self.adopted_at + LEFT_S
 
     def set_level(self, level: str) -> None:
@@ -144,19 +147,19 @@ class ClientSession:
         self.caller = codec.splice(self._said, {"logLevel": codec.dump(level)})
 
     def elicited(self, server: str, elicitation: str) -> None:
-        """The client was asked to visit a URL, under this id of the server."""
+        """Note that the client was asked to visit a URL, under this id of the server."""
         self.elicitations[server, elicitation] = None
         if len(self.elicitations) > ELICITATIONS_MAX:
             del self.elicitations[next(iter(self.elicitations))]
 
     def work_in(self, directory: str) -> None:
-        """Its client works in this folder."""
+        """Set the folder that the client works in."""
         self.directory = directory
         self._place()
 
     def has_roots(self, answer: bytes) -> None:
-        """Its client gave this answer to `roots/list`; an empty one: it has to be asked again.
-        Raises Unfit."""
+        """Set the answer of the client to `roots/list`; empty if the client has to be asked again.
+        Raises RootsUnfit."""
         roots.uris(answer or roots.NONE)
         self.answer, self.unasked = answer, not answer
         self._place()
@@ -173,19 +176,19 @@ class ClientSession:
     # --- the stream for what belongs to no request ----------------------------------------------
 
     def tell(self, message: bytes) -> bool:
-        """Put this message on the session's stream. False if there is none."""
+        """Put this message on the session's stream. Returns False without a stream."""
         if self.stream is None:
             return False
         (self.news or self.stream).put(answers.event(message))
         return True
 
     def listed(self, method: str) -> None:
-        """A list has changed: tell it now, or on the next stream."""
+        """Send a notification that a list has changed, now or on the next stream."""
         if not self.tell(answers.notification(method)):
             self.missed.add(method)
 
     def updated(self, params: bytes) -> None:
-        """A resource has changed: tell it now, or on the next stream."""
+        """Send a notification that a resource has changed, now or on the next stream."""
         message = answers.notification(_UPDATED, params)
         if not self.tell(message) and len(message) <= MISSED_BYTES_MAX:
             self._updates.pop(message, None)
@@ -194,18 +197,19 @@ class ClientSession:
                 del self._updates[next(iter(self._updates))]
 
     def task_changed(self, params: bytes) -> None:
-        """A task that this client began goes on: tell it if there is a stream. Without one it asks
-        by itself, as clients do that have a task."""
+        """Send the new state of a task of this client, if there is a stream. Without a stream the
+        client finds out by itself: clients with a task ask for its state."""
         self.tell(answers.notification(_TASK, params))
 
     def attach(self, stream: SessionStream) -> None:
-        """The newest stream replaces the one before: a client that comes back has lost that one."""
+        """Set the stream of the session and end the one before: a client that comes back has lost
+        the old stream."""
         before, self.stream = self.stream, stream
         if before is not None:
             before.end()
 
     def catch_up(self) -> None:
-        """Tell on the stream what was missed before it."""
+        """Send the notifications that were missed before the stream was there."""
         missed, self.missed = self.missed, set()
         updates, self._updates = self._updates, {}
         for method in sorted(missed):
@@ -229,8 +233,8 @@ class ClientSession:
 
 
 class ClientSessions:
-    """All sessions of one front. `nonce`: a word that no other front has, for the ids that are made
-    here; `on_over`: told which have ended."""
+    """Sessions of one front. `nonce`: word that no other front has, for the ids that are made here;
+    `on_over`: called with the sessions that have ended."""
 
     def __init__(self, nonce: str, on_over: Callable[[list[ClientSession]], None]) -> None:
         self._on_over = on_over
@@ -253,8 +257,8 @@ class ClientSessions:
     def open(
         self, record: SessionRecord, principal: str, now: float, *, resumable: bool = True
     ) -> ClientSession | None:
-        """A new session, or None if there are as many as there may be, and all of them in use.
-        `resumable`: its streams may go on at another connection."""
+        """Open a session; None if the table is full and all sessions are in use. `resumable`: its
+        streams may go on at another connection."""
         if len(self._sessions) >= SESSIONS_MAX and not self._make_room(now):
             return None
         tapes = Tapes(self._memory) if resumable else None
@@ -265,8 +269,8 @@ class ClientSessions:
     def find(
         self, session_id: str, endpoint: str, principal: str, now: float
     ) -> ClientSession | None:
-        """The session, if it is one of this endpoint and principal and not over; it counts as
-        used."""
+        """Return the session and count it as used; None if it is over or belongs to another
+        endpoint or principal."""
         session = self._sessions.get(session_id)
         if session is None or session.endpoint != endpoint or session.principal != principal:
             return None
@@ -284,12 +288,12 @@ class ClientSessions:
         self._close([one for one in self._sessions.values() if one.idle_at(now)])
 
     def keep(self, endpoints: frozenset[str]) -> None:
-        """Only these endpoints are left."""
+        """Close the sessions of all endpoints but these."""
         self._close([one for one in self._sessions.values() if one.endpoint not in endpoints])
 
     def listed(self, news: Callable[[str, str, str], Iterable[str]]) -> None:
-        """Lists have changed. `news`: which notifications there are for a session, by its endpoint,
-        its principal and the word for its client."""
+        """Notify the sessions whose lists have changed. `news(endpoint, principal, who)`: returns
+        the notifications for a session."""
         for session in self._sessions.values():
             for method in news(session.endpoint, session.principal, session.who):
                 session.listed(method)
@@ -308,7 +312,7 @@ class ClientSessions:
             self._on_over(over)
 
     def _make_room(self, now: float) -> bool:
-        """Close the session that is idle longest, if any is idle long enough."""
+        """Close the longest idle session. Returns False if no session is idle long enough."""
         while True:
             while self._dispensable:
                 used_at, session = self._dispensable.pop()
@@ -327,10 +331,10 @@ class ClientSessions:
 
 
 def request_key(raw_id: bytes) -> bytes:
-    """One spelling for each id, so that ids can be compared. `7` and `"7"` stay two."""
+    """Return the id in its only spelling, so that ids can be compared; `7` and `"7"` differ."""
     return codec.dump(codec.text(raw_id)) if b"\\" in raw_id else raw_id
 
 
 def negotiated(requested: str) -> str:
-    """The revision that is spoken with a client that asks for this one."""
+    """Return the revision to use with a client that requests this one."""
     return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

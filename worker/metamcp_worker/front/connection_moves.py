@@ -1,7 +1,7 @@
-"""Connections of clients on their way from this front to the one that has what they ask for.
+"""Connections of clients that move to another front, which has the session or task of a request.
 
-Owns: sending a connection away, taking one in, and the bound on those that wait to be sent. Never:
-whose a session is (the supervisor knows), what a request asks for.
+Owns: sending a connection away, taking one in, and the limits for connections that wait to be sent.
+Never: which front has a session (the supervisor knows), reading requests.
 """
 
 import asyncio
@@ -16,20 +16,22 @@ from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import HandOver, Message
 
 QUEUED_MAX = 64
-"""Packets that may wait in the control socket, each connection with two descriptors; a client that
-comes then is told to try again."""
+"""Maximum packets in the control socket, each connection with two descriptors; with more, a further
+client is told to try again."""
 LARGE_BYTES = 256 * 1024
+"""Bytes above which the body of a request counts as large."""
 QUEUED_LARGE_MAX = 4
-"""The same for a request with a body that is larger than that: what waits takes memory."""
+"""Maximum packets in the control socket for a request with a large body, which takes memory."""
 
 
 PARTED_MAX = 32
+"""Maximum connections that leave within PARTED_S: the other front has to keep up."""
 PARTED_S = 0.05
-"""No more connections than that in this time: their heir has to take them, too."""
+"""Seconds over which connections that leave are counted."""
 
 
 class Leaving(Protocol):
-    """A request whose connection may go, as in `requests.HttpRequest`."""
+    """Request whose connection may move, as in `requests.HttpRequest`."""
 
     @property
     def hops(self) -> int: ...
@@ -38,7 +40,8 @@ class Leaving(Protocol):
 
 
 class Handover:
-    """`send`: queues a message with its descriptors; `queued`: how many are queued there."""
+    """Sends connections to other fronts. `send`: queues a message with its descriptors; `queued`:
+    number of messages in that queue."""
 
     def __init__(
         self, send: Callable[[Message, tuple[int, ...]], None], queued: Callable[[], int]
@@ -49,8 +52,8 @@ class Handover:
         self._parted = 0
 
     def give(self, request: Leaving, where: Elsewhere, body: bytes) -> bool:
-        """Send this connection to whoever has what its request, with this body, asks for. False: it
-        cannot go now."""
+        """Send the connection of a request with this body to the front that can answer the request.
+        Returns False if the connection cannot move now."""
         queued_max = QUEUED_LARGE_MAX if len(body) > LARGE_BYTES else QUEUED_MAX
         left = None if self._queued() >= queued_max else request.leave(body)
         if left is None:
@@ -66,7 +69,7 @@ class Handover:
         return True
 
     def part(self, leave: Callable[[], MovedConnection | None]) -> None:
-        """Send a connection between two requests to any other front. Raises moved.NotYet."""
+        """Send a connection between two requests to any other front. Raises movable.NotYet."""
         now = asyncio.get_running_loop().time()
         if now - self._since > PARTED_S:
             self._since, self._parted = now, 0
@@ -85,7 +88,7 @@ class Handover:
 
 
 def taken(message: HandOver, fds: list[int]) -> MovedConnection:
-    """A connection that comes with its descriptors, which then are gone from `fds`. Raises OSError
-    and TooLarge."""
+    """Return the connection that came with these descriptors, and remove them from `fds`. Raises
+    OSError and TooLarge."""
     read = packets.read_blob(fds.pop(0))
     return MovedConnection(fds.pop(0), read, message.last, message.hops)

@@ -1,8 +1,9 @@
-"""The question to the client of a session for its roots, before its call goes on.
+"""Messages of clients in sessions, and their answers; questions to such a client for its roots.
 
-Owns: asking it once for each call that has to know, how long that may take, and what counts as no
-answer. Never: on which stream it is asked (`session_request`), who has to know
-(`server_processes`), the bridge for clients without sessions (`modern`).
+Owns: what the gateway answers by itself, limits of requests in flight, the course of a request to a
+server from begin to end, going on with a request of a front that is gone (`Dialogue`); asking for
+roots before a call goes on (`Inquiry`). Never: which session a message belongs to (`legacy`), the
+stream of a request (`session_request`), which server has to know roots (`server_processes`).
 """
 
 import asyncio
@@ -37,14 +38,15 @@ from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 ROOTS_S_MAX = 10.0
-"""For a client to say its roots. No person is asked, so one that takes longer does not answer."""
+"""Seconds for a client to answer with its roots. Programs answer this without asking their user, so
+a client that takes longer counts as one that does not answer."""
 
 log = logging.getLogger("metamcp.front")
 
 
 class Inquiry:
-    """One such question. `ask` puts it to the client; `over` is told when there is nothing to wait
-    for any more: the session knows the roots then, or they could not be had."""
+    """Question to a client for its roots. `ask`: puts the question to the client; `over`: called
+    when the session knows the roots, or the client did not give them."""
 
     def __init__(
         self, session: ClientSession, ask: Callable[[Question], None], over: Callable[[], None]
@@ -58,7 +60,7 @@ class Inquiry:
         ask(self._question)
 
     def cancel(self, reason: str) -> None:
-        """Nobody waits any more for the call in which it was asked."""
+        """Withdraw the question, because its call is cancelled."""
         self.cancelled = True
         self._question.withdraw()
         self._end()
@@ -84,7 +86,7 @@ class Inquiry:
 
 
 def ask_aside(session: ClientSession, question: Question) -> None:
-    """Ask the client this on the stream that belongs to no request."""
+    """Put a question to the client on the stream that belongs to no request."""
     raw_id, params = session.asked.put(question)
     if not session.tell(answers.request(raw_id, question.method, params)):
         session.asked.take(raw_id)
@@ -97,12 +99,12 @@ _OK = CallAnswer(b"{}")
 _INITIALIZED = "notifications/initialized"
 #: Requests that the gateway answers by itself.
 _OURS = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
-#: What a worker takes for the word of the gateway itself; no client may say it.
+#: Notifications that a worker trusts as the gateway's own; no client may send them.
 _RESERVED = frozenset({client_questions.SET_LEVEL, WATCH, roots.TOLD})
 
 
 class Steady:
-    """A request that is not worth cancelling: its answer is as good as there."""
+    """Request whose cancellation has no effect, because its answer comes in a moment."""
 
     def cancel(self, reason: str) -> None:
         pass
@@ -112,8 +114,8 @@ _STEADY = Steady()
 
 
 class _Sent(Struct, gc=False):
-    """A request that is with its server. `driven`: it may be answered with questions; `kept`: then
-    it is sent again, unless it was too large to keep; `size`: of what is kept."""
+    """Request that is with its server. `driven`: the server may answer it with questions; `kept`:
+    the request to send again then, None if it was too large to keep; `size`: bytes of `kept`."""
 
     client: SessionRequest
     key: bytes
@@ -126,9 +128,9 @@ class _Sent(Struct, gc=False):
 
 
 class Dialogue:
-    """Answers messages in sessions. `on_refused`: counts what came to nothing; `on_kept`: told when
-    what another front would need to know of a session is other now; `mint`: makes ids that nobody
-    guesses; `now`: the clock."""
+    """Answers messages in sessions. `on_refused`: counts messages without effect, by reason;
+    `on_kept`: called when the data of a session that another front would need have changed;
+    `mint`: makes ids that cannot be guessed; `now`: the clock."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class Dialogue:
         self._servers: Mapping[str, Sequence[str]] = {}
 
     def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
-        """Which servers each endpoint exposes."""
+        """Set the servers that each endpoint exposes."""
         self._servers = servers
 
     def answer(
@@ -163,8 +165,8 @@ class Dialogue:
         session: ClientSession,
         view: View,
     ) -> Pending:
-        """What is left to do, once what was said has taken effect. `params`, `meta`: of what was
-        said. Raises Refused."""
+        """Let a message take effect, and return the rest of the work. `params`, `meta`: of the
+        message. Raises ProtocolError."""
         if outlet.facts.directory and outlet.facts.directory != session.directory:
             session.work_in(outlet.facts.directory)
         if view.spec.per_session:
@@ -211,7 +213,7 @@ class Dialogue:
     # --- what needs no answer -------------------------------------------------------------------
 
     def _answered(self, session: ClientSession, raw_id: bytes, result: bytes, error: bytes) -> None:
-        """An answer to a question; what nobody asked in this session is counted."""
+        """Take the answer to a question; count an answer to no open question of this session."""
         question = session.asked.take(request_key(raw_id))
         if question is None:
             self._on_refused("stray_answer")
@@ -223,7 +225,8 @@ class Dialogue:
     def _notified(
         self, session: ClientSession, view: View, method: str, params: dict[str, Raw], raw: bytes
     ) -> None:
-        """What a client tells concerns one of its requests, one question, or the only server."""
+        """Pass on a notification of the client to the request, the question or the only server that
+        it concerns."""
         if method == "notifications/cancelled":
             call = session.inflight.get(request_key(bytes(params.get("requestId", _NONE))))
             if call is None:
@@ -248,7 +251,8 @@ class Dialogue:
             self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
 
     def _knows_roots(self, session: ClientSession) -> bool:
-        """Was its client asked for them, by the gateway or perhaps by a server of its own?"""
+        """Whether the client was asked for its roots, by the gateway or perhaps by a server that
+        has a process for this client alone."""
         return bool(session.answer or self._calls.processes.rooted(session))
 
     # --- requests -------------------------------------------------------------------------------
@@ -256,7 +260,8 @@ class Dialogue:
     async def _own(
         self, client: SessionRequest, key: bytes, request: McpRequest, view: View
     ) -> None:
-        """What the gateway answers by itself."""
+        """Answer a request that the gateway handles by itself: a list, the log level, or a
+        subscription."""
         session = client.session
         session.inflight[key] = _STEADY
         try:
@@ -305,7 +310,7 @@ class Dialogue:
             self._calls.tell(process, client_questions.SET_LEVEL, codec.dump({"level": level}))
 
     def _call(self, client: SessionRequest, key: bytes, request: McpRequest, view: View) -> Pending:
-        """Send the request to its server, and answer with what that brings."""
+        """Send the request to its server, and answer with the result."""
         sent = _Sent(client, key, view, "task" in request.params)
         try:
             call = self._begun(sent, request)
@@ -325,12 +330,12 @@ class Dialogue:
         return client.outlet.expect(call, partial(self._brought, sent))
 
     def _begun(self, sent: "_Sent", request: McpRequest) -> Call:
-        """Raises Refused and Unasked."""
+        """Begin the call of a request. Raises ProtocolError and Unasked."""
         client = sent.client
         call = sent.call = self._calls.start(sent.view, request, client)
         client.session.inflight[sent.key] = call
         client.sent(call)
-        # One that is not sent yet may still go to another process than it was meant for.
+        # A call that is not sent yet may still go to a different process than it was meant for.
         modern = not call.legacy or call.wire is None
         sent.driven = modern and request.method in mrtr.METHODS
         if sent.driven and (size := self._kept.take(request)) is not None:
@@ -339,7 +344,7 @@ class Dialogue:
         return call
 
     async def _inquire(self, sent: "_Sent", request: McpRequest) -> None:
-        """Ask the client for its roots, which decide by what process it is served; then go on."""
+        """Ask the client for its roots, which decide on the process that serves it; then go on."""
         client, session = sent.client, sent.client.session
         client.outlet.watch(client.gone)
         known = asyncio.Event()
@@ -401,7 +406,7 @@ class Dialogue:
             self._close(sent)
 
     def _close(self, sent: "_Sent") -> None:
-        """The request is over, whatever became of it."""
+        """Forget a request that is over, answered or not."""
         client = sent.client
         client.outlet.unwatch()
         client.close()
@@ -410,7 +415,7 @@ class Dialogue:
         self._kept.give(sent.size)
 
     def _again(self, client: SessionRequest, endpoint: str, request: McpRequest) -> Call:
-        """Raises Refused, as the endpoint may be another one by now."""
+        """Send a request again, with the endpoint as it is now. Raises ProtocolError."""
         view = self._calls.view(endpoint)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, "This endpoint is not served any more.")
@@ -419,15 +424,15 @@ class Dialogue:
         return call
 
     def forget(self, session: ClientSession) -> None:
-        """This session is over, and so is what another front has left of it."""
+        """Drop the calls that another front has left of a session that is over."""
         if session.inherits(self._now()):
             self._calls.release(self._servers.get(session.endpoint, ()), session.id)
 
     async def go_on(
         self, outlet: AnswerOutlet, session: ClientSession, lost: Lost, view: View
     ) -> None:
-        """Answer with what a front that is gone has left of the stream of a request: what its
-        server told meanwhile, and the answer, or that this is lost."""
+        """Answer with the rest of a request whose stream was in a front that is gone: the messages
+        of its server since then, and the answer, or an error if the call is lost."""
         client, key, call = SessionRequest(outlet, session, lost.request, b""), b"", None
         outlet.watch(client.gone)
         try:
@@ -448,7 +453,7 @@ class Dialogue:
                 if session.over:
                     call.cancel("the session has ended")
                 answer = await outcome(call)
-                # What it takes to make the call again was in the other front.
+                # The request that would have to be sent again was in the other front.
                 if not call.legacy and answer is not None and wants_input(answer):
                     answer = call_faults.lost()
             rest = client.finish(answer, self._now())
@@ -464,7 +469,7 @@ class Dialogue:
 
 
 def _placed(request: McpRequest, session: ClientSession) -> None:
-    """What decides by which process the client is served."""
+    """Write into the request the data of its client that decide on the process of a server."""
     request.rooted, request.project = session.rooted, session.project
     request.unasked, request.roots = session.unasked, session.roots
 
@@ -472,7 +477,7 @@ def _placed(request: McpRequest, session: ClientSession) -> None:
 def _listed(
     outlet: AnswerOutlet, raw_id: bytes, method: str, params: Mapping[str, Raw], view: View
 ) -> Pending:
-    """A page of a list: its bytes are there, so that no task is needed."""
+    """Answer with a page of a list. No task is needed, because the bytes are there."""
     try:
         page = view.page(method, params, modern=False)
     except ProtocolError as why:

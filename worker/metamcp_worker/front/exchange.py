@@ -1,7 +1,7 @@
-"""One HTTP request of a client and the one answer that it gets.
+"""HTTP request of a client and its one answer.
 
-Owns: writing an answer as JSON, as nothing, or as a stream once there is progress to tell. Never:
-eras, methods, deciding what to answer.
+Owns: writing an answer as JSON, as an empty response, or as a stream once there is progress to
+send. Never: eras, methods, deciding what to answer.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ _OK = http1.head(200, [http1.JSON])
 
 
 class Declined(Exception):
-    """No answer of the protocol but one of HTTP. `reason`: a word for the counters."""
+    """Raised for a request that is refused by HTTP, not by the protocol. `reason`: a word for the
+    counters."""
 
     def __init__(
         self, status: int, message: str, reason: str, code: int = Code.INVALID_REQUEST
@@ -36,7 +37,8 @@ class Declined(Exception):
 
 
 class Exchange:
-    """`facts`: what the policy found. `on_over` is called once, when nothing of it goes on."""
+    """Request and its answer. `facts`: of the request, as the header policy found them; `on_over`:
+    called once, when the request and all work for it are over."""
 
     waits = True
     __slots__ = ("_expecting", "_on_over", "_running", "_stream", "_streams", "facts", "request")
@@ -59,7 +61,7 @@ class Exchange:
     # --- its course -----------------------------------------------------------------------------
 
     def attend(self, step: Callable[[], Pending]) -> Pending:
-        """Take a step towards the answer."""
+        """Take a step towards the answer, and return its rest."""
         rest: Pending = None
         try:
             rest = step()
@@ -69,8 +71,8 @@ class Exchange:
         return None if rest is None else self._until(rest)
 
     def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending:
-        """Do this with what the call brings (None: it was cancelled). Until then there is nothing
-        to wait for: no task is needed."""
+        """Call `then` with the answer of the call (None: it was cancelled). No task is needed,
+        because nothing has to be awaited until then."""
         self._expecting = True
         call.answer.add_done_callback(partial(self._brought, then))
         return None
@@ -91,7 +93,7 @@ class Exchange:
 
     def _over(self) -> None:
         if self._stream is not None:
-            self._stream.end()  # also if whoever was to answer has failed
+            self._stream.end()  # also if the code that was to answer has failed
         self._on_over()
 
     # --- the answer -----------------------------------------------------------------------------
@@ -102,12 +104,12 @@ class Exchange:
         self.request.answer(head, body)
 
     def page(self, body: bytes) -> None:
-        """For a browser."""
+        """Answer with a page for a browser."""
         kind = (b"content-type", b"text/html; charset=utf-8")
         self.request.answer(http1.head(200, [kind, (b"cache-control", b"no-store")]), body)
 
     def result(self, raw_id: bytes, body: bytes) -> Pending:
-        """The same as `finish`, for a raw result: it may be large, so no copy is made of it."""
+        """Answer with a raw result, as `finish` does, but without a copy: a result may be large."""
         if self._stream is not None:
             return self.finish(200, answers.result(raw_id, body))
         self.request.answer(_OK, answers.HEAD, raw_id, answers.MIDDLE, body, answers.TAIL)
@@ -117,14 +119,15 @@ class Exchange:
         self.request.answer(http1.head(status, headers))
 
     def last(self, status: int, body: bytes) -> None:
-        """The answer to a body that is unwelcome: said at once, closed when the client stops."""
+        """Answer an unwelcome body at once, and close the connection when the client stops
+        sending."""
         self.request.last(status, body)
 
     def stream(self, farewell: bytes = b"") -> Stream:
         return Stream(self._streams, self.request, farewell)
 
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
-        """Answer with a stream that tells these news, until one side ends it."""
+        """Answer with a stream of these notifications, until one side ends it."""
         self.watch(stream.end)
         address = self.request.address
         try:
@@ -135,7 +138,7 @@ class Exchange:
             self.unwatch()
 
     async def follow(self, stream: Stream) -> None:
-        """Answer with a stream that somebody else fills and ends."""
+        """Answer with a stream that other code fills and ends."""
         self.watch(stream.end)
         try:
             await stream.run()
@@ -143,15 +146,15 @@ class Exchange:
             self.unwatch()
 
     def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call this if the client goes."""
+        """Call `on_lost` if the client goes away."""
         self.request.on_lost = on_lost
 
     def unwatch(self) -> None:
-        """Not any more."""
+        """Do not call `on_lost` any more."""
         self.request.on_lost = None
 
     def check_stream(self) -> None:
-        """Raises Declined if this client cannot have a standing stream."""
+        """Raise Declined if this client cannot have a standing stream."""
         if not self.facts.accepts_sse:
             raise Declined(406, "Accept must allow text/event-stream.", "accept")
         if self._streams.full(self.request.address):
@@ -159,23 +162,24 @@ class Exchange:
             raise Declined(503, message, "streams", Code.OVERLOADED)
 
     def check_staying(self, *, movable: bool = True) -> None:
-        """Raises Declined if this front ends, so that no stream can stand here, or Elsewhere if any
-        other may have it. `movable`: it belongs to nothing that is here."""
+        """Raise Declined if this front ends, so no stream can stand here; or Elsewhere if another
+        front may have the stream. `movable`: the stream belongs to nothing in this front."""
         if self._streams.closed:
             message = "This process of the gateway is ending; try again in a moment."
             declined = Declined(503, message, "streams", Code.OVERLOADED)
             raise Elsewhere("", NOBODY, declined) if movable and self._streams.heirs else declined
 
     def begin(self) -> Stream | None:
-        """The answer becomes a stream, if it is none yet. None if this client reads none."""
+        """Turn the answer into a stream, if it is not a stream yet, and return the stream; None if
+        this client does not read streams."""
         if self._stream is None and self.facts.accepts_sse:
             self._stream = self.stream()
             self._running = asyncio.get_running_loop().create_task(self._stream.run())
         return self._stream
 
     def put(self, event: bytes) -> bool:
-        """Tell something before the answer: with the first event the answer becomes a stream.
-        False if this client reads none."""
+        """Send an event before the answer; the first event turns the answer into a stream. Returns
+        False if this client does not read streams."""
         stream = self.begin()
         if stream is None:
             return False
@@ -183,7 +187,7 @@ class Exchange:
         return True
 
     def finish(self, status: int, body: bytes) -> Pending:
-        """The one answer to the request, behind what was told before it."""
+        """Send the one answer to the request, after the events that were sent before it."""
         if self._stream is None:
             self.json(status, body)
             return None
@@ -191,25 +195,25 @@ class Exchange:
         return self.settle()
 
     async def settle(self) -> None:
-        """The request is over: nothing of it goes on."""
+        """End the stream of a request that is over, and wait until it has ended."""
         if self._stream is not None and self._running is not None:
             self._stream.end()
             await self._running
 
 
 async def outcome(call: Call) -> CallAnswer | None:
-    """What the call brings, when it does; None: it was cancelled."""
+    """Wait for the answer of the call; None if the call was cancelled."""
     try:
         return await call.answer
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if not call.answer.cancelled() or (task is not None and task.cancelling()):
-            raise  # not the call was cancelled but this request, and what it waited for with it
+            raise  # this request was cancelled, and with it the future that it waited for
         return None
 
 
 def message(raw_id: bytes, answer: CallAnswer | None) -> bytes:
-    """The JSON-RPC message for what a call brought; None: it was cancelled."""
+    """Return the JSON-RPC message for the answer of a call; None: the call was cancelled."""
     if answer is None:
         return answers.error(raw_id, answers.REQUEST_CANCELLED, "Request cancelled")
     if answer.code:

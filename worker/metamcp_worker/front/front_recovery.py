@@ -1,9 +1,10 @@
-"""What the supervisor keeps of sessions, for a front that comes after this one.
+"""Sessions and calls that outlive their front: another front goes on with them.
 
-Owns: telling it, at its own pace. Never: sessions, what is in a record.
-
-Ten thousand clients may say hello within a second, and the control socket is for more than that: a
-few records wait in it at a time, and of a session only the newest record waits at all.
+Owns: sending records of sessions to the supervisor, at its own pace (`Keeping`); letting workers
+keep calls (`keep`), and finding or dropping calls of fronts that are gone (`Claims`). Never: the
+sessions themselves, the contents of a record. Ten thousand clients may open a session within a
+second, and the control socket has other messages, too: so it has few records at a time, and only
+the newest record of a session waits.
 """
 
 import asyncio
@@ -23,20 +24,21 @@ from metamcp_worker.ipc.frames import Cancel, Claim, Keep, Release
 from metamcp_worker.ipc.messages import Message, SessionKept, SessionRecord, SessionsOver
 
 QUEUED_MAX = 64
-"""Packets that may wait in the control socket, each record with a descriptor of its own; further
-records wait here."""
+"""Maximum packets in the control socket, each record with its own descriptor; further records wait
+here."""
 PAUSE_S = 0.02
-"""Until the next look whether the supervisor has read some."""
+"""Seconds to the next check whether the supervisor has read some packets."""
 RETRY_S = 1.0
-"""After a record could not be sent, mostly for lack of descriptors."""
+"""Seconds to wait after a record could not be sent, mostly for lack of descriptors."""
 OVER_MAX = 512
-"""Ids in one message: with ids of up to a hundred bytes it still fits into a packet."""
+"""Maximum ids in one message: with ids of a hundred bytes it still fits into a packet."""
 
 log = logging.getLogger("metamcp.front")
 
 
 class Keeping:
-    """`send`: queues a message with its descriptors; `queued`: how many are queued there."""
+    """Sends records of sessions to the supervisor. `send`: queues a message with its descriptors;
+    `queued`: number of messages in that queue."""
 
     def __init__(
         self, send: Callable[[Message, tuple[int, ...]], None], queued: Callable[[], int]
@@ -48,19 +50,19 @@ class Keeping:
         self._due = asyncio.Event()
 
     def kept(self, record: SessionRecord) -> None:
-        """This is what is to be known of a session now."""
+        """Send this record of a session, in place of an earlier record that still waits."""
         self._records[record.id] = record
         self._due.set()
 
     def over(self, ids: tuple[str, ...]) -> None:
-        """These sessions have ended."""
+        """Tell the supervisor that these sessions have ended."""
         for session in ids:
             self._records.pop(session, None)
         self._ended.extend(ids)
         self._due.set()
 
     async def run(self) -> None:
-        """Tell it all, until cancelled."""
+        """Send whatever waits, until cancelled."""
         while True:
             await self._due.wait()
             if self._queued() >= QUEUED_MAX:
@@ -71,7 +73,7 @@ class Keeping:
                 self._due.clear()
 
     def flush(self) -> None:
-        """Tell the rest at once: there will be no later."""
+        """Send the rest at once, because the front ends."""
         while (self._records or self._ended) and self._tell_next():
             pass
 
@@ -91,14 +93,15 @@ class Keeping:
 
 
 CLAIM_S_MAX = 8.0
-"""For workers to say whether they have a call. They say it at once; one that hangs has ended by
-then, and has it not."""
+"""Seconds for workers to say whether they have a call. Workers answer at once; a worker that hangs
+has been ended by then, and its calls with it."""
 WORD_BYTES = 16
+"""Bytes of the hashes that stand for sessions and streams in frames."""
 
 
 class Note(Struct, frozen=True, gc=False):
-    """What the next front has to know of a call. `id`: of the client's request, `token`: under
-    which it wants to hear of progress, or `null`, both raw; `label`: of the call."""
+    """Data that the next front needs to go on with a call. `id`: of the client's request; `token`:
+    its progress token, or `null`; both raw. `label`: of the call."""
 
     id: Raw
     token: Raw
@@ -106,7 +109,7 @@ class Note(Struct, frozen=True, gc=False):
 
 
 def keep(call: Call, session_id: str, stream: bytes, raw_id: bytes, token: bytes) -> None:
-    """From here on this call outlives its front. `stream`: the name of its tape; `token`: raw or
+    """Let this call outlive its front from now on. `stream`: name of its tape; `token`: raw or
     empty."""
     note = Note(Raw(raw_id), Raw(token or b"null"), call.label)
     call.kept = Keep(call.id, _word(session_id.encode()), _word(stream), codec.dump(note))
@@ -115,7 +118,7 @@ def keep(call: Call, session_id: str, stream: bytes, raw_id: bytes, token: bytes
 
 
 class Claims:
-    """Asks the workers behind these pipes."""
+    """Asks workers for calls that other fronts began, through the pipes of this front."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -128,9 +131,9 @@ class Claims:
         peer: int,
         found: Callable[[str, int, Note], Call],
     ) -> Call | None:
-        """The call of this session that was answered on this stream; None if no worker of these
-        servers has it. `found(server, number, note)` makes the call, at once: what came for it
-        meanwhile is right behind."""
+        """Find the call of this session that was to be answered on this stream; None if no worker
+        of these servers has it. `found(server, number, note)`: makes the call, at once, because
+        frames that came for the call meanwhile follow immediately."""
         owner, name = _word(session_id.encode()), _word(stream)
         outcome: asyncio.Future[Call | None] = self._routing.loop.create_future()
         asked: set[int] = set()
@@ -158,21 +161,22 @@ class Claims:
             return None
 
     def release(self, servers: Collection[str], session_id: str) -> None:
-        """This session is over, and so is what fronts that are gone have left of it."""
+        """Drop the calls that fronts which are gone have left of a session that is over."""
         for wire in self._of(servers):
             _send(wire, Release(_word(session_id.encode())))
 
     def leave(self) -> None:
-        """This front ends in order: it answers every call itself."""
+        """Tell all workers that this front ends in order and answers every call itself."""
         for wire in list(self._routing.wires):
             _send(wire, Release())
 
     def _of(self, servers: Collection[str]) -> list[Wire]:
-        """The pipes to these servers; an earlier generation may have what a later one has not."""
+        """Return the pipes to these servers, with earlier generations, which may have the call."""
         return [wire for wire in self._routing.wires if wire.link.name in servers]
 
     def _take(self, wire: Wire, call: Call) -> Call:
-        """Wait for the answer here. The worker knows best how much time is left."""
+        """Wait here for the answer of the call, with a full timeout: the worker knows how much time
+        is really left."""
         call.frame, call.wire = None, wire
         if wire.link.apart:
             call.legacy = wire.legacy
@@ -193,13 +197,13 @@ def _note(note: bytes) -> Note:
 
 
 def _cancel(wire: Wire, number: int) -> None:
-    """It was found too late: whoever asked was told that nobody has it."""
+    """Cancel a call that was found too late: its client was told that the call is lost."""
     _send(wire, Cancel(number, b"the client was told that it is lost"))
 
 
 def _send(wire: Wire, frame: Cancel | Release) -> None:
     if wire.pipe is not None:
-        with contextlib.suppress(PipeFull):  # the worker ends by itself what nobody asks for
+        with contextlib.suppress(PipeFull):  # the worker ends unclaimed calls by itself
             wire.pipe.send(frame)
 
 

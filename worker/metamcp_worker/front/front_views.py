@@ -1,8 +1,8 @@
-"""Who sees which view: all views of a front, and which of them are to be built anew.
+"""Views of a front: the view of each principal or session, and which views to build anew.
 
-Owns: building views when a server, the configuration or what is shown in them changes, and saying
-whose lists really are others now. Never: what a view holds (`views`, `exposure`), deciding what is
-shown (the supervisor), sending.
+Owns: building views when a server, the configuration or the tools shown in them change, and finding
+out whose lists have really changed. Never: the contents of a view (`views`, `exposure`), deciding
+on the tools that are shown (the supervisor), sending.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,18 +22,19 @@ from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from metamcp_worker.search.index import Index
 
 PRINCIPALS_MAX = 4096
-"""Whose views are kept ready, beside those in which something is shown; others are built anew."""
+"""Maximum number of views kept for principals other than the local one; beyond this limit, a view
+is built anew each time, unless it shows something."""
 
 Changed = Mapping[ViewOwner, frozenset[str]]
-"""Whose lists are others now, and of which kinds."""
+"""Kinds of the lists that have changed, by owner."""
 
 _NOTHING = Shown()
 _NO_KINDS: frozenset[str] = frozenset()
 
 
 class Viewers:
-    """The views of all endpoints. A view is that of a principal; or of one session, where something
-    is shown in it alone. Those that are equal are one value."""
+    """Views of all endpoints. A view belongs to a principal, or to one session that has shown tools
+    of its own. Equal views share their contents."""
 
     def __init__(self) -> None:
         self._catalog = Catalog()
@@ -53,7 +54,7 @@ class Viewers:
         self._noted: list[str] = []
 
     def get(self, endpoint: str, principal: str = policy.LOCAL) -> View | None:
-        """None: there is no such endpoint, or it was not built yet."""
+        """Return the view of a principal; None if the endpoint is unknown or not built yet."""
         if principal == policy.LOCAL:
             return self._found.get(endpoint)
         if endpoint not in self._merged:
@@ -67,36 +68,38 @@ class Viewers:
         return view
 
     def own(self, view: View, session: str) -> View:
-        """What this session sees, of which `view` is the principal's."""
+        """Return the view of this session. `view`: of its principal, returned if the session has
+        no view of its own."""
         return self._views.get(ViewOwner(view.endpoint, view.principal, session), view)
 
     def told(self, changed: "Changed", whose: ViewOwner) -> frozenset[str]:
-        """What of these changes there is to tell whoever sees this view. `changed`: of the last
-        `refresh`."""
+        """Return the kinds of lists whose change the owner of this view has to hear of. `changed`:
+        result of the last `refresh`."""
         if whose.session and (whose in changed or whose in self._views):
             return changed.get(whose, _NO_KINDS)
         return changed.get(ViewOwner(whose.endpoint, whose.principal), _NO_KINDS)
 
     def alone(self, server: str, kinds: Iterable[str]) -> Changed:
-        """As if these lists had changed, for those who see all of this server and of no other."""
+        """Return changes of these kinds of lists, for the views that show all of this server and no
+        other server."""
         specs = self._endpoints.values()
         names = {one.name for one in specs if one.exposure == "all" and one.servers == (server,)}
         return {whose: frozenset(kinds) for whose in self._views if whose.endpoint in names}
 
     def everything(self, endpoint: str) -> Merged:
-        """All that there is behind an endpoint that is served."""
+        """Return everything behind an endpoint, in view or not. The endpoint must be served."""
         return self._merged[endpoint]
 
     def index(self, endpoint: str) -> Index:
-        """Over all that there is behind it; empty, where it has no search."""
+        """Return the index over everything behind the endpoint; empty if it has no search."""
         return self.indexes.of(endpoint)
 
     def is_listed(self, server: str) -> bool:
-        """Are its tools part of the lists now?"""
+        """Whether the tools of this server are part of the lists now."""
         return self._catalog.is_listed(server)
 
     def stats(self) -> tuple[ViewStats, ...]:
-        """What is in view now."""
+        """Return figures of what is in view now."""
         return self._outlays.stats(self._views, self._merged)
 
     def configure(self, spec: FrontSpec) -> None:
@@ -119,12 +122,12 @@ class Viewers:
         self._touch(server)
 
     def show(self, shown: Mapping[ViewOwner, Shown]) -> None:
-        """This is what is in view from the next `refresh` on; nothing, in all other views."""
+        """Set what all views show from the next `refresh` on; other views show nothing."""
         gone = [((whose,), _NOTHING) for whose in self._shown if whose not in shown]
         self.shift((one, those) for those, one in (*gone, *(((w,), s) for w, s in shown.items())))
 
     def shift(self, changes: Iterable[tuple[Shown, Iterable[ViewOwner]]]) -> None:
-        """The same, for these views; all others stay."""
+        """Set what these views show from the next `refresh` on; other views stay as they are."""
         for shown, views in changes:
             for whose in views:
                 if self._shown.get(whose, _NOTHING) == shown:
@@ -136,8 +139,8 @@ class Viewers:
                     self._shown[whose] = shown
 
     def refresh(self) -> "Changed":
-        """Build what is stale. Returns whose lists are others now than before, with the kinds of
-        these; a new endpoint is not among them, as nobody has seen its lists."""
+        """Build stale views, and return the owners and kinds of lists that have changed. Lists of a
+        new endpoint are not among them, because no client has seen them before."""
         stale, self._stale = self._stale, set()
         touched, self._touched = self._touched, set()
         for name in stale:
@@ -168,29 +171,30 @@ class Viewers:
         own = [whose for whose in affected if whose.session and whose in self._views]
         for whose in affected:
             self._place(whose)
-        # One that is gone is named with nothing, too: what its principal hears is not for it.
+        # A view that is gone is named too, with nothing: the changes of its principal's view are
+        # not for the session.
         gone = {whose: _NO_KINDS for whose in own if whose not in self._views}
         return gone | dict(_changed(before, self._seen))
 
     def noted(self) -> list[str]:
-        """What merges since the last time had to leave out, in sentences."""
+        """Return sentences about everything that merges had to leave out since the last call."""
         noted, self._noted = self._noted, []
         return noted
 
     def _of_endpoints(self, names: Collection[str]) -> Iterator[ViewOwner]:
-        """All views of these endpoints that there are or are to be."""
+        """Yield the owners of all views of these endpoints, of future views as well."""
         if names:
             yield from (ViewOwner(name, policy.LOCAL) for name in names)
             yield from (whose for whose in self._views if whose.endpoint in names)
             yield from (whose for whose in self._shown if whose.endpoint in names)
 
     def _seen(self, whose: ViewOwner) -> View | None:
-        """What is to be seen there now: a session in which nothing is shown sees what its principal
-        sees."""
+        """Return the view that this owner sees now: a session without its own view sees the view of
+        its principal."""
         return self._views.get(whose) or self._views.get(ViewOwner(whose.endpoint, whose.principal))
 
     def _place(self, whose: ViewOwner) -> None:
-        """Build this view, if there is to be one."""
+        """Build this view, or remove it if it is not wanted any more."""
         served = whose.endpoint in self._merged
         if whose.session:
             own = served and self._endpoints[whose.endpoint].per_session
@@ -238,9 +242,10 @@ class Viewers:
 
 
 _Opened = tuple[Opened, Opened]
-"""For clients of this era and of the earlier one; the same, if no server has two catalogues."""
+"""Endpoint made ready for clients of the modern era, and for clients of the earlier era; twice the
+same if no server has two catalogues."""
 _Like = tuple[_Opened, bool, Shown]
-"""Views that show the same: of one merge, of the local principal or not."""
+"""Key of views that show the same: their merge, whether the principal is local, what is shown."""
 
 
 def _changed(

@@ -1,11 +1,11 @@
-"""The header policy: what a request must look like before anyone reads its body.
+"""Header policy: the checks of a request before its body is read.
 
 Owns: the kinds of paths, the rules for Host, Origin, target, path, method, Content-Type, Accept and
-Content-Length, and the words for each refusal. Never: bytes of a body, MCP, sending.
+Content-Length, and the text of each refusal. Never: bytes of a body, MCP, sending.
 
-No HTTP server is strict about everything, so all of this is checked again here, on the raw list of
-headers, where a repeated one is still visible. Browsers are the reason for Host and Origin: a page
-of any site can reach a listener on this machine, but it cannot choose these two headers.
+HTTP servers are not strict about everything, so the front checks all of this again, in the raw list
+of headers, which still shows a repeated header. Browsers are the reason to check Host and Origin: a
+page of any site can reach a listener on this machine, but cannot choose these two headers.
 """
 
 import functools
@@ -21,7 +21,7 @@ from metamcp_worker.ipc import roots
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 MCP, SSE, MESSAGES, API = "mcp", "sse", "messages", "api"
-#: What is served at each kind of path.
+#: Methods that are served at each kind of path.
 METHODS: Mapping[str, tuple[str, ...]] = {
     MCP: ("POST", "GET", "DELETE", "OPTIONS"),
     SSE: ("GET", "OPTIONS"),
@@ -29,28 +29,29 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     API: ("GET", "POST", "OPTIONS"),
 }
 VERDICTS_KEPT = 128
-"""Verdicts that are remembered, one for each combination of values; clients use a handful."""
+"""Number of verdicts that are remembered, one for each combination of values; clients use few."""
 
 Verdict = tuple["Route", bool, bool, bytes, bytes]
-"""Of a request that passed: the route, whether the client reads event streams, rest, query."""
+"""Verdict on a request that passed: the route, whether the client reads event streams, whether it
+prefers them to JSON, the rest of the path, the query."""
 
 
 class Route(Struct, frozen=True, gc=False):
-    """Where a path leads: an endpoint, and one of the kinds above."""
+    """Destination of a path: an endpoint, and one of the kinds above."""
 
     endpoint: str
     kind: str = MCP
 
 
 class RequestFacts(Struct, gc=False):
-    """What the rest needs to know of a request that passed. Header values are without blanks at
-    their ends; an absent one is None. `repeated`: a routing header that came more than once;
-    `headers`: all of them. `prefers_sse`: the client would rather read a stream than JSON.
-    `directory`: the folder that its client works in, if it says so.
+    """Facts about a request that passed. Values of headers are stripped of blanks; an absent header
+    is None. `repeated`: a routing header that came more than once; `headers`: all headers.
+    `prefers_sse`: the client prefers a stream to JSON. `directory`: folder that the client works
+    in, if it says so.
 
-    Of a POST of MCP that is all. Of others, `rest` is what of the path lies below a route that
-    leads to a whole tree, `query` what stands behind the question mark, both as they came, and
-    `resume` the header Last-Event-ID.
+    The other facts are not set for a POST of MCP. `rest`: the part of the path below a route that
+    leads to a whole tree; `query`: the part behind the question mark; both as they came. `resume`:
+    the header Last-Event-ID.
     """
 
     endpoint: str
@@ -70,7 +71,8 @@ class RequestFacts(Struct, gc=False):
 
 
 class GuardRefusal(Struct, frozen=True, gc=False):
-    """Why not. `reason`: a word for the counters; `close`: the rest of the body is unwelcome."""
+    """Refusal of a request. `reason`: a word for the counters; `close`: the rest of the body is
+    unwelcome; `allow`: allowed methods, for the header Allow."""
 
     status: int
     message: str
@@ -79,15 +81,15 @@ class GuardRefusal(Struct, frozen=True, gc=False):
     allow: str = ""
 
 
-#: Headers that two readers could take differently when they are repeated.
+#: Headers that two programs could read differently when they are repeated.
 _SINGLE = frozenset({
     b"content-length", b"content-type", b"host", b"last-event-id", b"mcp-session-id", b"origin",
 })  # fmt: skip
 _ROUTING = frozenset({b"mcp-method", b"mcp-name", b"mcp-protocol-version"})
-#: Repeated ones that matter whatever else is repeated; by the version, an era takes the request.
+#: Repeated headers that matter more than other repeated ones; the version decides on the era.
 _WORST = _SINGLE | {b"mcp-protocol-version"}
 DIRECTORY = b"metamcp-directory"
-"""The folder that a client works in, percent-encoded; `metamcp connect` says so."""
+"""Header with the folder that a client works in, percent-encoded; `metamcp connect` sends it."""
 _ORIGIN = re.compile(rb"https?://(?P<authority>[^/?#]+)", re.IGNORECASE)
 _ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
 _JSON = re.compile(
@@ -102,18 +104,19 @@ _NOTHING_HERE = (
 
 
 class Guard:
-    """The policy of one configuration. `hosts`: as in `hosts.Hosts`; `paths`: where each leads. One
-    that ends with a slash leads there with all that is below it."""
+    """Header policy of one configuration. `hosts`: as in `hosts.Hosts`; `paths`: the route of each
+    path. A path that ends with a slash leads there with everything below it."""
 
     def __init__(self, hosts: Iterable[str], paths: Mapping[bytes, Route]) -> None:
         self._hosts = Hosts(hosts)
         self._paths = dict(paths)
         self._trees = {path: route for path, route in paths.items() if path.endswith(b"/")}
-        # A client sends these five alike each time, so nearly every verdict is known already.
+        # A client sends the same values each time, so nearly every verdict is known already.
         self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
 
     def facts(self, head: Head) -> RequestFacts | GuardRefusal:
-        """What `check` finds of this head. A head that comes again is not checked again."""
+        """Return the result of `check` for this head. A head that comes again is not checked
+        again."""
         known = head.verdict
         if isinstance(known, _Known) and known.guard is self:
             return known.found
@@ -122,7 +125,7 @@ class Guard:
         return found
 
     def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | GuardRefusal:
-        """The first rule that the request breaks, or its facts."""
+        """Return a refusal for the first rule that the request breaks, or its facts."""
         found = dict(headers)
         repeated = b""
         if len(found) != len(headers):
@@ -169,7 +172,7 @@ class Guard:
         content_type: bytes | None,
         accept: bytes | None,
     ) -> "GuardRefusal | Verdict":
-        """Why not, or where the request leads."""
+        """Return the refusal of a request, or the verdict on a request that passes."""
         refusal = self._check_caller(host, origin)
         if refusal is not None:
             return refusal
@@ -195,14 +198,14 @@ class Guard:
                 return GuardRefusal(
                     415, "The Content-Type must be application/json.", "content_type"
                 )
-            # What is posted for a stream of HTTP+SSE is answered there, so nothing is read here.
+            # A POST for a stream of HTTP+SSE is answered on the stream, so it needs no JSON.
             if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
                 return GuardRefusal(406, message, "accept")
         return route, accepts_sse, prefers_sse, rest, query
 
     def _route(self, path: bytes) -> tuple[Route | None, bytes]:
-        """Where the path leads, and what of it lies below that."""
+        """Return the route of a path, None if it has none, and the rest of the path below it."""
         route = self._paths.get(path)
         if route is not None:
             return route, b""
@@ -239,20 +242,20 @@ def _shown(place: Place) -> str:
 
 
 class _Known(Struct, frozen=True, gc=False):
-    """What this guard found."""
+    """Result of `Guard.check` that is kept with a head."""
 
     guard: Guard
     found: RequestFacts | GuardRefusal
 
 
 def origin_place(value: bytes) -> Place | None:
-    """The host and port of an Origin; None for anything that is not a web origin, `null` too."""
+    """Return host and port of an Origin; None for a value that is not a web origin, as `null`."""
     found = _ORIGIN.fullmatch(value.strip(BLANKS))
     return place_of(found["authority"]) if found else None
 
 
 def accepted(value: bytes) -> tuple[bool, bool]:
-    """Does this Accept header allow JSON, and server-sent events?"""
+    """Return whether this Accept header allows JSON, and whether it allows server-sent events."""
     kinds: set[bytes] = set()
     for item in value.lower().split(b","):
         kind, *parameters = (part.strip(b" \t") for part in item.split(b";"))
@@ -265,15 +268,15 @@ def accepted(value: bytes) -> tuple[bool, bool]:
 
 
 def prefers_stream(value: bytes) -> bool:
-    """Does this Accept header name server-sent events before JSON? Weights apart, the order is all
-    that a client has to say what it would rather read."""
+    """Whether this Accept header names server-sent events before JSON. Weights are ignored; the
+    order shows what the client prefers."""
     kinds = [item.partition(b";")[0].strip(BLANKS) for item in value.lower().split(b",")]
     events, json = b"text/event-stream", b"application/json"
     return events in kinds and (json not in kinds or kinds.index(events) < kinds.index(json))
 
 
 def is_json(value: bytes) -> bool:
-    """Is this exactly application/json, in UTF-8 if it names a charset?"""
+    """Whether this Content-Type is exactly application/json, and its charset, if named, UTF-8."""
     return _JSON.fullmatch(value.strip(BLANKS)) is not None
 
 
@@ -283,7 +286,7 @@ def too_large() -> GuardRefusal:
 
 
 def _directory(value: bytes | None) -> str:
-    """Empty for what is no path of a folder."""
+    """Return the path in the header `DIRECTORY`; empty if it is not a usable path of a folder."""
     path = "" if value is None else unquote(value.strip(BLANKS).decode("latin-1"))
     return path if roots.fit(path) else ""
 
@@ -296,7 +299,8 @@ def _length_ok(value: bytes | None) -> bool:
 
 
 def _merged(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
-    """The headers where some are repeated, and the worst that is. A list may come in pieces."""
+    """Return the headers, and the worst of the repeated ones. An Accept header may come in several
+    pieces, which are joined."""
     found: dict[bytes, bytes] = {}
     repeated = b""
     for name, value in headers:

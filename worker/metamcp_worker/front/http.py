@@ -1,7 +1,9 @@
-"""The front door: an application that finds the endpoint and the era of each HTTP request.
+"""Front door: the application that finds the endpoint and the era of each HTTP request.
 
 Owns: reading a body within its limit, which era answers, the HTTP form of refusals, telling clients
-of changed lists, the end of everything at a drain. Never: what an era says, HTTP's own rules.
+of changed lists, sessions of other fronts and connections to them, the end at a drain (`App`); the
+notifications of servers that belong to no call (`Notices`). Never: the answers of an era, HTTP's
+own rules.
 """
 
 import asyncio
@@ -39,14 +41,16 @@ from metamcp_worker.ipc.messages import SessionRecord
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 SESSION_ID_BYTES = 24
-"""Of randomness: nobody guesses one, although it opens nothing."""
+"""Random bytes in a session id; it cannot be guessed, although it opens nothing."""
 NONCE_BYTES = 6
-"""Of randomness in the ids of requests and events that a front makes: no two fronts share one."""
+"""Random bytes of a front's nonce, which is part of its ids of requests and events; no two fronts
+share a nonce."""
 EARLY_BYTES_MAX = 64 * 1024
 """Maximum bytes of a request that waits for the first start of its server; a larger request is
 refused, as many may wait."""
 SWEEP_S = 60.0
-"""Between two looks for sessions that are over; they are refused in time anyway."""
+"""Seconds between two searches for sessions that are over; requests for them are refused in time
+anyway."""
 
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _NO_FACTS = RequestFacts("", accepts_sse=False)
@@ -58,16 +62,17 @@ _POST_ONLY = GuardRefusal(
 
 
 class Counts(Struct, frozen=True):
-    """What is open now. `sessions`: by protocol revision."""
+    """Number of open streams and sessions. `sessions`: by protocol revision."""
 
     streams: int
     sessions: dict[str, int]
 
 
 class App:
-    """Everything that a front serves over HTTP. `front`: its number; `on_kept`: told what another
-    front needs to know of a session; `on_over`: told which of these have ended; `move`: sends a
-    connection, with the body of its request, to the front that has what it asks for, or cannot."""
+    """Application of a front: serves everything over HTTP. `front`: its number; `on_kept`: called
+    with the data of a session that another front needs; `on_over`: called with the ids of sessions
+    that have ended; `move`: sends a connection, with the body of its request, to the front that can
+    answer, or returns False."""
 
     def __init__(
         self,
@@ -108,7 +113,8 @@ class App:
         self.reconfigure(spec)
 
     def reconfigure(self, spec: FrontSpec) -> None:
-        """Serve this from now on. Sessions and streams of endpoints that are gone end."""
+        """Serve this configuration from now on. Sessions and streams of endpoints that are gone
+        end."""
         paths: dict[bytes, Route] = {}
         for endpoint in spec.endpoints:
             paths |= _paths(endpoint)
@@ -123,7 +129,7 @@ class App:
         self._endpoints = names
 
     def lists_changed(self, changed: Changed) -> None:
-        """Tell every client that wants to know and whose lists these are."""
+        """Notify the clients whose lists have changed and that want to know."""
 
         def news(endpoint: str, principal: str, session: str = "") -> list[str]:
             kinds = self._calls.viewers.told(changed, ViewOwner(endpoint, principal, session))
@@ -133,8 +139,8 @@ class App:
         self._streams.announce(news)
 
     def adopt(self, records: Iterable[SessionRecord], *, untold: bool = False) -> None:
-        """Go on with these sessions of another front. `untold`: their lists may be others than
-        their clients know, and nobody knows which."""
+        """Go on with these sessions of another front. `untold`: their lists may have changed since
+        their clients read them, so all clients are notified of all kinds."""
         known = {record.id: record for record in records}
         served = [one for one in known.values() if one.endpoint in self._endpoints]
         adopted = self._legacy.adopt(served)
@@ -153,14 +159,15 @@ class App:
         return Counts(self._streams.running, dict(self._sessions.by_protocol()))
 
     def leave(self, *, heirs: bool) -> None:
-        """End the streams that wait for news, and begin no more. `heirs`: other fronts go on."""
+        """End the streams that wait for notifications, and begin no more. `heirs`: other fronts go
+        on."""
         self._sweep.cancel()
         self._modern.close()
         self._streams.close(heirs=heirs)
 
     async def drain(self, grace_s: float, *, heirs: bool = False) -> None:
-        """`leave`, and wait for open requests. To be awaited together with the server's own drain,
-        which accepts no connections."""
+        """Call `leave`, and wait for open requests. Await it together with the drain of the HTTP
+        server, which stops accepting connections."""
         self.leave(heirs=heirs)
         if self._open:
             self._idle = self._loop.create_future()
@@ -221,15 +228,15 @@ class App:
             self._decline(exchange, answers.NO_ID, why)
 
     def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
-        """The connection goes where its request, with this body, belongs. Raises what there is to
-        say to a client whose connection does not."""
+        """Send the connection of a request with this body to the front that can answer. Raises the
+        refusal for the client if the connection cannot move."""
         if self._move is None or exchange.request.hops >= messages.HOPS_MAX:
             raise where.otherwise from None
         if not self._move(exchange.request, where, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
 
     def _post(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> Pending:
-        """Answer a body. Most are there already."""
+        """Answer a request with a body, at once if the whole body is there, as most are."""
         request = exchange.request
         if request.whole and request.size <= BODY_BYTES_MAX:
             return answer(request.take())
@@ -239,13 +246,13 @@ class App:
         body = await self._body(exchange)
         if body is not None:
             rest = answer(body)
-            # A call may wait for long; what it was made of need not be kept as long as that.
+            # A call may wait for long; its body need not be kept as long.
             del body
             if rest is not None:
                 await rest
 
     async def _body(self, exchange: Exchange) -> bytes | None:
-        """The whole body; None if there is nobody or nothing left to answer."""
+        """Read the whole body; None if the client is gone, or the body was refused."""
         try:
             return await exchange.request.body(BODY_BYTES_MAX)
         except TooLarge:
@@ -341,8 +348,8 @@ class App:
             exchange.json(why.status, body, allow)
 
     def _kept(self, session: ClientSession) -> None:
-        """A session with a stream of its own transport ends with that; all others may outlive this
-        front, unless they ended while something was asked for in them."""
+        """Report the data of a session that may outlive this front, unless the session is over. A
+        session over HTTP+SSE cannot outlive the front, because it ends with its stream."""
         if session.tapes is not None and not session.over:
             self._on_kept(session.record())
 
@@ -359,17 +366,17 @@ class App:
 
 
 def _methods(kinds: Iterable[str]) -> list[str]:
-    """The notifications that tell of changes in these lists."""
+    """Return the methods of the notifications about changes of these kinds of lists."""
     return sorted({LIST_CHANGED[kind] for kind in kinds})
 
 
 def _name(size_bytes: int, front: int) -> str:
-    """What nobody guesses, and says which front made it."""
+    """Return a name that cannot be guessed and shows which front made it."""
     return messages.marked(secrets.token_urlsafe(size_bytes), front)
 
 
 def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:
-    """Where each path of this endpoint leads."""
+    """Return the routes of this endpoint by path."""
     name = endpoint.name
     kinds = {"mcp": guard.MCP}
     if endpoint.sse:
@@ -386,7 +393,8 @@ ELICITED = "notifications/elicitation/complete"
 
 
 class Notices:
-    """Takes the notifications of all servers that nobody else takes."""
+    """Passes notifications of servers that belong to no call, and for which no other code is
+    registered, to sessions."""
 
     def __init__(self, calls: Calls, sessions: ClientSessions) -> None:
         self._sessions = sessions
@@ -396,11 +404,11 @@ class Notices:
         calls.notified = self._other
 
     def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
-        """Which servers each endpoint exposes."""
+        """Set the servers that each endpoint exposes."""
         self._servers = servers
 
     def _logged(self, server: str, params: bytes) -> None:
-        """A log message: for whoever has asked for such, by setting a level."""
+        """Pass a log message to the sessions that asked for messages by setting a level."""
         message = answers.notification(client_questions.MESSAGE, params)
         for session in self._heard(server):
             wanted = session.level and process_names.base(server) in self._exposed(session)
@@ -408,7 +416,7 @@ class Notices:
                 session.tell(message)
 
     def _elicited(self, server: str, params: bytes) -> None:
-        """A visit to a URL is over: for the client that was asked for it."""
+        """Tell the client that was asked to visit a URL that the visit is over."""
         try:
             elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
         except codec.Malformed:
@@ -418,14 +426,15 @@ class Notices:
                 session.tell(answers.notification(ELICITED, params))
 
     def _other(self, server: str, method: str, params: bytes) -> None:
-        """What the gateway does not know: for the clients that have this server alone."""
+        """Pass an unknown notification to the clients that have this server alone."""
         message = answers.notification(method, params)
         for session in self._heard(server):
             if tuple(self._exposed(session)) == (process_names.base(server),):
                 session.tell(message)
 
     def _heard(self, server: str) -> Iterable[ClientSession]:
-        """The sessions that may hear it: what a process for one client says is for that one."""
+        """Return the sessions that may hear this server; a process for one client speaks to that
+        client only."""
         who = process_names.whose(server)
         every = who in ("", process_names.LEGACY)
         return (one for one in self._sessions if every or one.who == who)

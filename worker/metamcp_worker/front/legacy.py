@@ -1,11 +1,10 @@
-"""Revisions up to 2025-11-25 over streamable HTTP: sessions, opened by a handshake.
+"""Revisions up to 2025-11-25, over streamable HTTP and HTTP+SSE: sessions, opened by a handshake.
 
 Owns: which session a request belongs to, the handshake, the session's own stream, going on with a
-stream after a lost connection, taking over sessions of another front. Never: the table of sessions
-and its limits (`client_sessions`), what is said in a session (`dialogue`).
-
-A client that goes away has cancelled nothing here: the session says who it is, and it may come
-back. What it asked for is still finished.
+stream after a lost connection, taking over sessions of another front (`LegacyEra`); the streams of
+HTTP+SSE and their sessions (`Sse`). Never: the table of sessions and its limits
+(`client_sessions`), messages in a session (`dialogue`). A client that goes away cancels nothing in
+streamable HTTP: its session identifies it, it may come back, and its requests are still finished.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -38,7 +37,7 @@ from metamcp_worker.ipc.messages import SessionRecord
 
 class LegacyEra:
     """Answers the requests of this era. `mint`: makes session ids; `now`: the clock; `on_kept`:
-    told what another front needs to know of a session."""
+    called with a new session, because another front may have to continue it."""
 
     def __init__(
         self,
@@ -55,7 +54,8 @@ class LegacyEra:
         self._on_kept = on_kept
 
     def post(self, exchange: Exchange, message: Envelope, view: View, version: str) -> Pending:
-        """`version`: of the gateway. Raises Refused and Declined, and Elsewhere at once."""
+        """Answer a message. `version`: of the gateway. Raises ProtocolError and Declined, and
+        Elsewhere at once, never while the rest is awaited."""
         params, meta = parameters(message)
         if message.method == "initialize" and message.id:
             if exchange.facts.session is not None:
@@ -67,11 +67,11 @@ class LegacyEra:
         return self._dialogue.answer(exchange, message, params, meta, session, view)
 
     async def get(self, exchange: Exchange, view: View) -> None:
-        """The stream of a session, for what belongs to no request; or what is left of a stream
-        whose connection was lost. Raises Declined and Elsewhere."""
+        """Answer with the stream of a session for messages that belong to no request, or with the
+        rest of a stream whose connection was lost. Raises Declined and Elsewhere."""
         session = self._session(exchange, view)
         exchange.check_stream()
-        assert session.tapes is not None  # sessions without are not found by their id
+        assert session.tapes is not None  # a session without tapes is not found by its id
         resume = exchange.facts.resume
         tape, events = (resume and session.tapes.find(resume)) or (None, [])
         if tape is not None and tape is not session.news:
@@ -98,15 +98,15 @@ class LegacyEra:
             session.detach(stream, self._now())
 
     async def delete(self, exchange: Exchange, view: View) -> None:
-        """The client says goodbye. Raises Declined and Elsewhere."""
+        """Close the session, as its client wishes. Raises Declined and Elsewhere."""
         self._sessions.close(self._session(exchange, view))
         exchange.empty(200)
 
     def open(
         self, params: dict[str, Raw], view: View, version: str, *, resumable: bool = True
     ) -> tuple[ClientSession, bytes]:
-        """A new session for a client that says this at the handshake, and the raw result. Raises
-        Refused and Declined."""
+        """Open a session for a client with these params of `initialize`, and return it and the raw
+        result. Raises ProtocolError and Declined."""
         requested = codec.text(params.get("protocolVersion", b"null"))
         if requested is None:
             raise ProtocolError(Code.INVALID_PARAMS, "initialize needs params.protocolVersion.")
@@ -131,7 +131,7 @@ class LegacyEra:
         return session, codec.dump(result)
 
     def adopt(self, records: Iterable[SessionRecord]) -> list[ClientSession]:
-        """Go on with these sessions of another front, as far as there is room for them."""
+        """Go on with these sessions of another front, as far as there is room, and return them."""
         found = (
             self._sessions.open(one, policy.LOCAL, self._now())
             for one in records
@@ -167,7 +167,7 @@ class LegacyEra:
     async def _go_on(
         self, exchange: Exchange, session: ClientSession, tape: Tape, events: list[bytes]
     ) -> None:
-        """Answer with what is left of the stream of a request."""
+        """Answer with the rest of the stream of a request."""
         stream = exchange.stream()
         tape.resume(stream, events)
         if session.primed and not tape.over:
@@ -179,7 +179,8 @@ class LegacyEra:
 
 
 def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
-    """`params` of a message of this era, without `_meta`, and `_meta`. Raises Refused."""
+    """Return `params` of a message of this era, without `_meta`, and `_meta`. Raises
+    ProtocolError."""
     if message.method is None:
         return {}, {}
     params, meta = mcp_request.parameters(message)
@@ -188,12 +189,12 @@ def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
             why = "MCP-Protocol-Version does not say the version in params._meta."
             raise ProtocolError(Code.HEADER_MISMATCH, why)
         for key in modern.STAMP:
-            meta.pop(key, None)  # what a modern server is told of this client, the gateway says
+            meta.pop(key, None)  # the gateway itself tells a modern server about this client
     return params, meta
 
 
 def _caller(params: dict[str, Raw]) -> bytes:
-    """What servers are told of this client. Raises Refused."""
+    """Return the raw JSON about this client that servers get. Raises ProtocolError."""
     try:
         capabilities = codec.level(params.get("capabilities", b"{}"))
     except codec.Malformed:
@@ -209,7 +210,7 @@ def _caller(params: dict[str, Raw]) -> bytes:
 
 
 class SseSession:
-    """One stream, and the session on it once there was a handshake. `open`: somebody reads it."""
+    """Stream of HTTP+SSE, and its session after the handshake. `open`: the client reads it."""
 
     __slots__ = ("endpoint", "open", "principal", "session", "stream")
 
@@ -222,7 +223,7 @@ class SseSession:
 
 
 class Posted:
-    """A message that was posted; what there is to answer goes on the stream. A `client.Outlet`."""
+    """Posted message whose answer goes on the stream; a `session_request.AnswerOutlet`."""
 
     waits = False
     __slots__ = ("_stream", "facts")
@@ -252,7 +253,7 @@ class Posted:
         pass  # the stream outlives this message
 
     def watch(self, on_lost: Callable[[], None]) -> None:
-        pass  # with the stream the session ends, and with that its calls
+        pass  # the session, and its calls, end with the stream
 
     def unwatch(self) -> None:
         pass
@@ -264,7 +265,7 @@ class Posted:
 
 
 class Sse:
-    """The streams of this transport. `mint`: makes the names under which clients post."""
+    """Streams of HTTP+SSE. `mint`: makes the names under which clients post."""
 
     def __init__(
         self,
@@ -280,7 +281,7 @@ class Sse:
         self._lines: dict[str, SseSession] = {}
 
     async def get(self, exchange: Exchange, view: View) -> None:
-        """A new stream. Raises Declined and Elsewhere."""
+        """Answer with a new stream. Raises Declined and Elsewhere."""
         exchange.check_staying()
         exchange.check_stream()
         stream = exchange.stream()
@@ -300,8 +301,8 @@ class Sse:
     def post(
         self, exchange: Exchange, message: Envelope, view: View, version: str
     ) -> Awaitable[None]:
-        """A message for one of the streams. Raises Declined and Elsewhere; what is wrong with the
-        message is said on the stream."""
+        """Answer a message on its stream, also if the message is wrong. Raises Declined and
+        Elsewhere if the stream is not here or has ended."""
         return self._take(self._line(exchange, view), exchange, message, view, version)
 
     async def _take(
@@ -349,6 +350,6 @@ class Sse:
         found = line is not None and line.endpoint == view.endpoint
         if line is None or not found or line.principal != view.principal:
             raise missing(names[0], Declined(404, gone, "session"))
-        if line.stream.ended:  # what is said on it now, nobody would hear
+        if line.stream.ended:  # an answer on it would not reach the client
             raise Declined(404, gone, "session")
         return line

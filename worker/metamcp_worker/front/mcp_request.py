@@ -1,10 +1,11 @@
-"""From the body of a POST to one JSON-RPC message that everybody reads alike.
+"""Requests of clients: reading messages, comparing headers, finding the server of a request.
 
-Owns: what is refused before anyone looks at the method: broken JSON, batches, repeated keys, ids
-that peers would mangle, parameters that are no object. Never: eras, sending.
+Owns: refusing broken JSON, batches, repeated keys, ids that peers would mangle, parameters that are
+not an object, and headers that differ from the body; the rules that find the server of a request
+and put its own names in (`METHODS`), and their errors. Never: sending, authorizing.
 
-A message that two readers could understand differently is refused, because what was checked here
-would not be what a server does.
+A message that two readers could understand differently is refused, because the gateway would check
+something else than the server does.
 """
 
 import base64
@@ -30,17 +31,17 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
 
 BESIDE_BYTES_MAX = 64 * 1024
-"""Of a message without its params, where a repeated member has to be looked for: nothing that the
-protocol knows is large there, and the search is slow."""
+"""Maximum bytes of a message beside its params, if repeated members have to be looked for; nothing
+in the protocol is large there, and the search is slow."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
 _NONE = Raw()
 
 
 def read(body: bytes) -> Envelope:
-    """The message in `body`. Raises Refused.
+    """Return the message in `body`. Raises ProtocolError.
 
-    It is a request (`method`, `id`), a notification (`method` alone) or a response (no `method`).
+    A request has `method` and `id`, a notification has `method` alone, a response has no `method`.
     """
     if not body.isascii():
         _check_utf8(body)
@@ -75,7 +76,7 @@ def read(body: bytes) -> Envelope:
 
 
 def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
-    """`params` without `_meta`, and `_meta`, one level deep. Raises Refused."""
+    """Return `params` without `_meta`, and `_meta`, each one level deep. Raises ProtocolError."""
     raw = message.params
     if not raw or (len(raw) == 4 and bytes(raw) == b"null"):
         return {}, {}
@@ -99,7 +100,7 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _unreadable(body: bytes, error: codec.Malformed) -> ProtocolError:
-    """JSON that is not one message, or no JSON at all: two codes."""
+    """Return the error for a body that is not JSON, or for JSON that is not one message."""
     first = body.lstrip()[:1]
     try:
         codec.check(body)
@@ -113,13 +114,14 @@ def _unreadable(body: bytes, error: codec.Malformed) -> ProtocolError:
 
 
 def _beside(body: bytes, message: Envelope) -> bytes:
-    """The message without its params, in which names of members are common."""
+    """Return the message with a number for its params, because names of members are common
+    there."""
     params = bytes(message.params)
     return body.replace(params, b"0", 1) if len(params) > 2 else body
 
 
 def _check_keys(body: bytes) -> None:
-    """Refuse a repeated member of the message itself, however its name is spelled."""
+    """Refuse a repeated member of the message itself, in whatever way its name is written."""
     count = body.count
     if b"\\" not in body and max(count(b'"id"'), count(b'"method"'), count(b'"params"')) <= 1:
         return
@@ -149,7 +151,8 @@ def _check_keys(body: bytes) -> None:
 
 
 Wishes = Mapping[Path, str]
-"""Which arguments a tool wants repeated, each with the name of its header behind `Mcp-Param-`."""
+"""Arguments that a tool wants repeated in headers, each with the name of its header behind
+`Mcp-Param-`."""
 
 _PREFIX = "Mcp-Param-"
 _MARK = b"x-mcp-header"
@@ -162,7 +165,8 @@ def mismatch(message: str) -> ProtocolError:
 
 
 def header_text(value: bytes) -> str | None:
-    """What a header says: as it is, or what is inside `=?base64?…?=`. None: nothing readable."""
+    """Return the text of a header: as it is, or the decoded content of `=?base64?…?=`; None if the
+    content is not valid."""
     text = value.decode("latin-1")
     found = _SENTINEL.fullmatch(text)
     if found is None:
@@ -176,7 +180,7 @@ def header_text(value: bytes) -> str | None:
 
 
 def same(raw: Raw, header: bytes) -> bool:
-    """Does this raw JSON string say what the header says?"""
+    """Whether this raw JSON string and this header have the same text."""
     body = bytes(raw)
     if body == b'"%b"' % header and b"\\" not in body and not header.startswith(b"=?"):
         return body.isascii()
@@ -185,8 +189,9 @@ def same(raw: Raw, header: bytes) -> bool:
 
 
 def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
-    """Of these tools, each with its raw definition, those that want arguments repeated. One that
-    wants it improperly is no tool for clients that send headers, so nothing is asked of them."""
+    """Return the tools that want arguments repeated, with their wishes. `tools`: name and raw
+    definition of each. Clients that send headers do not use a tool whose wishes are not valid, so
+    nothing is checked for such a tool."""
     found: dict[str, Wishes] = {}
     for name, definition in tools:
         if _MARK not in definition and b"\\u" not in definition:
@@ -201,11 +206,11 @@ def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
 
 
 def check(wishes: Wishes, arguments: Raw | None, found: Headers) -> None:
-    """Raises Refused unless each of these arguments has its header, and each header its argument,
-    and they say the same. `null` is no argument."""
+    """Check that each of these arguments has its header and each header its argument, and that both
+    say the same. `null` counts as a missing argument. Raises ProtocolError."""
     try:
         values: object = None if arguments is None else codec.value(arguments)
-    except codec.Malformed as error:  # a number beyond all numbers is well-formed, but has no value
+    except codec.Malformed as error:  # a number that is too large is well-formed, but has no value
         message = f"params.arguments cannot be compared with headers: {error}."
         raise ProtocolError(Code.INVALID_PARAMS, message) from None
     for path, name in wishes.items():
@@ -238,22 +243,25 @@ def _agree(value: object, expected: str, said: str | None) -> bool:
 
 
 KEPT = b'{"reason":"quarantine"}'
-"""The data of an error about a tool in quarantine."""
+"""Raw data of an error about a tool in quarantine."""
 INVALID = b'{"reason":"invalid_definition"}'
-"""The data of an error about a tool or prompt that lists leave out."""
+"""Raw data of an error about a tool or prompt that lists leave out, because its definition is not
+valid."""
 NAME_BYTES_MAX = 128
-"""Of a tool or prompt, as the protocol recommends; no endpoint exposes a longer one."""
+"""Maximum bytes of the name of a tool or prompt, as the protocol recommends; no endpoint exposes a
+longer name."""
 
 
 class McpRequest(Struct):
-    """What a client asks, whatever its era.
+    """Request of a client, of either era.
 
-    `params`: without `_meta`, in the client's order. `meta`: what of `_meta` belongs to others than
+    `params`: without `_meta`, in the client's order. `meta`: members of `_meta` that are not for
     the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
-    empty. `wants_progress`: it came with a progress token. `peer`: as in `frames.CallFrame`. `who`,
-    `rooted`, `project`, `unasked`: the client (`processes.Whose`). `roots`: its own, or the folder
-    that it works in, as a raw answer to `roots/list`; empty if none are known. `version`: of the
-    protocol that it speaks, empty for who speaks none. `headers`: of HTTP, with which it came.
+    empty. `wants_progress`: the request came with a progress token. `peer`: as in
+    `frames.CallFrame`. `who`, `rooted`, `project`, `unasked`: as in
+    `server_processes.ProcessClient`. `roots`: raw answer to `roots/list` with the client's roots,
+    or with the folder that it works in; empty if none are known. `version`: revision that the
+    client speaks, empty without one. `headers`: HTTP headers of the request.
     """
 
     method: str
@@ -273,7 +281,7 @@ class McpRequest(Struct):
 
 
 class NotUpYet(ProtocolError):
-    """A request for a server that has not told yet what it offers. `server`: its name."""
+    """Raised for a request to a server that has not told yet what it offers. `server`: its name."""
 
     def __init__(self, server: str) -> None:
         super().__init__(
@@ -285,11 +293,12 @@ class NotUpYet(ProtocolError):
 
 
 class Rule(Struct, frozen=True):
-    """How requests of one method find their server.
+    """Rule by which requests of one method find their server.
 
-    `what`: in texts. `subject`: the name or URI in the parameters, None if there is none.
-    `find`: its owner. `rename`: puts the server's own name into the parameters. `one_era`: only a
-    server of the client's era can be the owner. `named`: the subject is a name out of a list.
+    `what`: word for the subject in error messages. `subject`: returns the name or URI in the
+    parameters, None if there is none. `find`: returns its owner. `rename`: puts the server's own
+    name into the parameters. `bytes_max`: maximum bytes of the subject. `one_era`: only a server of
+    the client's era can be the owner. `named`: the subject is a name out of a list.
     """
 
     what: str
@@ -353,7 +362,7 @@ METHODS: Mapping[str, Rule] = {
     **dict.fromkeys(sorted(task_ids.METHODS), _TASK),
 }
 COMPLETE = "completion/complete"
-#: Of a completion: by the type of what it completes.
+#: Rules for completions, by the type of the reference.
 _REFERENCES: Mapping[str | None, Rule] = {
     "ref/prompt": Rule("prompt", lambda params: _name(_ref(params)), Merged.prompt, _ref_renamed),
     "ref/resource": Rule(
@@ -364,7 +373,8 @@ _REFERENCES: Mapping[str | None, Rule] = {
 
 
 def completion(request: McpRequest) -> Rule | None:
-    """For a method that is not in the table; None if nobody knows it. Raises Refused."""
+    """Return the rule for a completion; None for a request of any other method. Raises
+    ProtocolError."""
     if request.method != COMPLETE:
         return None
     rule = _REFERENCES.get(codec.text(_ref(request.params).get("type", b"null")))
@@ -377,7 +387,7 @@ def completion(request: McpRequest) -> Rule | None:
 
 
 def subject_of(rule: Rule, request: McpRequest) -> str:
-    """Raises Refused."""
+    """Return the name or URI that the request is about. Raises ProtocolError."""
     subject = rule.subject(request.params)
     if subject is None:
         raise ProtocolError(
@@ -391,7 +401,8 @@ def subject_of(rule: Rule, request: McpRequest) -> str:
 def checked(
     merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: McpRequest
 ) -> Owner:
-    """The owner that was found, if it is one for this client. Raises Refused."""
+    """Return the owner that was found, if it can serve this client. Raises ProtocolError, and
+    NotUpYet if the owner may be a server that has not told yet what it offers."""
     if owner is not None and owner.kept and owner.kept != owner.invalid:
         raise quarantined(owner.kept)
     if owner is not None and owner.invalid and (owner.kept or not request.modern):
@@ -414,8 +425,8 @@ def checked(
 
 
 def out_of_view(merged: Merged, name: str) -> str:
-    """Why a tool that there is cannot be called, where only what is in view can be, and what brings
-    it there; empty if that is not why."""
+    """Return why an existing tool cannot be called where only tools in view can be, and how to
+    bring the tool into view; empty if the reason is a different one."""
     if name in merged.tools or all(entry.key != name for entry in merged.offered):
         return ""
     guide = merged.instructions or ""
@@ -423,14 +434,15 @@ def out_of_view(merged: Merged, name: str) -> str:
 
 
 def not_up_yet(merged: Merged, name: str) -> str:
-    """The server that has not told what it offers yet and that this name may belong to; empty if
-    every server of the endpoint has told."""
+    """Return the server that may have this name and has not told yet what it offers; empty if there
+    is none."""
     return next((one for one in merged.unknown if name.startswith(one)), "")
 
 
 def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
-    """The server that has the resource, and the URI that it knows for it. Raises Refused, with the
-    code of the era in which one subscribes to a single resource."""
+    """Return the server that has the resource, and the URI that the server knows for it. Raises
+    ProtocolError with the code of the handshake era: only there clients subscribe to a single
+    resource."""
     if len(uri.encode("utf-8", "replace")) > URI_BYTES_MAX:
         raise _too_long(_RESOURCE)
     owner = merged.resource(uri)
@@ -442,7 +454,7 @@ def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
 
 
 def without_tasks(caller: bytes) -> bytes:
-    """The caller as one that cannot take tasks of the other era."""
+    """Return the caller as a client that cannot take tasks of the other era."""
     members = codec.level(caller)
     try:
         capabilities = codec.level(members["clientCapabilities"])
@@ -455,12 +467,13 @@ def without_tasks(caller: bytes) -> bytes:
 
 
 def quarantined(why: str) -> ProtocolError:
-    """For a call of a tool that is kept back. `why`: a sentence."""
+    """Return the error for a call of a tool in quarantine. `why`: a sentence."""
     return ProtocolError(Code.INVALID_PARAMS, why, KEPT)
 
 
 def _unknown_task(merged: Merged, task: str, request: McpRequest) -> ProtocolError:
-    """In the order in which a server with tasks would refuse it."""
+    """Return the error for a task that is not known here; a server with tasks checks in the same
+    order."""
     if not any(merged.eras[server] is not request.modern for server in merged.tasked):
         return ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {request.method}")
     if request.modern and TASKS_EXTENSION not in _extensions(request.caller):
@@ -473,7 +486,7 @@ def _unknown_task(merged: Merged, task: str, request: McpRequest) -> ProtocolErr
 
 
 def _extensions(caller: bytes) -> dict[str, Raw]:
-    """Those that a client declares."""
+    """Return the extensions that a client declares."""
     try:
         capabilities = codec.level(codec.level(caller)["clientCapabilities"])
         return codec.level(capabilities["extensions"])

@@ -1,9 +1,9 @@
 """Revision 2026-07-28: requests that stand alone.
 
-Owns: what such a request must carry and in which order that is checked, discovery, what of a call
-its client is told, and the rule that a client cancels by going away. Never: sessions, lists, the
-way to a server, subscriptions (`subscriptions_listen`), calls that wait for their client
-(`mrtr_io`).
+Owns: the headers and members that such a request must have and the order of their checks,
+discovery, which messages before the answer reach the client, and the rule that a client cancels a
+call by going away. Never: sessions, lists, the way to a server, subscriptions
+(`subscriptions_listen`), calls that wait for their client (`mrtr_io`).
 """
 
 import asyncio
@@ -40,8 +40,8 @@ from metamcp_worker.ipc.server_catalog import DISCOVER
 
 VERSIONS: tuple[str, ...] = ("2026-07-28",)
 SUPPORTED = (*VERSIONS, *HANDSHAKE_VERSIONS)
-"""What a client reads wherever revisions are listed, best first: one that speaks none of this era
-learns from it that `initialize` would be understood."""
+"""Revisions that clients read wherever revisions are listed, best first. The list shows a client
+without a revision of this era that the gateway understands `initialize`."""
 
 _PREFIX = "io.modelcontextprotocol/"
 PROTOCOL_VERSION = _PREFIX + "protocolVersion"
@@ -49,19 +49,21 @@ _CAPABILITIES = _PREFIX + "clientCapabilities"
 _CLIENT_INFO = _PREFIX + "clientInfo"
 _LOG_LEVEL = _PREFIX + "logLevel"
 STAMP = (PROTOCOL_VERSION, _CAPABILITIES, _CLIENT_INFO, _LOG_LEVEL)
-"""The members of `_meta` that a request of this era says who asks with."""
+"""Members of `_meta` in which a request of this era says who sends it."""
 _SERVER_INFO = _PREFIX + "serverInfo"
 STATE_BYTES = 32
-"""Of randomness in what a client brings back: whoever guessed one would go on with the call."""
+"""Random bytes in a state that a client brings back: a client that could guess the state of another
+client could go on with its call."""
 URL_REQUIRED = -32042
-"""A legacy server answers nothing before a URL was visited. Never sent to clients of this era."""
+"""Code of a legacy server that answers nothing before a URL was visited; never sent to clients of
+this era."""
 
-#: Methods of the handshake era that this one has not; no server may make them exist here.
+#: Methods of the handshake era that this era does not have; no server may make them exist here.
 _GONE = frozenset({
     "initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe",
     "tasks/list", "tasks/result",
 })  # fmt: skip
-#: What never goes to the client of a request: it has a stream of its own, or is of the other era.
+#: Notifications that never go to the client of a request: other streams have them, or other eras.
 _ELSEWHERE = frozenset(
     {
         "notifications/cancelled",
@@ -81,9 +83,9 @@ _NONE = Raw()
 
 
 class CheckedRequest(Struct, gc=False):
-    """A request that passed every check. `token`: the raw progress token, or empty; `level`: of
-    the log messages that it wants, None for none; `identity`: who the client says it is, raw;
-    `headers`: of HTTP."""
+    """Request that passed every check. `caller`: as in `frames.CallFrame`; `token`: raw progress
+    token, or empty; `level`: of the log messages that the client wants, None for none; `identity`:
+    raw JSON that the client says of itself; `headers`: of HTTP."""
 
     params: dict[str, Raw]
     meta: dict[str, Raw]
@@ -111,11 +113,13 @@ class ModernEra:
         self._wishes: WeakKeyDictionary[View, Mapping[str, Wishes]] = WeakKeyDictionary()
 
     def close(self) -> None:
-        """The front ends: whoever has not come back by now does not any more."""
+        """Give up the calls that wait for their clients, because the front ends."""
         self._parking.close()
 
     def post(self, exchange: Exchange, message: Envelope, view: View, version: str) -> Pending:
-        """`version`: of the gateway. Raises Refused and Declined, and Elsewhere at once."""
+        """Answer a message. `version`: of the gateway. Raises ProtocolError, Declined and
+        Elsewhere; the last only before this method returns, never when the returned work is
+        awaited."""
         if not message.id:
             check_version((exchange.facts.version or b"").decode("latin-1"))
             exchange.empty(202)
@@ -182,7 +186,8 @@ class ModernEra:
     def _started(
         self, client: "_Client", method: str, asked: CheckedRequest, view: View, directory: str
     ) -> Call:
-        """Raises Refused, and Unasked if the client has to be asked for its roots."""
+        """Send the request to its server, and return the call. Raises ProtocolError, and Unasked if
+        the client has to be asked for its roots."""
         request = McpRequest(
             method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0],
             headers=asked.headers,
@@ -208,7 +213,8 @@ class ModernEra:
     def _resumed(
         self, client: "_Client", method: str, asked: CheckedRequest, view: View
     ) -> Call | None:
-        """The call that this request goes on with; None: it begins one. Raises Refused."""
+        """Return the call that this request goes on with; None if the request begins a call. Raises
+        ProtocolError."""
         given = asked.params
         if not ("requestState" in given or "inputResponses" in given) or method not in mrtr.METHODS:
             return None
@@ -225,7 +231,7 @@ class ModernEra:
             talk.resume(client, asked.caller, responses)
             return talk.call
         if owner is not None and owner.legacy:
-            # Its server knows neither of the two: a client that visited a URL asks once more.
+            # The server knows neither of the two: a client that visited a URL sends the call again.
             if bytes(given.get("requestState", b"null")) != b"null":
                 raise ProtocolError(Code.INVALID_PARAMS, mrtr.OVER)
             asked.params = mrtr.original(given)
@@ -242,7 +248,7 @@ class ModernEra:
     ) -> Pending:
         exchange.unwatch()
         if call.answer.done():
-            call.caller = None  # it may hold the call, and nobody hears anything any more
+            call.caller = None  # it may hold the call, and nothing is told any more
         if answer is not None and not answer.code:
             again = (
                 client.roots and not call.legacy and call.server != process_names.base(call.server)
@@ -256,8 +262,9 @@ class ModernEra:
 
 
 class _Client:
-    """The client of one request: what comes before its answer goes on the same stream. `talk`: if
-    it can be asked something; `roots`: what it says of its roots, raw, or empty."""
+    """Caller for one request: puts the messages before the answer on the stream of the same
+    response. `talk`: set if the client can be asked something; `roots`: raw roots that the client
+    tells, or empty."""
 
     __slots__ = ("_exchange", "_level", "_token", "roots", "talk")
 
@@ -292,7 +299,8 @@ class _Client:
 
 
 def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
-    """The checks of this era, in their order. Raises Refused for the first that fails."""
+    """Check a request in the order of this era. Raises ProtocolError for the first check that
+    fails."""
     if facts.repeated:
         raise mcp_request.mismatch(f"{facts.repeated.decode().title()} came more than once.")
     given, meta = mcp_request.parameters(message)
@@ -301,7 +309,7 @@ def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
     claimed = "" if facts.version is None else facts.version.decode("latin-1")
     if not version or not capabilities:
         if not version and claimed:
-            check_version(claimed)  # what a client of another revision leaves out is no mistake
+            check_version(claimed)  # a client of another revision may leave these out
         wanted = ((PROTOCOL_VERSION, version), (_CAPABILITIES, capabilities))
         missing = " and ".join(key for key, raw in wanted if not raw)
         raise ProtocolError(Code.INVALID_PARAMS, f"params._meta lacks {missing}.")
@@ -339,7 +347,8 @@ def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
 
 
 def check_version(version: str) -> None:
-    """Raises Refused for a revision that nobody here speaks, and names those that are."""
+    """Refuse a revision that is not of this era. Raises ProtocolError, which lists the revisions
+    that the gateway speaks."""
     if version not in VERSIONS:
         raise ProtocolError(
             Code.UNSUPPORTED_VERSION,
@@ -349,7 +358,7 @@ def check_version(version: str) -> None:
 
 
 def discovery(view: View, version: str) -> bytes:
-    """The raw result of `server/discover`."""
+    """Return the raw result of `server/discover`."""
     result: dict[str, object] = {
         "resultType": "complete",
         "supportedVersions": SUPPORTED,
@@ -363,7 +372,8 @@ def discovery(view: View, version: str) -> bytes:
 
 
 def visits(answer: CallAnswer, caller: bytes) -> CallAnswer:
-    """What a client of this era gets instead of the error that demands visits to URLs."""
+    """Return the answer for a client of this era in place of the error that demands visits to URLs:
+    a result that asks for the visits, or a different error if the client cannot be asked."""
     wanted = mrtr.links(answer.body)
     if not wanted:
         members = {**codec.level(answer.body), "code": Raw(b"%d" % Code.INTERNAL_ERROR)}
@@ -386,8 +396,8 @@ def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> mr
 
 
 def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:
-    """What the client answers, by question. What is no answer at all is left out, and asked for
-    again. Raises Refused."""
+    """Return the raw answers of the client, by question. A value that cannot be an answer is left
+    out, so its question is asked again. Raises ProtocolError."""
     raw = given.get("inputResponses")
     if raw is None:
         return {}

@@ -1,7 +1,8 @@
 """Multi-round-trip requests: results that ask for input, and the requests that bring it.
 
-Owns: reading and writing `input_required` results, and the parameters of a retry. Never: asking,
-waiting, what a state means.
+Owns: reading and writing `input_required` results, the parameters of a retry, and the table of what
+a front has parked until a client comes back with a state, with its limits (`Parked`). Never:
+asking, waiting (`mrtr_io`).
 """
 
 import hashlib
@@ -15,38 +16,38 @@ from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""What may be answered by asking for input (MCP 2026-07-28, basic, multi round-trip requests)."""
+"""Methods whose results may ask for input (MCP 2026-07-28, basic, multi round-trip requests)."""
 ADDED = frozenset({"inputResponses", "requestState"})
-"""What a retry has beside the parameters of its request."""
+"""Members that a retry adds to the parameters of its request."""
 ELICIT = "elicitation/create"
 REQUESTS_MAX = 64
-"""Questions in one result; people answer a few."""
+"""Maximum number of questions in one result; people answer a few."""
 KEY_BYTES_MAX = 256
-"""Of the name of one question, which travels back with the answer."""
+"""Maximum bytes of the name of one question, which travels back with the answer."""
 STATE_BYTES_MAX = 1024 * 1024
-"""Of a server's state: it is carried to the client and back with each round."""
+"""Maximum bytes of a server's state, which is carried to the client and back in each round."""
 
 _MARK = b"input_required"
 _NONE = Raw()
 
 
 class WantedInput(Struct, frozen=True):
-    """One question. `params`: a raw object."""
+    """Question in a result. `params`: a raw object."""
 
     method: str
     params: bytes
 
 
 class InputRequired(Struct, frozen=True):
-    """What a server wants before it goes on. At least one of the two is there; `state`: raw."""
+    """Input that a server wants before it goes on: questions, a state, or both. `state`: raw."""
 
     requests: dict[str, WantedInput]
     state: Raw | None = None
 
 
 def parse(body: bytes) -> InputRequired | None:
-    """What this raw result asks for; None for any other result. Raises codec.Malformed for one
-    that asks in a way that nobody can answer."""
+    """Return the input that this raw result asks for; None for any other result. Raises
+    codec.Malformed for a result that asks in a way that a client cannot answer."""
     if _MARK not in body:
         return None
     members = codec.level(body)
@@ -67,8 +68,8 @@ def parse(body: bytes) -> InputRequired | None:
 def retry(
     params: Mapping[str, Raw], responses: Mapping[str, bytes], state: Raw | None
 ) -> dict[str, Raw]:
-    """The same parameters with the raw answers to what was asked, and the state that came with
-    it."""
+    """Return the same parameters with the raw answers to the questions, and the state that came
+    with the questions."""
     again = original(params)
     if responses:
         members = {key: Raw(answer) for key, answer in responses.items()}
@@ -79,13 +80,13 @@ def retry(
 
 
 def original(params: Mapping[str, Raw]) -> dict[str, Raw]:
-    """The parameters without what a retry adds to them."""
+    """Return the parameters without the members that a retry adds."""
     return {key: raw for key, raw in params.items() if key not in ADDED}
 
 
 def result(requests: Mapping[str, WantedInput], state: str) -> bytes:
-    """A raw result that asks these questions; `state` may be empty. Questions of the handshake era
-    become those of this one."""
+    """Return a raw result that asks these questions; `state` may be empty. Questions of the
+    handshake era are converted to this era."""
     members: dict[str, object] = {
         "resultType": _MARK.decode(),
         "inputRequests": {
@@ -99,8 +100,8 @@ def result(requests: Mapping[str, WantedInput], state: str) -> bytes:
 
 
 def links(error: bytes) -> dict[str, WantedInput]:
-    """The questions in a raw error of the handshake era that demands visits to URLs; none if they
-    cannot be read."""
+    """Return the questions in a raw error of the handshake era that demands visits to URLs; none if
+    they cannot be read."""
     try:
         data = codec.level(codec.level(error).get("data", _NONE))
         found = codec.items(data.get("elicitations", _NONE))[: REQUESTS_MAX + 1]
@@ -122,13 +123,13 @@ def _wanted(key: str, raw: Raw) -> WantedInput:
     method = codec.text(members.get("method", _NONE))
     params = bytes(members.get("params", b"{}"))
     if method is None or not params.startswith(b"{") or len(key.encode()) > KEY_BYTES_MAX:
-        raise codec.Malformed("one of its inputRequests is no request with a method and params")
+        raise codec.Malformed("one of its inputRequests is not a request with a method and params")
     return WantedInput(method, params)
 
 
 def _modern(one: WantedInput) -> bytes:
-    """The parameters without what this era has not: there is no id by which a server tells that a
-    visit is over, and no stream on which it could."""
+    """Return the parameters without the id of a visit: in this era a server has neither an id nor a
+    stream to tell that a visit is over."""
     if one.method != ELICIT or b'"elicitationId"' not in one.params:
         return one.params
     members = codec.level(one.params)
@@ -141,20 +142,20 @@ def _modern(one: WantedInput) -> bytes:
 T = TypeVar("T")
 
 PARK_S_MAX = 300.0
-"""For a client to come back: as long as a server waits for an answer to its question."""
+"""Seconds for a client to come back: as long as a server waits for an answer to its question."""
 PARKED_MAX = 1024
-"""Calls of one front."""
+"""Maximum number of parked calls in one front."""
 CLIENT_PARKED_MAX = PARKED_MAX // 8
-"""Calls of one client in one front: the oldest makes room for a newer one, so that a client that
-does not come back takes no places from others."""
+"""Maximum number of parked calls of one client in one front; the oldest makes room for a newer one,
+so that a client that does not come back takes no places from others."""
 CLIENT_SERVER_PARKED_MAX = 64
-"""Calls of one client at one server."""
+"""Maximum number of parked calls of one client at one server."""
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Of open questions, and of results that wait for their clients, in one front."""
+"""Maximum bytes, in one front, of open questions and of results that wait for their clients."""
 
 DIGEST_BYTES = 16
-"""Nobody finds another request with the same digest, and who did would gain nothing by it: what
-the server has is the first one."""
+"""Bytes of the digest of a request. A client cannot find another request with the same digest, and
+would gain nothing by it: the server has the first request."""
 
 _PREFIX = "metamcp."
 OVER = (
@@ -173,8 +174,8 @@ _OTHER_REQUEST = (
 
 
 class StateBinding(Struct, frozen=True, gc=False):
-    """What a state is good for: this principal, this endpoint, this request, this server. Of the
-    server it is the instance that has the call; with it the state ends."""
+    """Scope of a state: this principal, this endpoint, this request, this server. `server` is the
+    instance that has the call; the state ends with that instance."""
 
     principal: str
     endpoint: str
@@ -184,7 +185,7 @@ class StateBinding(Struct, frozen=True, gc=False):
 
 
 class TooManyParked(Exception):
-    """So much is kept already. The text is a sentence."""
+    """Raised when too much is parked already. The text is a sentence."""
 
 
 class _Entry(Struct, Generic[T], frozen=True):
@@ -195,7 +196,7 @@ class _Entry(Struct, Generic[T], frozen=True):
 
 
 class Parked(Generic[T]):
-    """What one front keeps. `front`: a name that no other process has or had."""
+    """Parked things of one front, by state. `front`: a name that no other process has or had."""
 
     def __init__(self, front: str) -> None:
         self._front = f"{_PREFIX}{front}."
@@ -210,8 +211,8 @@ class Parked(Generic[T]):
         return self._bytes
 
     def crowded(self, bound: StateBinding, client: str) -> T | None:
-        """The oldest call of this client, if the client has as many as it may have, and the oldest
-        must go before one more is parked. `client`: the word for the client; clients that do not
+        """Return the oldest call of this client, which must go before one more is parked, if the
+        client has its maximum; else None. `client`: the word for the client; clients that do not
         say who they are count as one."""
         whose = (*_holder(bound), client)
         mine = [one for one in self._entries.values() if (*_holder(one.bound), one.client) == whose]
@@ -221,8 +222,8 @@ class Parked(Generic[T]):
         return mine[0].kept if len(mine) >= CLIENT_PARKED_MAX else None
 
     def park(self, token: str, bound: StateBinding, client: str, kept: T, now: float) -> str:
-        """The state that brings `kept` back, once. `token`: one that nobody guesses. Raises
-        Full."""
+        """Return the state that brings `kept` back, once. `token`: a text that cannot be guessed.
+        Raises TooManyParked."""
         if len(self._entries) >= PARKED_MAX:
             raise TooManyParked(
                 f"{PARKED_MAX} calls wait for their clients to answer; try again later."
@@ -232,13 +233,14 @@ class Parked(Generic[T]):
         return state
 
     def check_here(self, state: str) -> None:
-        """Raises Elsewhere for a state that another front made."""
+        """Raise Elsewhere for a state that another front made."""
         maker = None if state.startswith(self._front) else messages.maker(state)
         if maker is not None:
             raise Elsewhere(state, maker, ProtocolError(Code.INVALID_PARAMS, _ELSEWHERE))
 
     def take(self, state: str, bound: StateBinding, now: float) -> T:
-        """What this state stands for. Raises Refused; then nothing has changed."""
+        """Return what is parked under this state, and forget it. Raises ProtocolError; then nothing
+        has changed."""
         entry = self._entries.get(state)
         if entry is None and not state.startswith(self._front):
             raise ProtocolError(Code.INVALID_PARAMS, _ELSEWHERE)
@@ -256,7 +258,8 @@ class Parked(Generic[T]):
         return [entry.kept for entry in self._entries.values()]
 
     def reserve(self, size: int) -> bool:
-        """Room for so many bytes, until they are released; False if there is none."""
+        """Reserve room for so many bytes, until they are released. Returns False if there is not
+        enough."""
         if self._bytes + size > KEPT_BYTES_MAX:
             return False
         self._bytes += size
@@ -267,13 +270,13 @@ class Parked(Generic[T]):
 
 
 def is_state(text: str | None) -> bool:
-    """Did some front make this state, and no server?"""
+    """Whether some front made this state, and not a server."""
     return text is not None and text.startswith(_PREFIX)
 
 
 def digest(params: Mapping[str, Raw]) -> bytes:
-    """Of what a request asks for, whatever the order of its members. Made for every call that may
-    be interrupted, hence the fast one of the safe hashes."""
+    """Return the digest of what a request asks for, whatever the order of its members. Every call
+    that may be interrupted needs a digest, hence the fast one of the safe hashes."""
     found = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for key in sorted(params):
         if key not in ADDED:

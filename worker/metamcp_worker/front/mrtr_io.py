@@ -1,11 +1,10 @@
-"""Calls of handshake-era clients that a server of the other era wants input for.
+"""Calls that ask for input on the way, between a client and a server of different eras.
 
-Owns: asking the client what an `input_required` result wants, sending the call anew with the
-answers, and the bounds of that. Never: how a client is asked (`session_request`), the wire format
-of such results (`mrtr`), the first attempt.
-
-To the client it is one call, in the middle of which it is asked something, as its era knows it. To
-the server it is a row of requests, each of which stands alone.
+Owns: `Drive`, which asks a handshake-era client for the input that an `input_required` result wants
+and sends the call again with the answers; `Talk` and `Parking`, which answer a client of the other
+era with the questions of a handshake-era server and park its call until the client comes back.
+Never: how a session is asked (`session_request`), the wire format of such results and the table of
+states (`mrtr`), the first attempt.
 """
 
 import asyncio
@@ -34,23 +33,26 @@ from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 _MARK = b"input_required"
 ROUNDS_MAX = 10
-"""Of one call, as the official clients of the other era count them."""
+"""Maximum number of rounds of one call, as the official clients of the other era count them."""
 ROUND_S_MAX = 300.0
-"""For a client, or the person behind it, to answer all questions of one round."""
+"""Seconds for a client, or its user, to answer all questions of one round."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 0.25
-"""Before a round that asks nothing, where the server only wants to be asked again."""
+"""Seconds to wait before a round without questions, in which the server only wants to be called
+again; the pause doubles with each round."""
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Parameters of all calls of one front that may have to be sent anew: four of the largest."""
+"""Maximum bytes of the parameters of all calls of one front that may have to be sent again: four of
+the largest."""
 
 
 class ParkedBudget:
-    """How much is kept for calls that may have to be sent anew."""
+    """Bytes that are kept for calls that may have to be sent again."""
 
     def __init__(self) -> None:
         self._bytes = 0
 
     def take(self, request: McpRequest) -> int | None:
-        """The size of what is kept from now on; None if that would be too much."""
+        """Reserve room for the parameters of a request. Returns their size; None if there is not
+        enough room."""
         size = sum(map(len, request.params.values()))
         if self._bytes + size > KEPT_BYTES_MAX:
             return None
@@ -62,13 +64,16 @@ class ParkedBudget:
 
 
 def wants_input(answer: CallAnswer | None) -> bool:
-    """May this answer of a modern server ask for input? Cheap, and never wrongly no."""
+    """Whether this answer of a modern server may ask for input. The test is cheap; its False is
+    always right."""
     return answer is not None and not answer.code and _MARK in answer.body
 
 
 class Drive:
-    """One such call. `request`: as it was sent first, None if that was too much to keep; `start`:
-    sends it; `ask`: asks the client; `mint`: makes the ids of visits to URLs."""
+    """Rounds of one call of a handshake-era client at a modern server. For the client it is one
+    call, during which the client is asked something. For the server it is a row of requests, each
+    of which stands alone. `request`: as it was sent first, None if it was too large to keep;
+    `start`: sends it; `ask`: asks the client; `mint`: makes the ids of visits to URLs."""
 
     def __init__(
         self,
@@ -88,13 +93,14 @@ class Drive:
         self._turn: asyncio.Future[CallAnswer | None] | None = None
 
     def cancel(self, reason: str) -> None:
-        """Nobody waits any more, neither for the server nor for the client."""
+        """End the call and its round, because the client does not wait any more."""
         self._cancelled = True
         self._call.cancel(reason)
         self._end_round(None)
 
     async def finish(self, answer: CallAnswer) -> CallAnswer | None:
-        """What the call brings in the end, after this first answer; None: it was cancelled."""
+        """Return the final answer of the call, after this first answer; None if the call was
+        cancelled."""
         for rounds in range(ROUNDS_MAX + 1):
             if self._cancelled:  # when the answer was on its way already
                 return None
@@ -115,7 +121,7 @@ class Drive:
         return self._failed(Code.INTERNAL_ERROR, f"asked for input more than {ROUNDS_MAX} times")
 
     def _wanted(self, answer: CallAnswer) -> InputRequired | CallAnswer:
-        """What this answer asks for; or what the call ends with."""
+        """Return the input that this answer asks for, or the answer that the call ends with."""
         try:
             wanted = None if answer.code else mrtr.parse(answer.body)
         except codec.Malformed as broken:
@@ -127,7 +133,7 @@ class Drive:
         return self._refusal(self._request.caller, wanted.requests) or wanted
 
     async def _again(self, responses: Mapping[str, bytes], state: Raw | None) -> CallAnswer | None:
-        """Send the call anew, and wait for what it brings."""
+        """Send the call again, and wait for its answer."""
         request = self._request
         assert request is not None
         request.params = mrtr.retry(request.params, responses, state)
@@ -138,7 +144,8 @@ class Drive:
         return await outcome(self._call)
 
     def _refusal(self, caller: bytes, requests: Mapping[str, WantedInput]) -> CallAnswer | None:
-        """Why these questions cannot be asked, if they cannot."""
+        """Return the error for questions that the client cannot be asked; None if it can be asked
+        all of them."""
         for wanted in requests.values():
             if not may_be_asked(caller, wanted.method, wanted.params):
                 what = f"asks the client {wanted.method}, which it has not declared to understand"
@@ -148,8 +155,8 @@ class Drive:
     async def _round(
         self, requests: Mapping[str, WantedInput], responses: dict[str, bytes], pause_s: float
     ) -> CallAnswer | None:
-        """Ask the client everything at once, and collect its answers; or wait for so long, if
-        nothing is asked. What ends the call instead, if anything does."""
+        """Ask the client everything at once, and collect its answers; without questions, wait
+        `pause_s`. Returns the answer that ends the call, or None if the call goes on."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[CallAnswer | None] = loop.create_future()
         self._turn = turn
@@ -159,7 +166,7 @@ class Drive:
         )
 
         def collect(key: str, body: bytes, failed: bool) -> None:
-            if failed:  # there is no place for an error among the answers
+            if failed:  # an error has no place among the answers
                 self._end_round(CallAnswer(body, _code(body)))
                 return
             responses[key] = body
@@ -192,7 +199,8 @@ class Drive:
         return Question(self._call.server, self._call.id, 0, wanted.method, params, reply)
 
     def _end_round(self, outcome: CallAnswer | None) -> None:
-        """The first end counts. What is still open then, nobody waits for."""
+        """End the round with this outcome, and withdraw the questions that are still open. Only the
+        first end counts."""
         turn, self._turn = self._turn, None
         if turn is not None and not turn.done():
             turn.set_result(outcome)
@@ -206,7 +214,7 @@ class Drive:
 
 
 def _code(body: bytes) -> int:
-    """Of a client's error."""
+    """Return the code of a client's error; an error without a usable code counts as internal."""
     try:
         found = codec.level(body).get("code", Raw(b"0"))
         return int(bytes(found)) or Code.INTERNAL_ERROR
@@ -215,10 +223,10 @@ def _code(body: bytes) -> int:
 
 
 GATHER_S = 0.005
-"""Questions that come this close together are put to the client together: some servers ask several
-at once, and each round costs the client a request."""
+"""Seconds in which questions are gathered for one round: some servers ask several at once, and each
+round costs the client a request."""
 QUESTIONS_MAX = 128
-"""In the course of one call: a server that asks more than that does not get anywhere."""
+"""Maximum number of questions in the course of one call; further questions are refused."""
 
 _UNDECLARED = "The client of this call did not declare that it can be asked this."
 _TOO_MANY = f"More than {mrtr.REQUESTS_MAX} questions at once, or {QUESTIONS_MAX} in one call."
@@ -228,7 +236,8 @@ _CANCEL = codec.dump({"action": "cancel"})
 
 
 class Talk:
-    """A call whose client may be asked. `capabilities`: the client, as in `frames.CallFrame`."""
+    """Call whose client may be asked. While the client is away, the talk itself is the caller of
+    the call. `capabilities`: raw, the `caller` of `frames.CallFrame`."""
 
     __slots__ = (
         "_attended", "_count", "_loop", "_open", "_parked_at", "_parking", "_planned", "_size",
@@ -252,16 +261,17 @@ class Talk:
         self._timer: asyncio.TimerHandle | None = None
         self._size = 0
 
-    # --- what the server says while nobody is there -------------------------------------------
+    # --- what the server says while the client is away -----------------------------------------
 
     def progressed(self, params: bytes) -> None:
-        """Nobody is there to be told."""
+        """Drop the progress, because the client is away."""
 
     def told(self, method: str, params: bytes) -> None:
-        """Nobody is there to be told."""
+        """Drop the notification, because the client is away."""
 
     def asked(self, question: Question) -> None:
-        """Put this to the client as soon as it is there, with what is asked beside it."""
+        """Put this question to the client as soon as it is there, together with other open
+        questions."""
         size = len(question.params)
         waiting = sum(len(one.params) for one in self._open.values())
         if not client_questions.may_be_asked(self.capabilities, question.method, question.params):
@@ -280,8 +290,8 @@ class Talk:
     # --- the client ---------------------------------------------------------------------------
 
     def resume(self, client: Caller, capabilities: bytes, responses: Mapping[str, Raw]) -> None:
-        """The client is back with raw answers, and `client` takes what the server says from now
-        on. What is still open is asked again."""
+        """Go on with a client that is back with raw answers; `client` takes what the server says
+        from now on. Questions that are still open are asked again."""
         self._unpark()
         self._attended = True
         self.capabilities = capabilities
@@ -296,7 +306,7 @@ class Talk:
         self._plan()
 
     def give_up(self, why: str) -> None:
-        """The client does not come back: its call ends, and everything is free."""
+        """End the call, because the client does not come back, and free everything."""
         self._unpark()
         for key, question in list(self._open.items()):
             self._closed(key)
@@ -337,8 +347,8 @@ class Talk:
         self.give_up(f"the client did not answer within {PARK_S_MAX:g} s")
 
     def _ended(self, answer: asyncio.Future[CallAnswer]) -> None:
-        """The call is over. If its client is away, the answer is kept until it comes back, but for
-        that of a server which is gone: then the state is over with it."""
+        """Keep the answer of a finished call until its client comes back. The answer of a server
+        that is gone is not kept: the state ends with the server."""
         if not self._state or answer is not self.call.answer:
             return
         self.call.caller = None
@@ -353,7 +363,7 @@ class Talk:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            # Nobody at the gateway or at the server is to blame for how long people think.
+            # The time that people think is not time of the gateway or the server.
             self.call.started += self._loop.time() - self._parked_at
         self._parking.parked.forget(self._state)
         self._parking.parked.release(self._size)
@@ -366,7 +376,8 @@ class Talk:
 
 
 class Parking:
-    """All talks of one front that wait for their clients. `mint`: texts that nobody guesses."""
+    """Talks of one front that wait for their clients. `mint`: makes texts that cannot be
+    guessed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, mint: Callable[[], str]) -> None:
         self.loop = loop
@@ -375,7 +386,7 @@ class Parking:
         self._closed = False
 
     def park(self, talk: Talk) -> str:
-        """The state with which its client comes back. Raises Full."""
+        """Return the state with which the client comes back. Raises TooManyParked."""
         if self._closed:
             raise TooManyParked("The gateway is stopping.")
         client = "" if talk.call.origin is None else talk.call.origin.who
@@ -384,17 +395,17 @@ class Parking:
         return self.parked.park(self._mint(), talk.bound, client, talk, self.loop.time())
 
     def check_here(self, given: Raw) -> None:
-        """Is the call with this raw state parked here, if it is anywhere? Raises Elsewhere."""
+        """Raise Elsewhere if the call with this raw state may be parked in another front."""
         state = codec.text(given)
         if state is not None and is_state(state):
             self.parked.check_here(state)
 
     def take(self, state: str, bound: StateBinding) -> Talk:
-        """The talk that this state brings back. Raises Refused."""
+        """Return the talk that this state brings back. Raises ProtocolError."""
         return self.parked.take(state, bound, self.loop.time())
 
     def close(self) -> None:
-        """No client comes back any more."""
+        """Give up all talks, because no client comes back to a front that ends."""
         self._closed = True
         for talk in self.parked.everything():
             talk.give_up("the gateway is stopping")

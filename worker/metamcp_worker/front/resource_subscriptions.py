@@ -1,11 +1,12 @@
 """Subscriptions to resources: many clients, one subscription of each resource at its server.
 
-Owns: asking servers for what clients watch, and telling clients of updates. Never: who watches what
-(`watches`), sessions and streams, the way to a server.
+Owns: asking servers for the resources that clients watch, and telling clients of updates. Never:
+which client watches which resource (`watches`), sessions and streams, the way to a server.
 
-A client's own request is asked at once. What nobody waits for (a client went away, a server was
-started anew) may be much at once: it takes its turn, a few requests per server at a time, and is
-left out while the server is away, since one that comes back holds nothing and is asked then.
+The request of a client is sent at once. Requests for which no client waits (a client went away, a
+server was restarted) may be many at once: they take their turn, a few per server at a time. While
+the server is away, such requests are left out: a server that comes back holds nothing and is asked
+then.
 """
 
 import asyncio
@@ -32,8 +33,8 @@ UNSUBSCRIBE = "resources/unsubscribe"
 UPDATED = "notifications/resources/updated"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 UNATTENDED_MAX = 16
-"""Requests at one server for which no client waits: few beside what one takes at once, so that
-calls do not queue behind them."""
+"""Maximum number of requests at one server for which no client waits: few beside the number that a
+server takes at once, so that calls do not queue behind them."""
 
 _NOTHING = CallAnswer(b"{}")
 
@@ -41,7 +42,7 @@ log = logging.getLogger("metamcp.front")
 
 
 class ResourceSubscriptions:
-    """All subscriptions of one front."""
+    """Subscriptions of one front."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -56,9 +57,9 @@ class ResourceSubscriptions:
         calls.on_attached(self.renew)
 
     async def watch(self, view: View, uri: str, watcher: Watcher) -> CallAnswer | None:
-        """`watcher` is told of updates from now on, if the answer is a result: the server's own for
-        the first one that watches, an empty one for others. None: it was forgotten meanwhile.
-        Raises Refused."""
+        """Tell `watcher` of updates from now on, if the answer is a result. The answer comes from
+        the server for the first client that watches, and is empty for others. None: the watcher was
+        forgotten meanwhile. Raises ProtocolError."""
         policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
         owner, original = owner_of_resource(_seen(view, watcher), uri)
         key = (self._calls.process(owner.server, watcher), original)
@@ -72,8 +73,9 @@ class ResourceSubscriptions:
         return await self._outcome(number, key)
 
     async def unwatch(self, view: View, uri: str, watcher: Watcher) -> CallAnswer | None:
-        """`watcher` is not told any more. The answer is the server's own for the last one that
-        watched. None: it was forgotten meanwhile. Raises Refused."""
+        """Tell `watcher` of updates no longer. The answer comes from the server for the last client
+        that watched, and is empty for others. None: the watcher was forgotten meanwhile. Raises
+        ProtocolError."""
         policy.authorize(view.principal, view.endpoint, UNSUBSCRIBE, uri)
         number = next(self._numbers)
         key = self._watches.unwatch(watcher, uri, number)
@@ -83,8 +85,9 @@ class ResourceSubscriptions:
         return _NOTHING
 
     def adopt(self, view: View, uri: str, watcher: Watcher) -> None:
-        """`watcher` watched this elsewhere and goes on here; its server is asked in its turn, or
-        when it is there. What the endpoint does not have any more is left out."""
+        """Go on with a subscription that `watcher` had at another front. The server is asked in its
+        turn, or when it is there. A resource that the endpoint does not have any more is left
+        out."""
         try:
             policy.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
             owner, original = owner_of_resource(_seen(view, watcher), uri)
@@ -94,8 +97,9 @@ class ResourceSubscriptions:
             log.info("a subscription of a session that was taken over is dropped: %s", why)
 
     def forget(self, watcher: Watcher) -> None:
-        """The client is gone: its subscriptions end, in the background. What was to be asked for it
-        alone, of a server that is not there yet, is no reason any more to start that."""
+        """End the subscriptions of a client that is gone, in the background. A request for this
+        client alone that waits for its server is cancelled, so that it is not a reason to start the
+        server."""
         before = self._watches.of(watcher)
         keys, numbers = self._watches.leave(watcher)
         for number in numbers:
@@ -107,7 +111,7 @@ class ResourceSubscriptions:
                 call.cancel("nobody watches it any more")
 
     def updated(self, server: str, params: bytes) -> None:
-        """A server says that a resource changed."""
+        """Tell the watchers of a resource that it changed, as its server says."""
         try:
             members = codec.level(params)
             meta = codec.level(members["_meta"]) if "_meta" in members else {}
@@ -126,7 +130,7 @@ class ResourceSubscriptions:
                 watcher.updated(params)
 
     def renew(self, server: str) -> None:
-        """Another process is the server now: what is watched is asked for again."""
+        """Ask for all watched resources again, because another process is the server now."""
         self._take_along(server)
         asked = {key for key, call in self._asked.items() if _sent_to_newest(call)}
         for process in self._processes(server):
@@ -135,7 +139,8 @@ class ResourceSubscriptions:
     # --- underneath ---------------------------------------------------------------------------
 
     def _take_along(self, server: str) -> None:
-        """If a client has got this process for itself, what it watched before is watched here."""
+        """Watch here what a client watched before, if the client has got this process for
+        itself."""
         base = process_names.base(server)
         for uri, watcher, exposed in self._watches.all_of(base) if server != base else ():
             if self._calls.process(base, watcher) == server:
@@ -144,7 +149,7 @@ class ResourceSubscriptions:
                 self._later(self._watches.adopt(key, watcher, exposed))
 
     def _processes(self, server: str) -> list[str]:
-        """This one, and the one in whose place it is, too."""
+        """Return this process, and the process in whose place it is."""
         legacy = process_names.own(process_names.base(server), process_names.LEGACY)
         own = legacy if self._calls.heir(legacy) == server else server
         return list(dict.fromkeys((server, own)))
@@ -167,7 +172,8 @@ class ResourceSubscriptions:
             self._later(self._watches.give_up(number))  # nothing, unless this task was cancelled
 
     def _ask(self, key: Key, *, attended: bool = True) -> bool:
-        """Ask the server what is to be asked, if anything. Is a request on its way now?"""
+        """Send the server the next request for this resource, if there is one. Returns whether a
+        request is on its way now."""
         server, uri = key
         while (wanted := self._watches.next(key)) is not None:
             if not wanted and self._shared(key):
@@ -183,7 +189,8 @@ class ResourceSubscriptions:
         return False
 
     def _shared(self, key: Key) -> bool:
-        """Does somebody else watch it at the same process, under another name of that?"""
+        """Whether another client watches the resource at the same process, under another name of
+        the process."""
         server, uri = key
         others = (one for one in self._processes(self._calls.heir(server)) if one != server)
         return any(self._watches.watched((one, uri)) for one in others)
@@ -232,5 +239,5 @@ def _seen(view: View, watcher: Watcher) -> Merged:
 
 
 def _sent_to_newest(call: Call) -> bool:
-    """Did this call wait for the process that is the server now?"""
+    """Whether this call was sent to the process that is the server now."""
     return call.wire is not None and call.wire is call.wire.link.target

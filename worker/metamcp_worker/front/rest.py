@@ -1,10 +1,10 @@
 """Tools as plain HTTP: a list, a description, and a path for each tool.
 
-Owns: these paths, their statuses, the form of their answers. Never: reading bodies, who may come
-in, the way to a server; that is the same as for every other client.
+Owns: these paths, their statuses, the form of their answers. Never: reading bodies, access, the way
+to a server, which are the same as for every other client; the OpenAPI document (`web_pages`).
 
-A caller of REST can be asked nothing and hears nothing before its answer, so it declares nothing,
-and what a server asks is refused.
+A caller of REST can be asked nothing and hears nothing before its answer, so it declares no
+capabilities, and questions of a server are refused.
 """
 
 import re
@@ -35,10 +35,10 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 
 DOCUMENT = b"openapi.json"
 FAILED = 422
-"""A tool says that it failed. The request was understood and nobody should send it again, as
-proxies and clients do when the status begins with a 5."""
+"""Status for a tool that says that it failed. The request was understood and should not be sent
+again, as proxies and clients do when the status begins with a 5."""
 
-#: The statuses of errors; of all others the server is the cause.
+#: Statuses of errors; the server is the cause of errors with any other code (502).
 STATUSES: Mapping[int, int] = {
     Code.PARSE_ERROR: 400,
     Code.INVALID_REQUEST: 400,
@@ -50,14 +50,14 @@ STATUSES: Mapping[int, int] = {
     Code.TIMED_OUT: 504,
 }
 _PATH = re.compile(rb"(?:/metamcp/[^/?]+)?/api(?:[/?]|$)")
-#: Of a definition, what the list shows beside the name.
+#: Members of a definition that the list shows beside the name.
 _SHOWN = ("description", "inputSchema", "outputSchema")
 _ALL = "a GET of the path above this one tells all that are in view."
 _ASKS = "The tool asks its caller something, and a caller of REST cannot be asked."
 
 
 class Rest:
-    """Answers what comes to the REST paths of an endpoint."""
+    """Answers requests to the REST paths of an endpoint."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -67,7 +67,7 @@ class Rest:
     def answer(
         self, exchange: Exchange, method: str, view: View, version: str, body: bytes
     ) -> Pending:
-        """`version`: of the gateway."""
+        """Answer a request. `version`: of the gateway."""
         path = exchange.facts.rest
         try:
             if method == "POST" and path:
@@ -117,7 +117,7 @@ class Rest:
         why: NotUpYet,
         first: CallAnswer | None,
     ) -> Pending:
-        """Call the tool, now that its server has told what it offers; or refuse the call with the
+        """Call the tool after its server has told what it offers, or refuse the call with the
         reason why the server is not there."""
         exchange.unwatch()
         view = self._calls.view(before.endpoint)
@@ -165,12 +165,12 @@ def _shown(tool: OpenApiTool) -> dict[str, object]:
 
 
 def _name(path: bytes) -> str:
-    """The tool that this path names."""
+    """Return the name of the tool in this path."""
     return unquote_to_bytes(path).decode(errors="backslashreplace")
 
 
 def _request(name: str, body: bytes, version: str, headers: Headers) -> McpRequest:
-    """The call of this tool with the arguments in `body`. Raises Refused."""
+    """Return the call of this tool with the arguments in `body`. Raises ProtocolError."""
     try:
         body.decode()
         codec.level(body or b"{}")
@@ -186,7 +186,7 @@ def _request(name: str, body: bytes, version: str, headers: Headers) -> McpReque
 
 
 def _answered(answer: CallAnswer | None) -> tuple[int, bytes]:
-    """Status and body for what the call brought."""
+    """Return status and body for the answer to a call."""
     if answer is None:
         return 503, rest_error(Code.OVERLOADED, "The call was cancelled.")
     if answer.code:
@@ -209,10 +209,10 @@ def _members(body: bytes) -> dict[str, Raw]:
 
 
 def is_rest(target: bytes) -> bool:
-    """Was this meant for the tools of an endpoint, known or not?"""
+    """Whether this is a path for the tools of an endpoint, known or not."""
     return _PATH.match(target) is not None
 
 
 def rest_error(code: int, message: str) -> bytes:
-    """The one shape of errors at these paths."""
+    """Return an error in the one form that these paths use."""
     return codec.dump({"error": {"code": int(code), "message": message}})

@@ -1,21 +1,21 @@
 """Streams that a client may go on with after its connection broke: event ids, and what is kept.
 
 Owns: the ids of events, which events of which stream are kept and for how long. Never: connections,
-sending, what an event says, the clock.
+sending, the contents of events, the clock.
 
-The theory. A *tape* is what was told on one stream, in order; an event's place on its tape is its
-id. The *reader* of a tape is the connection that gets the events now, if there is one. When the
-connection breaks, the tape goes on without a reader; a client that comes back names the last event
-that it has, gets what is behind it, and is the reader from then on. An event is on one tape only,
-and a tape has one reader at most, so nothing is told twice to whoever says truly what it has.
+A *tape* has the events of one stream, in order; the place of an event on its tape is its id. The
+*reader* of a tape is the connection that gets the events now, if there is one. When the connection
+breaks, the tape goes on without a reader. A client that comes back names the last event that it
+has, gets the events behind it, and is the reader from then on. An event is on one tape only, and a
+tape has at most one reader, so a client that truly names its last event gets nothing twice.
 
-What is kept is bounded three ways: per session, per front, and in time. Beyond a bound the oldest
-events go first. A client that asks for those gets what is left: the answer is the youngest.
+Limits hold per session, per front, and in time. Beyond a limit the oldest events go first. A client
+that asks for these gets the rest: the answer is the youngest event.
 
-A tape dies with its front. The name of an event says of which tape it is, and which request is
-still to be answered there. With that another front can go on, on a tape of its own: the *heir* of
-the lost one, which holds all that the client does not have. The last event of a tape does not name
-the request: who has that event has the answer.
+A tape dies with its front. The id of an event names its tape, and the request that is still to be
+answered there. With these another front can go on, on a tape of its own: the *heir* of the lost
+one, which holds all that the client does not have. The id of the last event does not name the
+request: a client that has this event has the answer.
 """
 
 import base64
@@ -31,25 +31,30 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 
 RESUME_EVENTS_MAX = 1000
-"""Of one session."""
+"""Maximum number of events kept for one session."""
 RESUME_BYTES_MAX = 17 * 1024 * 1024
-"""Of one session; its last event stays, however large it is."""
+"""Maximum bytes of events kept for one session; the last event stays, however large it is."""
 FRONT_BYTES_MAX = MESSAGE_BYTES + 16 * 1024 * 1024
-"""Of all sessions together: the largest answer of most servers, and some small ones."""
+"""Maximum bytes of the events of all sessions: the largest answer of most servers, and some small
+ones."""
 EVENT_BYTES = 1024
-"""What an event counts beside its bytes: as much as a tape takes that has no other."""
+"""Bytes that an event counts beside its own: as many as a tape takes that has only this event."""
 RESUME_S = 300.0
-"""After the end of a stream: long enough to wake up a laptop or to change the network."""
+"""Seconds that a stream is kept after its end: long enough to wake up a laptop or to change the
+network."""
 WHOLE_BYTES_MAX = 64 * 1024
-"""A stream that ended with its reader there was read, as far as one can see from here, but the
-network may have lost its end. That much of it is kept; a larger one is not kept on suspicion."""
+"""Maximum bytes kept of a stream that ended while its reader was there. The reader has got
+everything, as far as the front can see, but the network may have lost the end; a larger stream is
+not kept for this case."""
 NEWS_EVENTS_MAX = 100
-"""Of a stream that never ends: the youngest are what a client may have missed."""
+"""Maximum number of events kept of a stream that never ends: a client may have missed the
+youngest."""
 REQUEST_BYTES_MAX = 64
-"""The id of a request that may stand in the names of its events; one with a longer id is not gone
-on with by another front."""
+"""Maximum bytes of a request's id in the ids of its events; another front cannot go on with a
+request that has a longer id."""
 RETRY_MS = 1000
-"""When a client should come back. So long clients wait anyway, unless they are told."""
+"""Milliseconds after which a client should come back; clients wait as long anyway, unless they are
+told a time."""
 
 _ID = re.compile(
     rb"(?P<nonce>[0-9A-Za-z]{1,64})-(?P<tape>[0-9]{1,12})-(?P<place>[0-9]{1,12})"
@@ -58,48 +63,48 @@ _ID = re.compile(
 
 
 class Lost(Struct, frozen=True):
-    """A tape of another front, as the client names it. `request`: the raw id of the request that it
-    waits for."""
+    """Tape of another front, as the client names it. `request`: raw id of the request whose answer
+    the client waits for."""
 
     name: bytes
     request: bytes
 
 
 class TapeReader(Protocol):
-    """The connection that gets the events of a tape."""
+    """Connection that gets the events of a tape."""
 
     def put(self, event: bytes) -> None: ...
 
     def close(self, event: bytes) -> None:
-        """The last event, and the end."""
+        """Send the last event, and end."""
         ...
 
     def end(self) -> None: ...
 
 
 class Memory:
-    """What is kept in one front. `nonce`: tells its event ids from those of other fronts."""
+    """Events kept in one front. `nonce`: tells its event ids from those of other fronts."""
 
     def __init__(self, nonce: str) -> None:
         self.nonce = nonce.encode()
         self.size_bytes = 0
         self.numbers = itertools.count(1)
         self.over: dict[Tape, float] = {}
-        """Tapes that have ended, in order, and until when they are kept."""
+        """Tapes that have ended, in order, each with the moment until which it is kept."""
 
     def expire(self, now: float) -> None:
         while self.over and next(iter(self.over.values())) <= now:
             next(iter(self.over)).forget()
 
     def full(self) -> bool:
-        """Is there more than may be, even without what has ended?"""
+        """Whether more is kept than may be, after ended tapes were forgotten to make room."""
         while self.size_bytes > FRONT_BYTES_MAX and self.over:
             next(iter(self.over)).forget()
         return self.size_bytes > FRONT_BYTES_MAX
 
 
 class Tapes:
-    """The tapes of one session."""
+    """Tapes of one session."""
 
     __slots__ = ("_filled", "_heirs", "_tapes", "events", "memory", "size_bytes")
 
@@ -114,18 +119,19 @@ class Tapes:
     def open(
         self, reader: TapeReader, events_max: int = RESUME_EVENTS_MAX, request: bytes = b""
     ) -> "Tape":
-        """A new tape, of which at most so many events are kept. `request`: the raw id of the one
-        that it ends with the answer to."""
+        """Begin a tape that keeps at most so many events. `request`: raw id of the request whose
+        answer ends the tape."""
         tape = Tape(self, next(self.memory.numbers), reader, events_max, request)
         self._tapes[tape.number] = tape
         return tape
 
     def inherit(self, lost: Lost, heir: "Tape") -> None:
-        """Whoever asks for the lost tape gets this one from now on."""
+        """Give a client that asks for the lost tape this one from now on."""
         self._heirs[lost.name] = heir
 
     def lost(self, event_id: bytes) -> Lost | None:
-        """The tape of another front that this event is of; None if nothing is to come on it."""
+        """Return the tape of another front that this event is on; None if nothing more is to come
+        on it."""
         found = _ID.fullmatch(event_id.strip(b" \t"))
         if found is None or found["nonce"] == self.memory.nonce:
             return None
@@ -133,7 +139,8 @@ class Tapes:
         return Lost(_name(found), request) if request else None
 
     def find(self, event_id: bytes) -> "tuple[Tape, list[bytes]] | None":
-        """The tape with this event, and what is behind it; None if there is no such event."""
+        """Return the tape with this event, and the events behind it; None if the event is not
+        known."""
         found = _ID.fullmatch(event_id.strip(b" \t"))
         if found is None:
             return None
@@ -148,7 +155,7 @@ class Tapes:
         return tape, tape.after(int(found["place"]))
 
     def clear(self) -> None:
-        """The session is over."""
+        """Forget all tapes, because the session is over."""
         for tape in list(self._tapes.values()):
             tape.forget()
 
@@ -164,8 +171,8 @@ class Tapes:
             self._filled.pop(tape, None)
 
     def shrink(self) -> None:
-        """Keep to the bounds: the events of the oldest tape go first. The very last one stays,
-        unless there is no room in the whole front."""
+        """Keep to the limits: the events of the oldest tape go first. The very last event stays,
+        unless the whole front has no room for it."""
         while self.events > 1 and (
             self.events > RESUME_EVENTS_MAX or self.size_bytes > RESUME_BYTES_MAX
         ):
@@ -180,9 +187,9 @@ class Tapes:
 
 
 class Tape:
-    """What is told on one stream. `name`, `request`: the words for it and for its request in those
-    of its events; `last`: the place of the youngest event; `events`: those that are kept, the
-    youngest last; `over`: nothing follows."""
+    """Events of one stream. `name`, `request`: texts for the tape and for its request in the ids of
+    its events; `last`: place of the youngest event; `events`: events that are kept, the youngest
+    last; `over`: no event follows."""
 
     __slots__ = (
         "_events_max", "_tapes", "events", "last", "name", "number", "over", "reader", "request",
@@ -204,7 +211,7 @@ class Tape:
         self.request = _encoded(request)
 
     def prime(self) -> None:
-        """An event that says nothing: with its id a client can come back before there is news."""
+        """Put an event without content: with its id a client can come back before there is news."""
         self.put(b"retry: %d\ndata: \n\n" % RETRY_MS)
 
     def put(self, event: bytes) -> None:
@@ -213,7 +220,7 @@ class Tape:
             self.reader.put(numbered)
 
     def end(self, event: bytes, now: float) -> None:
-        """The last event."""
+        """Put the last event."""
         self.over = True
         numbered = self._keep(event)
         read = self.reader is not None
@@ -226,13 +233,13 @@ class Tape:
             self._tapes.memory.over[self] = now + RESUME_S
 
     def lose(self, reader: TapeReader) -> None:
-        """This connection is gone."""
+        """Go on without this connection, which is gone."""
         if self.reader is reader:
             self.reader = None
 
     def resume(self, reader: TapeReader, events: list[bytes]) -> None:
-        """Go on at this connection, with these events. The one before, if it is still there, is one
-        that the client has lost."""
+        """Go on at this connection, with these events. The connection before, if it is still there,
+        is ended: its client has lost it."""
         if self.over:
             for event in events[:-1]:
                 reader.put(event)
@@ -248,11 +255,11 @@ class Tape:
             reader.put(event)
 
     def after(self, place: int) -> list[bytes]:
-        """The events behind this place, as far as they are kept."""
+        """Return the events behind this place, as far as they are kept."""
         return list(itertools.islice(self.events, max(0, place - self._first + 1), None))
 
     def drop(self) -> None:
-        """Keep the oldest event no longer."""
+        """Drop the oldest event."""
         size = len(self.events.popleft()) + EVENT_BYTES
         self.size_bytes -= size
         self._tapes.count(self, -1, -size)
@@ -260,7 +267,7 @@ class Tape:
             self.forget()
 
     def forget(self) -> None:
-        """Nobody can come back to this any more."""
+        """Drop everything, because no client can come back to this tape any more."""
         count, size = len(self.events), self.size_bytes
         self.events.clear()
         self.size_bytes = 0
@@ -291,14 +298,15 @@ def _name(found: re.Match[bytes]) -> bytes:
 
 
 def _encoded(request: bytes) -> bytes:
-    """What stands in the names of events for this raw id; empty for one that is too long."""
+    """Return the text for this raw id in the ids of events; empty for an id that is too long."""
     if not request or len(request) > REQUEST_BYTES_MAX:
         return b""
     return base64.urlsafe_b64encode(request).rstrip(b"=")
 
 
 def _decoded(word: bytes) -> bytes:
-    """The raw id that this stands for; empty for what is none, as anybody may have written it."""
+    """Return the raw id for this text; empty if it does not stand for one, because any client may
+    have written it."""
     try:
         raw = base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4))
         return codec.dump(codec.value(raw)) if codec.id_ok(raw) else b""

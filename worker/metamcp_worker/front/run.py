@@ -1,11 +1,11 @@
-"""One front process: what the supervisor says, carried out; and the news that it wants.
+"""Process of one front: it carries out the messages of the supervisor and reports to it.
 
 Owns: the control socket, the order in which messages take effect, heartbeat and figures, the end of
 the process. Never: HTTP, names, routing, policy, sessions.
 
 Messages take effect one after the other, although attaching a pipe takes several turns of the loop:
-they wait in an inbox, and one task works it off. Lists are compared when the inbox is empty: twenty
-servers that come up at once are one change for a client.
+they wait in an inbox, and one task carries them out. Lists are compared when the inbox is empty, so
+that twenty servers that come up at once are one change for a client.
 """
 
 import asyncio
@@ -63,18 +63,19 @@ from metamcp_worker.runtime import logs, loop, memory
 from metamcp_worker.runtime.background_tasks import Chores
 
 INBOX_MAX = 8192
-"""Messages that were read and not carried out: several per server of a large configuration."""
+"""Maximum number of messages that were read and not carried out: several per server of a large
+configuration."""
 BEAT_S = 1.0
 STATS_S = 2.0
 TRIM_S = 15.0
-"""Between two times that what was freed is given back, which takes a millisecond: a moment in which
-all clients wait leaves some MiB of holes."""
+"""Seconds between two times that freed memory is given back, which takes a millisecond: a moment in
+which all clients wait leaves some MiB of holes."""
 END_S = 1.0
-"""For cancelled tasks to end: a few turns of the loop."""
+"""Seconds for cancelled tasks to end: a few turns of the loop."""
 
 EMBED_AGAIN_S = 30.0
-"""After vectors of tools that this process had no free descriptor for."""
-UNREAD = "what came of it cannot be read, as there is no free descriptor; look at what is in view"
+"""Seconds of pause after vectors of tools that this process had no free descriptor for."""
+UNREAD = "the outcome cannot be read, as no descriptor is free; look at what is in view"
 
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
@@ -84,7 +85,8 @@ log = logging.getLogger("metamcp.front")
 
 
 def main(sock: socket.socket) -> int:
-    """The life of a front; the exit code. `sock`: the control socket to the supervisor."""
+    """Run a front until it ends, and return the exit code. `sock`: the control socket to the
+    supervisor."""
     return loop.run(_live(sock))
 
 
@@ -93,7 +95,7 @@ async def _live(sock: socket.socket) -> int:
 
 
 class FrontWorker:
-    """One front. `run` is its life."""
+    """Process of one front; `run` is its life."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
@@ -115,7 +117,7 @@ class FrontWorker:
         self._handover = Handover(self._tell, lambda: self._channel.queued)
 
     async def run(self) -> int:
-        """Serve until it is over; then end everything. Returns the exit code."""
+        """Serve until the front ends; then end everything. Returns the exit code."""
         self._chores.begin(self._obey())
         self._chores.begin(self._beat())
         self._chores.begin(self._report())
@@ -141,7 +143,8 @@ class FrontWorker:
             self._finish(EXIT_FAILED)
 
     def _fds_lost(self, data: bytes) -> None:
-        """A message came without its descriptors: this process is at its open-file limit."""
+        """Handle a message that came without its descriptors, because this process is at its
+        open-file limit."""
         match messages.unpack_to_front(data):
             case AttachServer(server=server, generation=generation):
                 self._tell(AttachFailed(what=server, number=generation))
@@ -183,7 +186,7 @@ class FrontWorker:
                 self._calls.refresh()
 
     async def _carry_out(self, message: ToFront, fds: list[int]) -> None:
-        """Do what one message says; descriptors that are taken over leave `fds`."""
+        """Carry out one message; descriptors that are taken over leave `fds`."""
         match message:
             case ServeOn(front=number):
                 self._prepare(number, codec.typed(FrontSpec, packets.value(fds)), fds)
@@ -210,7 +213,7 @@ class FrontWorker:
             case Announce(number=number):
                 self._disclosing.announce(number)
             case Changed(ticket=ticket):
-                self._calls.refresh()  # who hears of it finds it done
+                self._calls.refresh()  # clients that hear of it find it done
                 self._calls.builtins.changed(ticket, codec.typed(OrderOutcome, packets.value(fds)))
             case Embedded(ticket=ticket):
                 self._calls.builtins.embedded(ticket, packets.value(fds))
@@ -224,7 +227,8 @@ class FrontWorker:
                     await asyncio.sleep(0)  # a connection that comes next finds a front that ends
 
     def _failed(self, message: ToFront, error: Exception) -> None:
-        """One message could not be carried out; the others can, unless nothing is served."""
+        """Report a message that could not be carried out. The front goes on with the others, unless
+        it cannot serve without this one."""
         about = {"server": message.server} if isinstance(message, AttachServer | Catalogue) else {}
         log.error("%s failed: %s", type(message).__name__, error, extra=about)
         match message:
@@ -295,7 +299,7 @@ class FrontWorker:
             self._calls.witness = witness(recorder, self._tracer.adjust(spec.traced))
 
     def _show(self, wanted: ShowCalls) -> None:
-        """The calls that are under way. Raises OSError, TooLarge."""
+        """Send the calls that are under way. Raises OSError and TooLarge."""
         found, more = stats.shown(
             self._calls.under_way(),
             self._loop.time(),
@@ -360,7 +364,7 @@ class FrontWorker:
     # --- the end ------------------------------------------------------------------------------
 
     def _finish(self, code: int) -> None:
-        """The first reason counts."""
+        """End the front with this exit code; the first one counts."""
         if not self._over.done():
             self._over.set_result(code)
 
@@ -372,7 +376,7 @@ class FrontWorker:
         await self._chores.close(END_S)
         await self._calls.close()
         if self._app is not None and self._server is not None:
-            # Nobody is waited for: in an orderly end nobody is left, and a broken one is at once.
+            # No client is waited for: an orderly end has none left, and a broken one is at once.
             await asyncio.gather(self._app.drain(0), self._server.drain(0))
         for sock in self._listeners:
             sock.close()
@@ -403,7 +407,8 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
 def summary(
     counts: Counts, stats: Stats, recorded: Mapping[str, int], connections: int
 ) -> FrontStats:
-    """`recorded`: of calls that are over; `connections`: open now."""
+    """Return the figures of connections, sessions and refusals. `recorded`: counts of the recorded
+    calls, by outcome; `connections`: open now."""
     return FrontStats(
         connections=connections,
         streams=counts.streams,

@@ -1,8 +1,8 @@
-"""What a front holds of one server: its state, the pipes to its generations, the waiting calls.
+"""Links of a front to its servers: the state of each, pipes to its generations, waiting calls.
 
-Owns: the values that `routing` moves calls between, whether a server takes calls now, how long it
-is worth waiting for, the bytes of calls that may be sent once more. Never: sending, timers, names,
-views, which calls may be sent once more (`call_faults`), what a caller is told (`call_faults`).
+Owns: the values that `call_router` moves calls between, whether a server takes calls now, how long
+it is worth waiting for, the bytes of calls that may be sent again. Never: sending calls, timers,
+names, views, which calls may be sent again and what their callers are told (`call_faults`).
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.pipe import Pipe
 
 TIMEOUT_S = 60.0
-"""Of a server about which the configuration does not say."""
+"""Seconds for a call to a server whose timeout the configuration does not give."""
 SPARE_BYTES_MAX = 16 * 1024 * 1024
-"""Per server: the parameters of sent calls that may be sent once more. As much as the largest
-message; a call for which there is no room is answered with the error when its server dies."""
+"""Maximum bytes per server of the parameters of sent calls that may be sent again: as many as the
+largest message has. A call that finds no room gets the error when its server dies."""
 SPARE_CALL_BYTES = 512
-"""What the frame of such a call costs beside its parameters, roughly."""
+"""Bytes that the frame of such a call costs beside its parameters, roughly."""
 REASON_CHARS_MAX = 256
-"""Of a cancellation; it is shown to people at most."""
+"""Maximum characters of the reason of a cancellation; at most people read it."""
 
 #: States in which a server takes no new calls, though its pipe may still be there.
 _AWAY = frozenset({"idle", "draining", "stopped", "error", "quarantined"})
@@ -36,17 +36,17 @@ _COMING = frozenset({"unknown", "warming", "ready", "idle"})
 
 
 class CallAnswer(Struct, frozen=True, gc=False):
-    """What came back. `code`: 0 for a result, else the JSON-RPC code of the error in `body`."""
+    """Answer to a call. `code`: 0 for a result, else the JSON-RPC code of the error in `body`."""
 
     body: bytes
     code: int = 0
 
 
 class CallOrigin(Struct, frozen=True, gc=False):
-    """Where a call comes from and what it is about, for people who look. `name`: of its tool or
-    prompt, as its client knows it; `said`: raw JSON of what the client says of itself; `who`: the
-    word for it; `version`: of the protocol that it speaks. `tool`: the server's own name of the
-    tool, raw JSON if it is bytes, empty for other methods."""
+    """Origin and subject of a call, for operators. `name`: of its tool or prompt, as the client
+    knows it; `said`: raw JSON that the client says of itself; `who`: the word for the client;
+    `version`: revision that it speaks. `tool`: the server's own name of the tool, raw JSON if it is
+    bytes, empty for other methods."""
 
     endpoint: str
     name: str
@@ -58,14 +58,15 @@ class CallOrigin(Struct, frozen=True, gc=False):
 
 
 class Call:
-    """One request on its way to a server. `answer` raises nothing but CancelledError.
+    """Request on its way to a server. `answer` raises nothing but CancelledError.
 
-    `frame`: while it is not sent yet. `label`: its method, for the figures. `modern`, `legacy`: the
+    `frame`: set until it is sent. `label`: its method, for the figures. `modern`, `legacy`: the
     client's era and the server's. `caller`: takes what the server says before its answer. `mend`:
-    what is still to be done to the result. `repeatable`: it may be sent once more if its server
-    dies; `spare`: its frame, kept for that. `ends`: for one that is sent once more, when it must be
-    over; 0 until then. `origin`: None for the gateway's own, and if another front had it
-    before. `kept`: what its worker is told of it, if it outlives this front.
+    change that is still to be made to the result. `repeatable`: the call may be sent again if its
+    server dies; `spare`: its frame, kept for that. `ends`: the moment when a call that was sent
+    again must be over; 0 until then. `origin`: None for a call of the gateway itself, and for a
+    call that another front had before. `kept`: what the worker is told of the call, if it outlives
+    this front.
     """
 
     __slots__ = (
@@ -107,24 +108,25 @@ class Call:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is still to be sent."""
+        """Bytes that are still to be sent."""
         return _size_bytes(self.frame) if self.frame else 0
 
     def interim(self, answer: CallAnswer) -> None:
-        """Answer who waits now. The call goes on: its own answer comes to another future, which is
-        `answer` from now on."""
+        """Answer the client that waits now. The call goes on: its own answer comes to another
+        future, which is `answer` from now on."""
         waiting, self.answer = self.answer, self.answer.get_loop().create_future()
         waiting.set_result(answer)
 
     def cancel(self, reason: str) -> None:
-        """Nobody waits any more: tell the server and free everything. Idempotent."""
+        """End the call, because its client does not wait any more: tell the server and free
+        everything. Idempotent."""
         self._cancel(self, reason)
 
 
 class Wire:
-    """One pipe to one generation of a server, who waits for answers on it, by call id, and what the
-    server asks of them, by its number. `claims`: who is told whether a call was kept there.
-    `legacy`: the process speaks a revision with sessions."""
+    """Pipe to one generation of a server. `waiting`: calls that wait for answers on it, by call id;
+    `questions`: open questions of the server, by their number; `claims`: functions to call with the
+    note of a call that was kept there. `legacy`: the process speaks a revision with sessions."""
 
     __slots__ = (
         "claims", "down", "generation", "gone", "legacy", "link", "pipe", "questions", "waiting",
@@ -142,8 +144,8 @@ class Wire:
         self.gone = asyncio.Event()
 
     def heard(self, id: int) -> Caller | None:  # noqa: A002 - the frame's own name
-        """Who takes what the server says before the answer to this call. What was heard cannot be
-        unsaid: the call is not sent once more."""
+        """Return the caller that takes what the server says before the answer to this call. The
+        client cannot unhear it, so the call is not sent again."""
         call = self.waiting.get(id)
         if call is None or call.caller is None:
             return None
@@ -152,7 +154,7 @@ class Wire:
         return call.caller
 
     def sent(self, call: Call, frame: CallFrame, deadline: float) -> None:
-        """The call is in the pipe, and waits for its answer until the deadline."""
+        """Note that the call is in the pipe, and waits for its answer until the deadline."""
         call.frame = None
         if self.link.apart:
             call.legacy = self.legacy
@@ -165,22 +167,22 @@ class Wire:
             self.keep(call.kept)
 
     def cancel(self, call: Call, reason: str) -> None:
-        """Tell the server that nobody waits for this call any more."""
+        """Tell the server that the client does not wait for this call any more."""
         # A full pipe: the worker's own deadline ends the call then.
         self.offer(Cancel(call.id, reason[:REASON_CHARS_MAX].encode("utf-8", "replace")))
 
     def keep(self, frame: Keep) -> None:
-        """This call outlives this front. If the pipe is full it does not."""
+        """Let this call outlive this front, unless the pipe is full."""
         self.offer(frame)
 
     def offer(self, frame: Cancel | Keep | ReplyFrame | Tell) -> None:
-        """Send this, unless the pipe is full: nobody waits for an answer to it."""
+        """Send a frame that has no answer, unless the pipe is full."""
         if self.pipe is not None:
             with contextlib.suppress(PipeFull, TooLarge):
                 self.pipe.send(frame)
 
     def expired(self, now: float) -> list[Call]:
-        """Wait no longer for the answers to the calls whose time is up; them."""
+        """Return the calls whose time is up, and wait for their answers no longer."""
         late = [call for call in self.waiting.values() if call.deadline <= now]
         for call in late:
             del self.waiting[call.id]
@@ -188,8 +190,8 @@ class Wire:
         return late
 
     def claim(self, frame: Claim, told: Callable[[bytes], None]) -> bool:
-        """Ask the worker for a call; `told` with the note of it, or an empty one. False: it cannot
-        be asked."""
+        """Ask the worker for a call; `told` is called with the note of the call, or with an empty
+        one. Returns False if the worker cannot be asked."""
         if self.pipe is None or self.down:
             return False
         try:
@@ -205,8 +207,8 @@ class Wire:
             told(note)
 
     def over(self, call: Call) -> None:
-        """The call has ended: what its server asked is not to be answered any more, and nothing of
-        it is kept."""
+        """Clean up after a call that has ended: withdraw the open questions of its server, and drop
+        the frame that was kept."""
         if call.spare is not None:
             self.link.unkeep(call)
         for question in [one for one in self.questions.values() if one.call == call.id]:
@@ -215,10 +217,11 @@ class Wire:
 
 
 class ServerLink:
-    """One server, or its process for one client; `name`: what clients know it by. `target`: the
-    wire that takes new calls now; `held`: calls that wait for one, `held_bytes` in all; `hold_ms`:
-    how long they may, -1 for as long as for any server. `apart`: it is a process for one client, or
-    for those of one era, which may speak another era than its server."""
+    """Link to one server, or to its process for one client. `name`: name by which clients know the
+    server. `target`: wire that takes new calls now; `held`: calls that wait for a wire,
+    `held_bytes` in all; `hold_ms`: how long they may wait, -1 for as long as at any server.
+    `apart`: the process is for one client, or for the clients of one era, and may speak another era
+    than its server."""
 
     __slots__ = (
         "apart", "generation", "held", "held_bytes", "hold_ms", "message", "name", "reason",
@@ -231,7 +234,7 @@ class ServerLink:
         self.name = process_names.base(server)
         self.timeout_s = timeout_s
         self.apart = self.name != server
-        # One for a single client is there once it is called; of others the supervisor tells.
+        # A process for a single client starts when it is called; the supervisor tells of others.
         self.state = "idle" if self.apart else "unknown"
         self.generation = 0
         self.reason = ""
@@ -246,7 +249,8 @@ class ServerLink:
         self.wanted_at = float("-inf")
 
     def learn(self, news: ServerState) -> None:
-        """What the supervisor says of the server, unless it is about an older generation."""
+        """Take over what the supervisor says of the server, unless it is about an older
+        generation."""
         if self.wire is not None and 0 < news.generation < self.wire.generation:
             return
         self.state = news.state
@@ -260,7 +264,8 @@ class ServerLink:
         self._aim()
 
     def attach(self, wire: Wire) -> None:
-        """A pipe to a generation that takes calls; it replaces the one to an older generation."""
+        """Take a pipe to a generation that takes calls; it replaces the pipe to an older
+        generation."""
         if self.wire is not None and wire.generation < self.wire.generation:
             return
         self.wire = wire
@@ -276,7 +281,8 @@ class ServerLink:
         self._aim()
 
     def end(self, why: str) -> None:
-        """The server is not there any more, and does not come back under this link."""
+        """Note that the server is gone, and does not come back under this link. `why`: a
+        sentence."""
         self.state, self.message, self.retry_after_ms = "stopped", why, -1
 
     def hold(self, call: Call) -> None:
@@ -284,13 +290,13 @@ class ServerLink:
         self.held_bytes += call.size_bytes
 
     def take(self) -> Call:
-        """The call that is held longest."""
+        """Return the call that is held longest, and hold it no longer."""
         call = self.held.popleft()
         self.held_bytes -= call.size_bytes
         return call
 
     def drop(self, call: Call) -> bool:
-        """Hold this call no longer. False if it was not held."""
+        """Hold this call no longer. Returns False if it was not held."""
         if call not in self.held:
             return False
         self.held.remove(call)
@@ -298,7 +304,7 @@ class ServerLink:
         return True
 
     def expired(self, now: float) -> list[Call]:
-        """Hold the calls no longer whose time is up; them."""
+        """Return the held calls whose time is up, and hold them no longer."""
         late = [call for call in self.held if call.deadline <= now]
         if late:
             self.held = deque(call for call in self.held if call.deadline > now)
@@ -306,16 +312,16 @@ class ServerLink:
         return late
 
     def hold_s(self, default_s: float) -> float:
-        """How long a call may wait for this server. `default_s`: for any server."""
+        """Return the seconds that a call may wait for this server. `default_s`: for any server."""
         return default_s if self.hold_ms < 0 else self.hold_ms / 1000
 
     def worth_holding(self, default_s: float) -> bool:
-        """Is it likely that the server takes calls again while a call may wait for it?"""
+        """Whether the server is likely to take calls again while a call may wait for it."""
         hold_s = self.hold_s(default_s)
         return hold_s > 0 and (self.state in _COMING or 0 <= self.retry_after_ms <= hold_s * 1000)
 
     def keep(self, call: Call, frame: CallFrame) -> None:
-        """The call was sent: keep its frame as well, if there is room, to send it once more."""
+        """Keep the frame of a call that was sent, if there is room, to send it again."""
         size = _size_bytes(frame) + SPARE_CALL_BYTES
         call.repeatable = False  # once, and no more than once
         if self.spare_bytes + size <= SPARE_BYTES_MAX:
@@ -323,14 +329,16 @@ class ServerLink:
             call.spare = frame
 
     def unkeep(self, call: Call) -> CallFrame | None:
-        """The call is over, or cannot be sent once more; its frame, if that was kept."""
+        """Drop the frame of a call that is over or cannot be sent again; returns the frame, if it
+        was kept."""
         frame, call.spare = call.spare, None
         if frame is not None:
             self.spare_bytes -= _size_bytes(frame) + SPARE_CALL_BYTES
         return frame
 
     def _hold_longer(self, hold_s: float) -> None:
-        """The server says now how long it takes to start; before, it was held as any other."""
+        """Extend the deadlines of held calls, now that the server says how long it takes to
+        start."""
         for call in self.held:
             until = call.started + hold_s
             call.deadline = max(call.deadline, min(until, call.ends) if call.ends else until)
@@ -346,7 +354,8 @@ def _size_bytes(frame: CallFrame) -> int:
 
 
 def inflight(links: Iterable[ServerLink], wires: Iterable[Wire]) -> dict[str, int]:
-    """Calls that wait for an answer, by what clients know the server by, held ones included."""
+    """Return the number of calls that wait for an answer, held ones included, by the name of the
+    server that clients know."""
     counts: dict[str, int] = {}
     for link in links:
         counts[link.name] = counts.get(link.name, 0) + len(link.held)
@@ -356,7 +365,7 @@ def inflight(links: Iterable[ServerLink], wires: Iterable[Wire]) -> dict[str, in
 
 
 def under_way(links: Iterable[ServerLink], wires: Iterable[Wire]) -> Iterator[tuple[Call, str]]:
-    """Every call that is not answered yet, and its state as in `messages.CallUnderWay`."""
+    """Yield every call that is not answered yet, with its state as in `figures.CallUnderWay`."""
     for link in links:
         yield from ((call, "held") for call in link.held)
     for wire in wires:

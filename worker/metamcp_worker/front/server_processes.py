@@ -1,8 +1,8 @@
-"""Which process of a server serves which client.
+"""Choice of the process of a server that serves a client.
 
-Owns: what the supervisor says of that, the choice by the words for a client (`process_names`), and
-what the supervisor is told of the clients of processes that are not for all. Never: the words,
-asking a client for its roots (`dialogue`), starting anything.
+Owns: what the supervisor says about the processes of servers, the choice by the words for a client
+(`process_names`), and reports to the supervisor about the clients of processes that are not for
+all. Never: the words, asking a client for its roots (`dialogue`), starting a process.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,20 @@ from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
 
 CALLER_BYTES_MAX = 8192
-"""Of what a client says of itself; with more it counts as one that can be asked nothing."""
+"""Maximum bytes that a client says of itself; a client that says more counts as one that can be
+asked nothing."""
 TENANTS_MAX = 4096
-"""Processes whose clients are remembered; beyond that all are forgotten and told anew."""
+"""Maximum number of processes whose clients are remembered; beyond that all are forgotten and
+reported again."""
 
 
 class ProcessClient(Protocol):
-    """A client. `who`: the word for it, empty if it does not say who it is; `rooted`: the one for
-    it as a client that has roots, empty if it has none; `project`: the one for its project, empty
-    if it has none. `unasked`: what it has of these is not known before it was asked for its roots.
-    `caller`: raw JSON of what it says of itself; `roots`: its own, or the folder that it works in,
-    as a raw answer to `roots/list`, empty if none are known; `modern`: it has no session."""
+    """Client for which a process is chosen. `who`: word for the client, empty if it does not say
+    who it is; `rooted`: word for the client with its roots, empty if it has none; `project`: word
+    for its project, empty if it has none. `unasked`: the client has to be asked for its roots
+    before these are known. `caller`: raw JSON that the client says of itself; `roots`: raw answer
+    to `roots/list` with the client's roots, or with the folder that it works in, empty if none are
+    known; `modern`: the client has no session."""
 
     who: str
     rooted: str
@@ -42,7 +45,7 @@ class ProcessClient(Protocol):
 
 
 class Unasked(Exception):
-    """The client has to be asked for its roots before it is known which process serves it."""
+    """Raised if the client has to be asked for its roots before its process is known."""
 
 
 class _Apart(Struct, frozen=True):
@@ -52,14 +55,15 @@ class _Apart(Struct, frozen=True):
 
 
 class _Tenancy(Struct):
-    """`tenant`: the newest of one process; `told`: the words of those that the supervisor knows."""
+    """Clients of one process. `tenant`: the newest; `told`: words for the clients that the
+    supervisor knows."""
 
     tenant: Tenant
     told: set[str]
 
 
 class ServerProcesses:
-    """Of all servers. `tell`: the supervisor."""
+    """Processes of all servers. `tell`: sends to the supervisor."""
 
     def __init__(self, tell: Callable[[Wanted], None]) -> None:
         self._tell = tell
@@ -73,14 +77,14 @@ class ServerProcesses:
             self._apart.pop(news.server, None)
 
     def forget(self, server: str) -> None:
-        """It is not configured any more, or nothing is left of this process."""
+        """Forget a server that is not configured any more, or a process that has ended."""
         self._apart.pop(server, None)
         if server in self._tenancies:
             self._tenancies[server].told.clear()
 
     def find(self, server: str, client: ProcessClient, *, calls: bool = False) -> str:
-        """The name of the process. `calls`: for a request that can wait until the client was asked
-        for its roots. Raises Unasked then."""
+        """Return the name of the process for this client. `calls`: the request can wait until the
+        client was asked for its roots. Raises Unasked then."""
         apart = self._apart.get(server)
         if apart is None:
             return server
@@ -100,28 +104,29 @@ class ServerProcesses:
         return process_names.own(server, process_names.LEGACY) if earlier else server
 
     def _ahead(self, apart: _Apart, client: ProcessClient) -> bool:
-        """Have the roots of this client to be known before its call? Not if its server asks by
-        itself while it has the call, as every one does in the later era."""
+        """Whether the roots of this client must be known before its call. A server that asks for
+        roots itself during the call, as every server does in the later era, does not need them
+        before."""
         if apart.by == "project":
             return True
         return apart.roots == "ahead" and not (apart.both and client.modern)
 
     def heir(self, process: str) -> str:
-        """The process that serves those for whom this one was meant: another one, if it is the one
-        of an era that its server turned out not to speak."""
+        """Return the process that serves the clients of `process`: the server itself, if `process`
+        is for an era that the server turned out not to speak."""
         base = process_names.base(process)
         apart = self._apart.get(base)
         both = apart is not None and apart.both
         return process if both or process_names.whose(process) != process_names.LEGACY else base
 
     def wanted(self, server: str) -> None:
-        """A call asks for this process, which does not run."""
+        """Ask the supervisor for this process, which does not run, because a call needs it."""
         tenancy = self._tenancies.get(server)
         self._tell(Wanted(server=server, tenant=None if tenancy is None else tenancy.tenant))
 
     def rooted(self, client: ProcessClient) -> list[str]:
-        """The processes that serve this client alone and want its roots, which are told from now
-        on when one of them is to start."""
+        """Return the processes that serve this client alone and want its roots. From now on the
+        supervisor gets these roots when such a process is to start."""
         names = [
             process_names.own(name, client.who) for name, one in self._apart.items() if one.roots
         ]
@@ -132,8 +137,9 @@ class ServerProcesses:
         return found
 
     def _host(self, name: str, client: ProcessClient, *, several: bool) -> None:
-        """This process is to serve this client. If it may have other clients too, the supervisor
-        is told of each, so that it ends with the last of them."""
+        """Note that this process is to serve this client. If the process may have other clients
+        too, the supervisor is told of each client, so that the process ends with the last of
+        them."""
         tenancy = self._tenancies.get(name)
         if tenancy is not None and client.who in tenancy.told:
             return

@@ -1,8 +1,8 @@
-"""The client of one request in a session: what its server says and asks before the answer.
+"""Caller for one request in a session: takes what the server says and asks before the answer.
 
-Owns: on which stream that goes, which log messages the client does not want, and what becomes of a
-question that cannot be asked. Never: the way to a server, the table of open questions
-(`client_questions`), what is kept of a stream (`resume`).
+Owns: the stream on which this goes, which log messages the client does not want, and what happens
+to a question that cannot be asked. Never: the way to a server, the table of open questions
+(`client_questions`), the events that are kept of a stream (`resume`).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +29,7 @@ _NONE = Raw(b"null")
 
 
 class AnswerOutlet(Protocol):
-    """Where the answer to one message goes: an `Exchange`, or a stream that is open already."""
+    """Outlet for the answer to one message: an `Exchange`, or a stream that is open already."""
 
     facts: RequestFacts
     waits: bool
@@ -57,8 +57,8 @@ class AnswerOutlet(Protocol):
 
 
 class SessionRequest:
-    """Takes what comes for one request; a `questions.Caller`. `raw_id`: of the request; `token`:
-    its raw progress token, or empty."""
+    """Takes what comes for one request; a `client_questions.Caller`. `raw_id`: of the request;
+    `token`: its raw progress token, or empty."""
 
     __slots__ = ("_call", "_gone", "_stream", "_tape", "_token", "outlet", "raw_id", "session")
 
@@ -90,7 +90,7 @@ class SessionRequest:
             question.decline(f"The client has not declared what {question.method} needs.")
 
     def ask(self, question: Question) -> None:
-        """Ask the client this, which it has declared to understand."""
+        """Ask the client a question that it has declared to understand."""
         session = self.session
         if session.asked.full:
             question.refuse(f"The client has {len(session.asked)} open questions already.")
@@ -106,7 +106,7 @@ class SessionRequest:
                 session.elicited(question.server, elicitation)
 
     def gone(self) -> None:
-        """The connection is lost; the client may come back on another one."""
+        """Note that the connection is lost; the client may come back on another one."""
         self._gone = True
         if self._tape is not None and self._stream is not None:
             self._tape.lose(self._stream)
@@ -117,25 +117,25 @@ class SessionRequest:
         self._open()
 
     def inherit(self, lost: Lost) -> None:
-        """The same, with all that another front has left of this stream."""
+        """Answer with a stream in place of the one that another front has lost."""
         tape = self._open()
         if tape is not None and self.session.tapes is not None:
             self.session.tapes.inherit(lost, tape)
 
     def sent(self, call: Call) -> None:
-        """With this call the request is answered now."""
+        """Note the call that answers this request now."""
         self._call = call
         if self._tape is not None:
             self._keep(self._tape)
 
     def found(self, note: front_recovery.Note) -> None:
-        """What another front knew of the request."""
+        """Take over id and progress token of the request from another front's note."""
         self.raw_id = bytes(note.id)
         self._token = b"" if bytes(note.token) == b"null" else bytes(note.token)
 
     def refuse(self, why: ProtocolError, now: float) -> Pending:
-        """The same as `finish`, for a request that comes to nothing. That is no matter of HTTP in
-        this era."""
+        """Answer a request that no server gets with this error. The HTTP status shows nothing of it
+        in this era."""
         body = answers.refused(self.raw_id, why)
         if self._tape is None:
             self.outlet.json(200, body)
@@ -144,7 +144,7 @@ class SessionRequest:
         return self.outlet.settle()
 
     def finish(self, answer: CallAnswer | None, now: float) -> Pending:
-        """The one answer to the request, behind what was told before it. None: it was cancelled."""
+        """Answer the request, after all that was told before. None: it was cancelled."""
         if self._tape is not None:
             self._tape.end(answers.event(message(self.raw_id, answer)), now)
             return self.outlet.settle()
@@ -154,7 +154,7 @@ class SessionRequest:
         return self.outlet.result(self.raw_id, answer.body)
 
     def close(self) -> None:
-        """The request is over, whether it was answered or not."""
+        """Clean up after the request, whether it was answered or not."""
         self._call = None  # else the two would hold each other, and a large answer with them
         if self._tape is not None and not self._tape.over:
             self._tape.forget()
@@ -165,7 +165,8 @@ class SessionRequest:
         return (heard and self._put(body)) or self.session.tell(body) or self._put(body)
 
     def _put(self, body: bytes) -> bool:
-        """On the stream of the request. False if there is none and can be none."""
+        """Put a message on the stream of the request. Returns False if there is none and can be
+        none."""
         event = answers.event(body)
         if self.session.tapes is None:
             return self.outlet.put(event)
@@ -175,7 +176,8 @@ class SessionRequest:
         return tape is not None
 
     def _open(self) -> Tape | None:
-        """The tape of the request's own stream, begun now if it was not. None if there is none."""
+        """Return the tape of the request's own stream, and begin it if there is none yet; None if
+        there can be none."""
         tapes = self.session.tapes
         if self._tape is None and tapes is not None and not self._gone:
             self._stream = self.outlet.begin()
@@ -187,7 +189,8 @@ class SessionRequest:
         return self._tape
 
     def _keep(self, tape: Tape) -> None:
-        """There are events now that a client can come back for, to another front as well."""
+        """Keep the call, because there are events now for which a client can come back to another
+        front."""
         if self._call is not None:
             session = self.session
             front_recovery.keep(self._call, session.id, tape.name, self.raw_id, self._token)

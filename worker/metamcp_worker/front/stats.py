@@ -1,10 +1,10 @@
-"""What a front counts: plain numbers, no locks, no labels that grow with traffic.
+"""Figures of a front: counters of calls, calls under way, tokens of the lists in view.
 
-Owns: the counters and their cumulative figures since the front started. Never: rendering them, and
-adding up several fronts (the supervisor does both).
+Owns: the counters and their cumulative figures since the front started (`Stats`), the choice of
+calls to show (`shown`), the figures of views (`Outlays`). Never: rendering figures, adding up
+several fronts (the supervisor does both), locks, labels that grow with traffic.
 
-A call costs two look-ups and a few additions. What is bounded is bounded where a series begins, and
-that happens once.
+A call costs two look-ups and a few additions. Limits are checked only when a series begins.
 """
 
 import heapq
@@ -22,24 +22,28 @@ from metamcp_worker.ipc.disclosure import ViewOwner, ViewStats
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, CallUnderWay, ToolStats
 
 ERROR_TYPES_MAX = 32
-"""Per server and method. A server may invent error codes; what comes later counts as OTHER."""
+"""Maximum number of error types per server and method. A server may invent error codes; later types
+count as OTHER."""
 ERROR_TYPE_CHARACTERS_MAX = 12
-"""As many as a number of 32 bits has; a server may send one with thousands of digits."""
+"""Maximum characters of an error type: as many as a number of 32 bits has. A server may send a
+number with thousands of digits."""
 REASONS_MAX = 64
-"""Reasons of refusals; the code knows far fewer."""
+"""Maximum number of reasons of refusals; the code knows far fewer."""
 TOOLS_MAX = 200
-"""Per server, with figures of their own; the others count together as OTHER."""
+"""Maximum number of tools per server with figures of their own; the others count together as
+OTHER."""
 ALIASES_MAX = 4096
-"""Spellings of tools that are found in one step. A server that renames its tools all the time makes
-more of them, and they take two."""
+"""Maximum number of spellings of tools that are found in one step; the others take two. A server
+that renames its tools all the time makes more of them."""
 OTHER = "_OTHER"
 
 Key = tuple[str, str, str, str, str]
-"""Server, method, revision, error type and, if times are kept of each one, tool."""
+"""Key of a series: server, method, revision, error type, and the tool if times are kept of each
+one."""
 
 
 class Series:
-    """The times of calls that are alike."""
+    """Times of calls with the same key."""
 
     __slots__ = ("buckets", "longest", "seconds")
 
@@ -49,7 +53,7 @@ class Series:
 
 
 class ToolCounts:
-    """How often one tool was called, and how often that failed."""
+    """Number of calls of one tool, and of those that failed."""
 
     __slots__ = ("count", "errors", "name")
 
@@ -59,7 +63,7 @@ class ToolCounts:
 
 
 class Stats:
-    """The counters of one front process. `per_tool`: are times kept of each tool?"""
+    """Counters of one front process. `per_tool`: whether times are kept of each tool."""
 
     def __init__(self) -> None:
         self.per_tool = False
@@ -80,8 +84,9 @@ class Stats:
         version: str = "",
         tool: str | bytes = "",
     ) -> None:
-        """One call is over. `error_type`: empty, `tool_error`, `cancelled` or a JSON-RPC code;
-        `tool`: the server's own name for it, raw JSON if it is bytes; empty for what is none."""
+        """Count a call that has ended. `error_type`: empty, `tool_error`, `cancelled` or a JSON-RPC
+        code; `tool`: the server's own name of the tool, raw JSON if it is bytes; empty for other
+        methods."""
         name = ""
         if tool:
             counts = self._aliases.get((server, tool)) or self._tool(server, tool)
@@ -98,18 +103,19 @@ class Stats:
         series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
     def retried(self, server: str, outcome: str) -> None:
-        """A call whose server died was to be sent once more: `answered`, `failed`, `cancelled`."""
+        """Count a call whose server died and that was to be sent again. `outcome`: `answered`,
+        `failed` or `cancelled`."""
         outcomes = self.retries.setdefault(server, {})
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
     def refused(self, reason: str) -> None:
-        """A request was turned away before it became a call."""
+        """Count a request that was turned away before it became a call."""
         if reason not in self.refusals and len(self.refusals) >= REASONS_MAX:
             reason = OTHER
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
     def late(self, server: str) -> None:
-        """A server answered a call for which nobody waits any more."""
+        """Count an answer of a server to a call for which no client waits any more."""
         self.late_replies[server] = self.late_replies.get(server, 0) + 1
 
     def calls(self) -> tuple[CallStats, ...]:
@@ -133,7 +139,8 @@ class Stats:
         )
 
     def _begun(self, key: Key) -> Series:
-        """The series of a call that has none yet, or whose error type is one too many."""
+        """Begin a series for this key; an error type that is too long or one too many becomes
+        OTHER."""
         server, method, version, error_type, tool = key
         known = self._errors.setdefault((server, method), set())
         if len(error_type) > ERROR_TYPE_CHARACTERS_MAX:
@@ -144,7 +151,7 @@ class Stats:
         return self._series.setdefault((server, method, version, error_type, tool), Series())
 
     def _tool(self, server: str, tool: str | bytes) -> ToolCounts:
-        """Of a tool that has no figures yet, or under another spelling."""
+        """Return the counts of a tool that has none yet, or has another spelling."""
         tools = self._tools.setdefault(server, {})
         name = tool if isinstance(tool, str) else codec.text(tool) or OTHER
         if name not in tools and len(tools) >= TOOLS_MAX:
@@ -156,7 +163,7 @@ class Stats:
 
 
 CLIENT_CHARACTERS_MAX = 64
-"""Of the name of a client; some put a sentence there."""
+"""Maximum characters of the name of a client; some clients put a sentence there."""
 
 
 class _Info(Struct, frozen=True):
@@ -175,8 +182,9 @@ def shown(
     slow_s: float = 0.0,
     most: int,
 ) -> tuple[list[CallUnderWay], int]:
-    """The longest first, and how many more there are. `calls`: with their states; `servers`: only
-    of these, unless it is empty; `slow_s`: only those that have taken so long."""
+    """Return the calls under way, the longest first, and the number of others. `calls`: with their
+    states; `servers`: only their calls, unless it is empty; `slow_s`: only calls that have taken so
+    many seconds; `most`: maximum number of calls."""
     found = [
         (call, state)
         for call, state in calls
@@ -204,7 +212,7 @@ def _shown(call: Call, state: str, now: float) -> CallUnderWay:
 
 
 def _client(said: bytes) -> str:
-    """What it calls itself, if it does."""
+    """Return the name that the client gives itself; empty without one."""
     try:
         return codec.typed(_Said, said or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
     except codec.Malformed:
@@ -212,18 +220,20 @@ def _client(said: bytes) -> str:
 
 
 VIEWS_TOLD_MAX = 512
-"""The first ones, each with a hundred bytes every two seconds; those of everybody come first."""
+"""Maximum number of views in the figures, each with a hundred bytes every two seconds; views that
+are not of one session alone come first."""
 
 
 class _Sum(Struct, frozen=True):
-    """Of these very entries."""
+    """Tokens of exactly these entries."""
 
     entries: Sequence[ListEntry]
     tokens: int
 
 
 class Outlays:
-    """Many views have the same list, and lists rarely change: a sum is kept as long as its list."""
+    """Tokens of the lists in views. Many views have the same list, and lists rarely change, so a
+    sum is kept as long as its list."""
 
     def __init__(self) -> None:
         self._sums: dict[int, _Sum] = {}
@@ -231,7 +241,7 @@ class Outlays:
     def stats(
         self, views: Mapping[ViewOwner, View], everything: Mapping[str, Merged]
     ) -> tuple[ViewStats, ...]:
-        """`everything`: all that is behind each endpoint."""
+        """Return the figures of views. `everything`: all that is behind each endpoint."""
         known, self._sums = self._sums, {}
         return tuple(
             self._stat(whose, view, everything[whose.endpoint], known)
@@ -255,7 +265,7 @@ class Outlays:
         )
 
     def _tokens(self, entries: Sequence[ListEntry], known: Mapping[int, _Sum]) -> int:
-        key = id(entries)  # of no other ones, as the sum keeps them
+        key = id(entries)  # the id stays theirs, as the sum keeps them
         found = self._sums.get(key) or known.get(key)
         if found is None:
             found = _Sum(entries, token_cost.of_bytes(sum(map(sent_bytes, entries))))

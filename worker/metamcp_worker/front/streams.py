@@ -1,4 +1,4 @@
-"""Server-sent events: streams to clients, their bounds, and who is told of changed lists.
+"""Server-sent events: streams to clients, their limits, and news of changed lists.
 
 Owns: `Stream` (one response that goes on), `Streams` (all of this front, by endpoint). Never: which
 session or request a stream belongs to, the wording of messages.
@@ -17,18 +17,20 @@ from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 QUEUE_EVENTS_MAX = 1000
 QUEUE_BYTES_MAX = 1024 * 1024
-"""What may wait for a client that does not read; then its stream is cut, and it may come back."""
+"""Maximum number and bytes of events that wait for a client that does not read; beyond that its
+stream is cut, and the client may come back."""
 ANSWERS_BYTES_MAX = 2 * BODY_BYTES_MAX + QUEUE_BYTES_MAX
-"""Of answers that wait on a stream that goes on behind them, if one of them is to wait as well."""
+"""Maximum bytes of answers that wait on a stream that goes on behind them, if another one waits
+already."""
 KEEPALIVE_S = 15.0
-"""Between two signs of life: less than what proxies call idle."""
+"""Seconds between two signs of life: less than proxies call idle."""
 STREAMS_MAX = 10_000
-"""Of one front; as many as it may have connections."""
+"""Maximum number of standing streams of one front; as many as it may have connections."""
 PEER_STREAMS_MAX = 128
-"""From one address. Loopback has no limit of its own: all local clients share it, and so do all
-clients behind a local reverse proxy."""
+"""Maximum number of standing streams from one address. Loopback has no limit of its own: all local
+clients share it, and so do all clients behind a local reverse proxy."""
 
-#: Which notification tells of a change in a list of each kind.
+#: Notification of a change in a list, by kind.
 LIST_CHANGED: Mapping[str, str] = {
     "tools": "notifications/tools/list_changed",
     "prompts": "notifications/prompts/list_changed",
@@ -46,7 +48,7 @@ _HEAD = http1.head(
 
 
 class StreamOutlet(Protocol):
-    """A request that is answered piece by piece, as in `requests.HttpRequest`."""
+    """Request that is answered piece by piece, as in `requests.HttpRequest`."""
 
     def begin(self, head: bytes) -> None: ...
 
@@ -58,9 +60,9 @@ class StreamOutlet(Protocol):
 
 
 class Stream:
-    """One response as a stream of events. Whoever answers the request awaits `run`; everybody else
-    calls the others, which never wait. `farewell`: the event that a stream ends with; `owed`:
-    answers that are still to come on it."""
+    """Response as a stream of events. The code that answers the request awaits `run`; all other
+    code calls the other methods, which never wait. `farewell`: event that the stream ends with;
+    `owed`: number of answers that are still to come on it."""
 
     def __init__(self, streams: "Streams", outlet: StreamOutlet, farewell: bytes = b"") -> None:
         self.farewell = farewell
@@ -78,8 +80,8 @@ class Stream:
         self._turn: asyncio.Future[None] | None = None
 
     def put(self, event: bytes) -> None:
-        """Queue one event; a client that does not read loses its stream instead. What came within
-        one turn of the loop, before anything could be sent, is not the client's fault."""
+        """Queue one event; a client that does not read loses its stream instead. Events that come
+        within one turn of the loop, before any could be sent, do not count against the client."""
         if self._ended:
             return
         full = self._waiting_bytes + len(event) > QUEUE_BYTES_MAX
@@ -91,12 +93,12 @@ class Stream:
 
     @property
     def ended(self) -> bool:
-        """Nothing that comes now is told on it."""
+        """Whether the stream takes no more events."""
         return self._ended
 
     def answer(self, event: bytes) -> None:
-        """Queue an answer on a stream that goes on behind it. It may be large, so it does not count
-        with the others."""
+        """Queue an answer on a stream that goes on behind it. An answer may be large, so answers
+        have a limit of their own."""
         if self._ended:
             return
         waiting = self._waiting_answers_bytes
@@ -115,12 +117,12 @@ class Stream:
         self.end()
 
     def announce(self, event: bytes) -> None:
-        """Queue one event that says no more when it is said twice."""
+        """Queue one event, unless the same event is in the queue already."""
         if event not in self._queue:
             self.put(event)
 
     def end(self) -> None:
-        """The stream ends behind what waits and its farewell, however large that is."""
+        """End the stream behind the events that wait and its farewell, however large that is."""
         if not self._ended:
             self._ended = True
             if self.farewell:
@@ -128,19 +130,19 @@ class Stream:
             self._wake()
 
     def leave(self) -> None:
-        """End as soon as no answer is owed any more."""
+        """End the stream as soon as it owes no answer any more."""
         self._leaving = True
         if not self.owed:
             self.end()
 
     def paid(self) -> None:
-        """One answer that was owed is there, or will never be."""
+        """Count off an answer that was owed, which has come or will never come."""
         self.owed -= 1
         if self._leaving:
             self.leave()
 
     async def run(self) -> None:
-        """Send what comes, until the end."""
+        """Send the events, until the end."""
         self._streams.running += 1
         try:
             self._outlet.begin(_HEAD)
@@ -152,7 +154,7 @@ class Stream:
                     count, size = len(events), len(chunk)
                     events.clear()
                     sent = self._sent(chunk)
-                    del chunk  # it may be large, and there may be long to wait
+                    del chunk  # it may be large, and sending may take long
                     await sent
                     self._waiting_events -= count
                     self._waiting_bytes -= size - large
@@ -200,7 +202,7 @@ class Stream:
 
 
 class WaitingStream(Struct, frozen=True):
-    """A stream that waits for news. `news`: the event for each notification that it wants."""
+    """Stream that waits for news. `news`: the event for each notification that the stream wants."""
 
     stream: Stream
     endpoint: str
@@ -210,8 +212,8 @@ class WaitingStream(Struct, frozen=True):
 
 
 class Streams:
-    """The streams of one front. `running`: how many there are; `closed`: no more, the front
-    ends; `heirs`: then others can have them."""
+    """Streams of one front. `running`: their number; `closed`: the front ends and takes no more;
+    `heirs`: then other fronts can take them."""
 
     def __init__(self, on_refused: Callable[[str], None]) -> None:
         self.on_refused = on_refused
@@ -223,17 +225,17 @@ class Streams:
         self.heirs = False
 
     def full(self, address: str) -> bool:
-        """May a client at `address` have no further standing stream?"""
+        """Whether a client at `address` may have no further standing stream."""
         if len(self._standing) >= STREAMS_MAX:
             return True
         return self._addresses.get(address, 0) >= PEER_STREAMS_MAX and not _is_loopback(address)
 
     async def stand(self, standing: WaitingStream) -> None:
-        """Run this stream, and tell it the news, until it ends."""
+        """Run this stream, and send it the news, until it ends."""
         self._standing[standing.stream] = standing
         address = standing.address
         self._addresses[address] = self._addresses.get(address, 0) + 1
-        # What came meanwhile concerns a stream as well that took a while to be ready to stand.
+        # A close or a new configuration may have come before this stream was ready to stand.
         if self.closed or (
             self._endpoints is not None and standing.endpoint not in self._endpoints
         ):
@@ -247,8 +249,8 @@ class Streams:
                 del self._addresses[address]
 
     def announce(self, news: Callable[[str, str], Iterable[str]]) -> None:
-        """Tell the streams that want to know. `news`: which notifications there are for an endpoint
-        and a principal."""
+        """Send news to the streams that want them. `news`: returns the notifications for an
+        endpoint and a principal."""
         for standing in list(self._standing.values()):
             if standing.news:
                 for method in news(standing.endpoint, standing.principal):
@@ -256,7 +258,7 @@ class Streams:
                         standing.stream.announce(standing.news[method])
 
     def keep(self, endpoints: frozenset[str]) -> None:
-        """Only these endpoints are left: the standing streams of others end."""
+        """End the standing streams of all endpoints but these."""
         self._endpoints = endpoints
         for standing in list(self._standing.values()):
             if standing.endpoint not in endpoints:

@@ -1,7 +1,7 @@
 """Subscriptions of revision 2026-07-28: one request, answered by a stream of news.
 
-Owns: what a client may subscribe to, what of that is honoured, and the form of all that goes on
-such a stream. Never: the subscriptions at servers, what has changed.
+Owns: the filter of a subscription, the part of it that is honoured, and the form of everything that
+goes on such a stream. Never: the subscriptions at servers, what has changed.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 ACK_S_MAX = 5.0
-"""For servers to confirm what one subscription wants of them; what is not confirmed by then is not
-honoured, and the client goes on with the rest."""
+"""Seconds for servers to confirm what one subscription wants of them. A resource that is not
+confirmed by then is not honoured, and the client goes on with the rest."""
 URIS_MAX = 1000
-"""Resources in one subscription; as many as one client may watch."""
+"""Maximum number of resources in one subscription; as many as one client may watch."""
 TASKS_MAX = 1000
-"""Tasks in one subscription."""
+"""Maximum number of tasks in one subscription."""
 EARLY_MAX = 1000
-"""News that come before the subscription is acknowledged, which have to wait until then."""
+"""Maximum number of news that come before the subscription is acknowledged, and wait until then."""
 
 _ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-#: The lists of which one may subscribe to changes, and the notification for each.
+#: Lists whose changes a client may subscribe to, and the notification for each.
 _LISTS = {
     "toolsListChanged": "notifications/tools/list_changed",
     "promptsListChanged": "notifications/prompts/list_changed",
@@ -50,7 +50,8 @@ _NONE = Raw(b"null")
 
 
 class Wishes(Struct, frozen=True):
-    """What one client wants to be told of, each URI and each task once."""
+    """Wishes of one client: the lists, URIs and tasks that it wants news of, each URI and each task
+    once."""
 
     lists: Mapping[str, str]
     uris: Sequence[str] = ()
@@ -70,8 +71,8 @@ class SubscriptionsListen:
     async def answer(
         self, exchange: Exchange, raw_id: bytes, filters: Raw, caller: bytes, view: View, who: str
     ) -> None:
-        """Until one side ends it. `filters`: raw, what the client wants to be told of; `who`: the
-        word for it (`sharing`). Raises Refused and Declined."""
+        """Serve a subscription until one side ends it. `filters`: raw, the wishes of the client;
+        `who`: the word for the client (`process_names`). Raises ProtocolError and Declined."""
         wishes = wanted(filters)
         if wishes.tasks and not client_questions.has_extension(caller, TASKS_EXTENSION):
             raise ProtocolError(Code.MISSING_CAPABILITY, _NO_TASKS, _NEEDS_TASKS)
@@ -106,7 +107,7 @@ class SubscriptionsListen:
     async def _watch(
         self, exchange: Exchange, uris: Sequence[str], listener: "SubscriptionClient", view: View
     ) -> list[str] | None:
-        """Those of the URIs whose servers tell of updates from now on; None: the client is gone."""
+        """Return the URIs whose servers tell of updates from now on; None if the client is gone."""
         lost = asyncio.get_running_loop().create_future()
         gone = partial(lost.set_result, None)
         exchange.watch(gone)
@@ -133,9 +134,9 @@ class SubscriptionsListen:
 
 
 class SubscriptionClient:
-    """The client of one subscription: a `subscriptions.Watcher` and a `tasks.TaskWatcher`. In this
-    revision nobody can be asked for roots here: of a server that wants them it hears what the
-    process says that serves clients without roots."""
+    """Client of one subscription: a `watches.Watcher` and a `tasks.TaskWatcher`. In this revision
+    the client cannot be asked for roots here: of a server that wants roots, it hears the process
+    for clients without roots."""
 
     rooted = project = ""
     unasked = modern = True
@@ -149,7 +150,7 @@ class SubscriptionClient:
         self._early: list[bytes] | None = []
 
     def acknowledge(self, event: bytes) -> None:
-        """The first event of the stream, and behind it what came before."""
+        """Put the first event of the stream, and behind it the news that came before."""
         early, self._early = self._early or [], None
         self._stream.put(event)
         for update in early:
@@ -177,7 +178,7 @@ class SubscriptionClient:
 
 
 def wanted(raw: Raw) -> Wishes:
-    """What the filter of a subscription asks for. Raises Refused."""
+    """Return the wishes in the filter of a subscription. Raises ProtocolError."""
     try:
         members = codec.level(raw)
     except codec.Malformed:
@@ -197,7 +198,7 @@ def wanted(raw: Raw) -> Wishes:
 
 
 def _texts(raw: Raw, what: str, count_max: int) -> tuple[str, ...]:
-    """An array of strings, each once. Raises Refused."""
+    """Return the items of an array of strings, each once. Raises ProtocolError."""
     if bytes(raw) == b"null":
         return ()
     try:

@@ -1,13 +1,13 @@
-"""Ids of tasks, on endpoints with several servers.
+"""Ids of tasks on endpoints with several servers.
 
-Owns: the id under which such an endpoint exposes the task of a server, and the places where ids of
-tasks stand in what passes. Never: tasks, the state they are in, sending.
+Owns: the id under which such an endpoint exposes the task of a server, and the places of task ids
+in messages. Never: tasks, their states, sending.
 
-A task is asked for by its id alone, so there the id has to say whose it is. A table would have to
-be kept as long as any task lives, and be shared by all fronts; so the exposed id is made of the
-server's name and its own id, with a checksum that holds it to this endpoint. It opens nothing:
-whoever may use the endpoint may ask its servers for any task. On an endpoint with one server ids
-stay what they are.
+A client asks for a task by its id alone, so there the id has to name the server. A table of ids
+would have to last as long as any task, and all fronts would have to share it. So the exposed id is
+made of the server's name and its own id, with a checksum that binds it to this endpoint. The id
+does not grant access: a client that may use the endpoint may ask its servers for any task. On an
+endpoint with one server ids stay as they are.
 """
 
 import base64
@@ -23,18 +23,18 @@ from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.ipc import codec
 
 ID_BYTES_MAX = 1024
-"""Of an id as clients know it; it has to fit into a header, and is mostly a UUID."""
+"""Maximum bytes of an id as clients know it; it has to fit into a header, and is mostly a UUID."""
 CHECKSUM_BYTES = 6
-"""Enough to tell the ids of this endpoint from anything else."""
+"""Bytes of the checksum: enough to tell the ids of this endpoint from anything else."""
 
 CALL = "tools/call"
 #: Methods that name a task in `params.taskId`, in one era or in both.
 METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel", "tasks/result"})
 RELATED = "io.modelcontextprotocol/related-task"
-"""In the `_meta` of whatever belongs to a task, in revision 2025-11-25."""
+"""Key in the `_meta` of every message that belongs to a task, in revision 2025-11-25."""
 
 _ID = b'"taskId"'
-#: An id as the endpoint exposes it, of one of the server's own.
+#: Function that returns the exposed id for an id of the server.
 Exposing = Callable[[str], str]
 
 
@@ -45,7 +45,8 @@ def exposed(endpoint: str, server: str, task: str) -> str:
 
 
 def owner(merged: Merged, task: str) -> Owner | None:
-    """Whose task this is, and its own id there."""
+    """Return the server of this task and the server's own id of the task; None if this endpoint has
+    not made the id."""
     if merged.only is not None:
         return merged.only
     try:
@@ -60,7 +61,8 @@ def owner(merged: Merged, task: str) -> Owner | None:
 
 
 def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
-    """The result of a request with the ids of its server in it as the endpoint exposes them."""
+    """Return the result of a request, with the ids of its server changed to those that the endpoint
+    exposes."""
     if _ID not in body:
         return body
     members = _level(body)
@@ -68,13 +70,14 @@ def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
     if method == CALL:
         created = codec.text(members.get("resultType", b"null")) == "task"
         changed = (created and _own(members, expose)) or _inner(members, "task", expose) or changed
-    elif method != "tasks/result":  # that is what the task brought, and nothing of the task itself
+    elif method != "tasks/result":  # that is the outcome of the task, without its id
         changed = _own(members, expose) or changed
     return codec.dump(members) if changed else body
 
 
 def in_params(params: bytes, expose: Exposing) -> bytes:
-    """The same for a notification or a question that belongs to a task."""
+    """Return the parameters of a notification or question that belongs to a task, with its id
+    changed in the same way."""
     if _ID not in params:
         return params
     members = _level(params)
@@ -82,7 +85,7 @@ def in_params(params: bytes, expose: Exposing) -> bytes:
 
 
 def created(body: bytes) -> str | None:
-    """The id of the task that this result of `tools/call` stands for, in either era."""
+    """Return the id of the task that this result of `tools/call` stands for, in either era."""
     if _ID not in body:
         return None
     members = _level(body)
@@ -92,8 +95,8 @@ def created(body: bytes) -> str | None:
 
 
 class Related:
-    """A caller on an endpoint with several servers, in front of one that may have tasks: what
-    belongs to a task names it as the client knows it."""
+    """Caller on an endpoint with several servers, in front of a server that may have tasks:
+    messages that belong to a task name it as the client knows it."""
 
     __slots__ = ("_caller", "_expose")
 
@@ -137,7 +140,7 @@ def _related(members: dict[str, Raw], expose: Exposing) -> bool:
 
 
 def _level(raw: Raw | bytes) -> dict[str, Raw]:
-    """The members of an object; of anything else, none."""
+    """Return the members of a raw object; no members for any other value."""
     try:
         return codec.level(raw)
     except codec.Malformed:

@@ -1,11 +1,11 @@
-"""Tasks on their way through the gateway: who is told of them.
+"""News of tasks on their way through the gateway: which clients are told.
 
-Owns: which clients want to hear of which tasks, and telling servers and clients. Never: what a task
-is, where a request about one goes (`mcp_request`), how ids are exposed (`task_ids`).
+Owns: which clients watch which tasks, and telling servers and clients. Never: what a task is, where
+a request about a task goes (`mcp_request`), how ids are exposed (`task_ids`).
 
-A server of revision 2026-07-28 tells only of the tasks that it was asked about, so its worker is
-always given the whole set. One of the handshake era tells of every task; what nobody here wants to
-hear of goes no further.
+A server of revision 2026-07-28 tells only of the tasks that it was asked about, so its worker
+always gets the whole set. A server of the handshake era tells of every task; news of tasks that no
+client watches end here.
 """
 
 import asyncio
@@ -26,29 +26,29 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 WATCHER_TASKS_MAX = 1000
-"""That one client may watch: more than it can have asked for at once."""
+"""Maximum number of tasks that one client may watch: more than it can have asked for at once."""
 TASKS_MAX = 100_000
-"""All that are watched through one front."""
+"""Maximum number of tasks that are watched through one front."""
 BYTES_MAX = 8 * 1024 * 1024
-"""Of their ids, as a worker is told them: it is told all that it is to watch at once, in a message
-that has to fit into a frame."""
+"""Maximum bytes of the ids of these tasks, as workers are told them: a worker gets all tasks that
+it is to watch in one message, which has to fit into a frame."""
 WATCH = "metamcp/tasks"
-"""What a worker is told: the whole set of tasks of its server that this front watches."""
+"""Method of the message to a worker with all tasks of its server that this front watches."""
 _CHANGED = ("notifications/tasks", "notifications/tasks/status")
 _OVER = frozenset({"completed", "failed", "cancelled"})
 
 
 class TaskWatcher(ProcessClient, Protocol):
-    """A client that wants to hear of tasks, as long as it can be told."""
+    """Client that wants to hear of tasks, as long as it can be told."""
 
     def task_changed(self, params: bytes) -> None:
-        """Raw params of the notification of its era. Never waits."""
+        """Take the raw params of the notification of its era. Never waits."""
         ...
 
 
 class _Watched(Struct, frozen=True):
-    """One task that a client watches. `task`: the server's own id; `kept`: until it is told not to,
-    else until the task is over; `size_bytes`: of its raw id."""
+    """Task that a client watches. `task`: the server's own id; `kept`: watched until the client is
+    gone, else until the task is over; `size_bytes`: of the raw id."""
 
     server: str
     task: str
@@ -57,7 +57,7 @@ class _Watched(Struct, frozen=True):
 
 
 class Tasks:
-    """All tasks that are watched through one front."""
+    """Tasks that are watched through one front."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -72,8 +72,8 @@ class Tasks:
         calls.on_attached(self._told_later)
 
     def watch(self, view: View, ids: Sequence[str], watcher: TaskWatcher) -> tuple[str, ...]:
-        """Tell `watcher` of these tasks until it is forgotten. Those that a server of its era may
-        have. Raises Refused."""
+        """Tell `watcher` of these tasks until it is forgotten. Returns the ids of tasks that a
+        server of its era may have. Raises ProtocolError."""
         policy.authorize(view.principal, view.endpoint, "tasks/get", "")
         found: dict[str, _Watched] = {}
         for exposed in ids:
@@ -92,9 +92,10 @@ class Tasks:
         return tuple(found)
 
     def created(self, view: View, body: bytes, watcher: TaskWatcher) -> None:
-        """`body`: a result of `tools/call` as a client of the handshake era gets it. If it stands
-        for a task, `watcher` is told how that goes on until it is over; of very many only the
-        newest, since a client has to look after its tasks anyway."""
+        """Tell `watcher` of the task that a result stands for, if it does, until the task is over.
+        `body`: result of `tools/call` as a client of the handshake era gets it. If there are very
+        many tasks, only the newest are watched, because a client has to ask for its tasks
+        anyway."""
         exposed = task_ids.created(body)
         owner = None if exposed is None else _owner(view.legacy, exposed)
         if exposed is None or owner is None or not owner.legacy:
@@ -108,12 +109,12 @@ class Tasks:
             self._add(watcher, exposed, watched)
 
     def forget(self, watcher: TaskWatcher) -> None:
-        """The client is gone."""
+        """Drop the tasks of a client that is gone."""
         for exposed in list(self._watchers.get(watcher, {})):
             self._drop(watcher, exposed)
 
     def changed(self, server: str, params: bytes) -> None:
-        """A server says how a task goes on."""
+        """Tell the watchers of a task how it goes on, as its server says."""
         try:
             members = codec.level(params)
             meta = codec.level(members["_meta"]) if "_meta" in members else {}
@@ -134,7 +135,7 @@ class Tasks:
                 self._drop(watcher, exposed)
 
     def empty(self) -> bool:
-        """Is nothing watched, and nothing kept of any server?"""
+        """Whether no task is watched, and nothing is kept of any server."""
         return not (self._watchers or self._topics or self._count or self._bytes)
 
     # --- underneath ---------------------------------------------------------------------------
@@ -191,6 +192,6 @@ class Tasks:
 
 
 def _owner(merged: Merged, exposed: str) -> Owner | None:
-    """Whose task this is; nobody's, if no request could ask for it."""
+    """Return the server of this task; None if no request could ask for it."""
     long = len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX
     return None if long else task_ids.owner(merged, exposed)

@@ -1,17 +1,17 @@
-"""Which calls are traced, and the two spans that come of each.
+"""Traces of calls: which calls are traced, and the two spans of each of them.
 
-Owns: that decision, what is kept of a traced call while it is under way, what its server is told of
-the trace, the words of a span (OpenTelemetry's conventions for MCP), what waits to be told and its
-bounds. Never: dice, ids and clocks of its own, the loop, sending (`call_observers`), the form of a
-`traceparent` (`trace_context`).
+Owns: this decision, what is kept of a traced call until it has ended, what its server is told of
+the trace, the names and attributes of a span (OpenTelemetry's conventions for MCP), the spans that
+wait to be sent and their limits. Never: randomness, ids and clocks of its own, the loop, sending
+(`call_observers`), the form of a `traceparent` (`trace_context`).
 
-    server    from the request of the client to its answer, a child of what the client says
+    server    from the request of the client to its answer, a child of the client's span
     client    from the worker to its server and back, a child of the first; the server is told this
               one as its parent
 
-A call of a client that traces is traced if the client's own span is. Of the others a share is. What
-is not traced passes as it came. A span has no arguments, no results, no messages of errors and no
-URIs in it.
+A call of a client that traces is traced if the client's own span is. A share of all other calls is
+traced. The trace context of a call that is not traced passes as it came. A span has no arguments,
+results, messages of errors or URIs in it.
 """
 
 from collections import deque
@@ -37,21 +37,23 @@ from metamcp_worker.ipc import codec, messages, process_names
 from metamcp_worker.ipc.messages import Leg, Span, Value
 
 UNDER_WAY_MAX = 10_000
-"""Traced calls that wait for their answer; one more is not traced, and counted as lost."""
+"""Maximum number of traced calls that wait for their answer; a further call is not traced, and its
+spans count as lost."""
 PENDING_MAX = 8192
-"""Spans that wait to be told: what the busiest front makes in a second when all are traced."""
+"""Maximum number of spans that wait to be sent: as many as the busiest front makes in a second when
+all calls are traced."""
 _OF_CALL = 2
-"""Spans."""
+"""Number of spans of one call."""
 PIPE, NETWORK = "pipe", "tcp"
 
-#: What the name of a thing is called, by the method that is about it.
+#: Attribute for the name of a tool or prompt, by method.
 _NAMES: Mapping[str, str] = {task_ids.CALL: "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
 
 
 class _Traced(Struct, gc=False):
-    """A traced call under way. `parent`: the client's place in the trace, if it has one; `here`,
+    """Traced call under way. `parent`: id of the client's span, empty if it has none; `here`,
     `there`: ids of the two spans; `name`, `original`: of its tool or prompt, as the client and as
-    the server know it; `leg`: what the worker has told."""
+    the server know it; `leg`: times that the worker has told."""
 
     trace_id: str
     flags: int
@@ -66,8 +68,8 @@ class _Traced(Struct, gc=False):
 
 
 class Tracing:
-    """`front`: its number. `dice`: from 0 to below 1. `mint`: so many random bytes, in
-    hexadecimal."""
+    """Traces of one front. `front`: its number. `dice`: returns a number from 0 to below 1. `mint`:
+    returns so many random bytes, in hexadecimal."""
 
     def __init__(self, front: int, dice: Callable[[], float], mint: Callable[[int], str]) -> None:
         self._front = front
@@ -85,8 +87,8 @@ class Tracing:
     def begun(
         self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
     ) -> None:
-        """This call is about to be sent. `subject`: what it is about, as the client says it;
-        `params`: as the server will get them."""
+        """Decide on a call that is about to be sent, and put its trace into the frame. `subject`:
+        what the call is about, as the client says it; `params`: as the server will get them."""
         parent, meta = _parent(request)
         if parent is not None and not parent.sampled:
             if meta is not request.meta:
@@ -117,15 +119,15 @@ class Tracing:
         _tell(call, told, traced=True)
 
     def told(self, notice: bytes) -> None:
-        """A worker says when its server had a call."""
+        """Take over the notice in which a worker says when its server had a call."""
         leg = messages.unpack_leg(notice)
         traced = self._under_way.get(leg.id) if leg is not None else None
         if traced is not None:
             traced.leg = leg
 
     def finished(self, call: Call, answer: CallAnswer | None, outcome: str, now: float) -> bool:
-        """It is over. `answer`: None if it was cancelled; `outcome`: empty, or what was wrong. Was
-        it traced?"""
+        """Make the spans of a call that has ended. `answer`: None if it was cancelled; `outcome`:
+        empty, or what was wrong. Returns whether the call was traced."""
         traced = self._under_way.pop(call.id, None)
         if traced is None:
             return False
@@ -136,22 +138,22 @@ class Tracing:
         return True
 
     def take(self, most: int) -> tuple[list[Span], int]:
-        """The next spans to tell, the oldest first, and how many were lost."""
+        """Return the next spans to send, the oldest first, and how many were lost."""
         lost, self._lost = self._lost, 0
         found = [self._pending.popleft() for _ in range(min(most, len(self._pending)))]
         return found, lost
 
     def lose(self, count: int) -> None:
-        """So many could not be told."""
+        """Count spans that could not be sent."""
         self._lost += count
 
     def forget(self) -> None:
-        """Traces are off: of calls under way nothing is told."""
+        """Drop the calls under way, because tracing is off; no spans are made of them."""
         self._under_way.clear()
 
     @property
     def waiting(self) -> int:
-        """How many spans wait to be told."""
+        """Number of spans that wait to be sent."""
         return len(self._pending)
 
     def _put(self, span: Span) -> None:
@@ -176,7 +178,8 @@ class Tracing:
         )  # fmt: skip
 
     def _client(self, call: Call, traced: _Traced, outcome: str, code: int, now: float) -> Span:
-        """Without a word of the worker it takes the time that the front has seen."""
+        """Return the client span. Without a notice of the worker it takes the time that the front
+        has seen."""
         attributes = _attributes(call, traced.method, traced.original, outcome, code)
         start, end, leg = call.started, now, traced.leg
         if leg is not None:
@@ -213,7 +216,7 @@ def _span(
 
 
 def _attributes(call: Call, method: str, name: str, outcome: str, code: int) -> dict[str, Value]:
-    """Those of both spans."""
+    """Return the attributes that both spans have."""
     found: dict[str, Value] = {
         "mcp.method.name": method,
         "metamcp.server": process_names.base(call.server),
@@ -230,8 +233,9 @@ def _attributes(call: Call, method: str, name: str, outcome: str, code: int) -> 
 
 
 def _parent(request: McpRequest) -> tuple[TraceContext | None, dict[str, Raw]]:
-    """What the client says of its place in a trace, and `_meta` as the server is to get it: what
-    only headers say stands in it as well. Baggage is of the request, whoever says where it is."""
+    """Return the client's place in a trace, and `_meta` as the server is to get it. If only HTTP
+    headers give the place, their members are put into `_meta`. Baggage belongs to the request, so
+    it stays wherever the place comes from."""
     meta = request.meta
     found = trace_context.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
     if found is not None or not request.headers:
@@ -250,6 +254,6 @@ def _state(meta: Mapping[str, Raw]) -> str:
 
 
 def _tell(call: Call, meta: Mapping[str, Raw], *, traced: bool) -> None:
-    """The server gets this `_meta`."""
+    """Put this `_meta` into the frame that the server gets."""
     assert call.frame is not None  # it is not sent yet
     call.frame = structs.replace(call.frame, meta=codec.dump(meta), traced=traced)

@@ -1,11 +1,11 @@
-"""What the supervisor says of views, and what it is asked to change in them.
+"""Orders to the supervisor about views, and the views that the supervisor sends.
 
-Owns: the way of an order to the supervisor, news that no client has heard of yet. Never: views
-(`front_views`), what orders there are (`builtin_calls`), who is told how (`http`).
+Owns: the way of an order to the supervisor, changes that clients have not heard of yet. Never:
+views (`front_views`), which orders there are (`builtin_calls`), how clients are told (`http`).
 
-The lists of all fronts change before any client hears that they did: else one that asks another
-front than the one that told it would find the list of before. What servers change is told in the
-same way, where there are several fronts: each one asks for a round, and one is enough for all.
+The lists of all fronts change before any client hears of it: otherwise a client that asks another
+front than the one that told it would find the old list. Changes by servers are told in the same
+way, if there are several fronts: each front asks for a round, and one round is enough for all.
 """
 
 from collections.abc import Callable
@@ -29,27 +29,28 @@ from metamcp_worker.ipc.message_base import Message
 
 
 class Disclosing:
-    """`tell`: sends a message to the supervisor, with descriptors; `clients`: told whose lists are
-    others now; `several`: are there other fronts?"""
+    """Views and orders of one front. `tell`: sends a message to the supervisor, with descriptors;
+    `clients`: tells the clients whose lists have changed; `several`: whether there are other
+    fronts."""
 
     def __init__(self, calls: Calls, tell: Callable[[Message, tuple[int, ...]], None]) -> None:
         self._calls = calls
         self._tell = tell
         self._held: dict[int, list[Changed]] = {}
-        """By the round with which clients hear of it."""
+        """Changes by the number of the round in which clients hear of them."""
         self._fresh: list[Changed] = []
-        """For the next round."""
+        """Changes for the next round."""
         self._round = 0
-        """While its news are carried out."""
+        """Number of the round whose changes are being carried out; otherwise 0."""
         self._far = 0
-        """The last round that was carried out."""
+        """Number of the last round that was carried out."""
         self.several = False
         self.clients: Callable[[Changed], None] = lambda changed: None
         calls.lists_changed = self._changed
         calls.builtins.send = self._order
 
     def disclosed(self, message: Disclosed, blob: bytes) -> None:
-        """This is in view now. Raises codec.Malformed."""
+        """Take over what is in view now. Raises codec.Malformed."""
         builtins = self._calls.builtins
         if message.whole:
             builtins.disclose(codec.typed(Everything, blob))
@@ -65,14 +66,15 @@ class Disclosing:
             self._tell(Applied(number=message.number), ())
 
     def announce(self, number: int) -> None:
-        """All fronts are so far: clients may know."""
+        """Tell the clients, because all fronts have carried out this round."""
         for held in [each for each in self._held if each <= number]:
             for changed in self._held.pop(held):
                 self.clients(changed)
         self._tell(Told(number=number), ())
 
     def finish(self) -> None:
-        """This front ends: nobody can be told later, and from now on everybody is told at once."""
+        """Tell all clients at once, now and from now on, because this front ends and cannot tell
+        them later."""
         self.several = False
         self.announce(self._far)
         fresh, self._fresh = self._fresh, []

@@ -1,13 +1,13 @@
-"""Which resources clients watch, and which of that their servers know.
+"""Resources that clients watch, and the subscriptions that their servers hold for them.
 
-Owns: who watches what, what is to be asked of a server next, and who waits for the outcome. Never:
-asking, waiting, notifications, views.
+Owns: which client watches which resource, the next request for a server, and who waits for its
+outcome. Never: asking, waiting, notifications, views.
 
-The theory. A server is asked once for a resource, however many clients watch it. Whether somebody
-watches it and whether the server holds a subscription for it are two facts; `next` compares them
-and says what is to be asked. At most one request for a resource is on its way, since two might
-overtake each other, and after each of them the facts are compared anew. So whatever the order in
-which clients come and go, requests fail and servers restart, both facts agree in the end.
+A server is asked once for a resource, however many clients watch it. Whether a client watches the
+resource and whether the server holds a subscription for it are two facts; `next` compares them and
+says what to ask. At most one request for a resource is on its way, because two might overtake each
+other; after each of them the facts are compared again. So whatever the order in which clients come
+and go, requests fail and servers restart, both facts agree in the end.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,37 +19,38 @@ from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front.server_processes import ProcessClient
 
 WATCHER_URIS_MAX = 1000
-"""Resources that one client may watch: more than any shows to its user."""
+"""Maximum number of resources that one client may watch: more than any client shows to its user."""
 URIS_MAX = 100_000
-"""All that is watched through one front: ten of each of ten thousand clients."""
+"""Maximum number of resources watched through one front: ten of each of ten thousand clients."""
 
 #: A server and a URI, as the server knows it.
 Key = tuple[str, str]
 _ENDS = "/?#"
-"""What a part of a URI ends with: behind it come the resources below."""
+"""Characters that end a part of a URI; the resources below come behind them."""
 
 
 class Watcher(ProcessClient, Protocol):
-    """A client that watches resources, as long as it can be told."""
+    """Client that watches resources, as long as it can be told."""
 
     def updated(self, params: bytes) -> None:
-        """Raw params of a `notifications/resources/updated`. Never waits."""
+        """Take the raw params of a `notifications/resources/updated`. Never waits."""
         ...
 
 
 class TooManyWatched(Exception):
-    """So much is watched already. The text is a sentence."""
+    """Raised when too much is watched already. The text is a sentence."""
 
 
 class Settled(Struct, frozen=True):
-    """Who waits no longer. `answered`: with what the server said; else there was nothing to ask."""
+    """End of a wait. `answered`: the answer of the server is its outcome; else there was nothing to
+    ask."""
 
     number: int
     answered: bool
 
 
 class _Waiting(Struct, frozen=True):
-    """Somebody who waits until a resource is watched, or is not."""
+    """Wait until a resource is watched, or is not watched any more."""
 
     key: Key
     pair: tuple[Watcher, str]
@@ -57,10 +58,11 @@ class _Waiting(Struct, frozen=True):
 
 
 class _Topic:
-    """One resource of a server. `pairs`: who watches it, each with the URI that it knows for it;
-    `held`: the server has a subscription for it; `asking`: for one (True), or for its end (False);
-    `outdated`: meanwhile the server was started anew; `tired`: it refused one, so it is not asked
-    again for those who watch already."""
+    """Resource of a server. `pairs`: its watchers, each with the URI that it knows for the
+    resource; `held`: the server has a subscription; `asking`: request on its way, for a
+    subscription (True) or for its end (False); `outdated`: the server was restarted meanwhile;
+    `tired`: the server refused a subscription, so it is not asked again for those who watch
+    already."""
 
     __slots__ = ("asking", "held", "outdated", "pairs", "tired", "waiting")
 
@@ -74,7 +76,7 @@ class _Topic:
 
     @property
     def wish(self) -> bool | None:
-        """What the server is to be asked now, None: nothing."""
+        """Request that the server is to get now, as in `asking`; None for no request."""
         wanted = bool(self.pairs)
         if self.asking is not None or wanted == self.held or (wanted and self.tired):
             return None
@@ -82,7 +84,7 @@ class _Topic:
 
 
 class Watches:
-    """All that is watched. Who waits is a number that the caller chooses, unique for ever."""
+    """Resources that are watched. A wait has a number that the caller chooses, unique for ever."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, _Topic]] = {}
@@ -92,8 +94,8 @@ class Watches:
         self._count = 0
 
     def watch(self, key: Key, watcher: Watcher, exposed: str, number: int) -> bool:
-        """`watcher` wants to be told of changes, and knows the resource as `exposed`. True: it is
-        from now on; False: `number` waits for it. Raises Full."""
+        """Let `watcher` be told of changes of a resource that it knows as `exposed`. Returns True
+        if it is told from now on, False if `number` waits for that. Raises TooManyWatched."""
         pair = (watcher, exposed)
         topic = self._topic(key)
         if topic is not None and pair in topic.pairs and not self._waits(key, pair):
@@ -106,13 +108,15 @@ class Watches:
         return False
 
     def adopt(self, key: Key, watcher: Watcher, exposed: str) -> list[Key]:
-        """`watcher` has watched this elsewhere. What may have to be asked. Raises Full."""
+        """Go on with a resource that `watcher` has watched elsewhere. Returns the keys that may
+        have to be asked about. Raises TooManyWatched."""
         self._join(key, (watcher, exposed))
         return self._open([key])
 
     def moved(self, key: Key, watcher: Watcher, exposed: str) -> list[Key]:
-        """`exposed` stands for `key` now. If it stood for something else when `watcher` began to
-        watch that, it does not any more. What may have to be asked."""
+        """Note that `exposed` stands for `key` now. If it stood for something else when `watcher`
+        began to watch that, the old watch ends. Returns the keys that may have to be asked
+        about."""
         before = self._watched.get(watcher, {}).get(exposed, key)
         if before == key:
             return []
@@ -120,8 +124,8 @@ class Watches:
         return self._open([before])
 
     def unwatch(self, watcher: Watcher, exposed: str, number: int) -> Key | None:
-        """`watcher` does not care any more. The resource for whose end `number` waits, or None if
-        that changes nothing at its server."""
+        """End the watch of `watcher`. Returns the resource for whose end `number` waits, or None if
+        nothing changes at its server."""
         key = self._watched.get(watcher, {}).get(exposed)
         if key is None:
             return None
@@ -133,7 +137,8 @@ class Watches:
         return key
 
     def leave(self, watcher: Watcher) -> tuple[list[Key], list[int]]:
-        """`watcher` is gone. What may have to be asked, and who does not wait any more."""
+        """End all watches of a client that is gone. Returns the keys that may have to be asked
+        about, and the numbers that do not wait any more."""
         numbers = list(self._numbers.get(watcher, ()))
         keys = [self._forget(number).key for number in numbers]
         for exposed, key in list(self._watched.get(watcher, {}).items()):
@@ -142,17 +147,17 @@ class Watches:
         return self._open(keys), numbers
 
     def of(self, watcher: Watcher) -> list[Key]:
-        """What it watches, or waits to."""
+        """Return the resources that a client watches, or waits to watch."""
         return list(self._watched.get(watcher, {}).values())
 
     def watched(self, key: Key) -> bool:
-        """Does anybody watch this, or wait to?"""
+        """Whether a client watches this resource, or waits to."""
         topic = self._topic(key)
         return topic is not None and bool(topic.pairs)
 
     def give_up(self, number: int) -> list[Key]:
-        """`number` does not wait any more; a client that never learns that it watches does not.
-        What may have to be asked."""
+        """End the wait of `number`; a client that never learns that it watches does not. Returns
+        the keys that may have to be asked about."""
         if number not in self._waiting:
             return []
         gone = self._forget(number)
@@ -162,16 +167,17 @@ class Watches:
         return self._open([gone.key])
 
     def renew(self, server: str, asked: Collection[Key]) -> list[Key]:
-        """The server was started anew and holds nothing. `asked`: what is on its way to the new
-        process already. What may have to be asked."""
+        """Note that the server was restarted and holds nothing. `asked`: resources whose requests
+        are on their way to the new process already. Returns the keys that may have to be asked
+        about."""
         for uri, topic in self._topics.get(server, {}).items():
             topic.held = topic.tired = False
             topic.outdated = topic.asking is True and (server, uri) not in asked
         return self._open([(server, uri) for uri in self._topics.get(server, {})])
 
     def next(self, key: Key) -> bool | None:
-        """What the server is to be asked about this resource now: for a subscription (True), or for
-        its end. It counts as asked for that, until `done`."""
+        """Return the next request for this resource at its server: for a subscription (True), for
+        its end (False), or None. The request counts as sent, until `done`."""
         topic = self._topic(key)
         if topic is None or topic.wish is None:
             return None
@@ -180,7 +186,8 @@ class Watches:
         return topic.asking
 
     def done(self, key: Key, *, ok: bool) -> list[Settled]:
-        """The server has answered what `next` said. Then look at `next` again."""
+        """Take over the answer of the server to what `next` returned, and return the waits that
+        end. Call `next` again afterwards."""
         topic = self._topics[key[0]][key[1]]
         asked, topic.asking = topic.asking, None
         assert asked is not None
@@ -195,8 +202,8 @@ class Watches:
         return self._settle(topic, asked, key)
 
     def watchers(self, server: str, uri: str) -> list[tuple[Watcher, str]]:
-        """Who is to be told that this resource changed, each with the URI that it knows for it.
-        Who watches a resource hears of those below it too."""
+        """Return the clients to tell that this resource changed, each with the URI that it knows
+        for it. A client that watches a resource hears of the resources below as well."""
         topics = self._topics.get(server)
         if not topics or len(uri) > URI_BYTES_MAX:
             return []
@@ -208,12 +215,13 @@ class Watches:
         return list(found.items())
 
     def all_of(self, server: str) -> list[tuple[str, Watcher, str]]:
-        """What is watched there, by whom, and the URI that each one knows for it."""
+        """Return the resources that are watched at a server, by which client, and the URI that it
+        knows."""
         topics = self._topics.get(server, {})
         return [(uri, *pair) for uri, topic in topics.items() for pair in topic.pairs]
 
     def empty(self) -> bool:
-        """Is nothing watched or held, and does nobody wait?"""
+        """Whether no resource is watched or held, and no number waits."""
         return not (self._topics or self._watched or self._waiting or self._numbers or self._count)
 
     # --- underneath ---------------------------------------------------------------------------
@@ -268,7 +276,7 @@ class Watches:
         return topic
 
     def _settle(self, topic: _Topic, asked: bool | None, key: Key) -> list[Settled]:
-        """Those for whom this was the outcome; all of them if nothing more is to be asked."""
+        """End the waits that have this outcome; all waits, if no request is to follow."""
         over = topic.wish is None
         settled: list[Settled] = []
         for number in list(topic.waiting):
@@ -280,7 +288,8 @@ class Watches:
         return settled
 
     def _open(self, keys: Iterable[Key]) -> list[Key]:
-        """Those about which something is to be asked; what is of no use any more goes."""
+        """Return the keys for which a request is to be sent, and drop topics that are not used any
+        more."""
         found: list[Key] = []
         for key in dict.fromkeys(keys):
             self._tidy(key)
@@ -300,7 +309,7 @@ class Watches:
 
 
 def _above(uri: str) -> list[str]:
-    """The URI itself and those above it, the nearest first."""
+    """Return the URI itself and those above it, the nearest first."""
     found = [uri]
     for at in range(len(uri) - 1, 0, -1):
         if uri[at] in _ENDS:

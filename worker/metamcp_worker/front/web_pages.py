@@ -1,6 +1,8 @@
-"""The page that a browser gets at `/`: what this is, and how to connect.
+"""Page that a browser gets at `/`, and the OpenAPI document of an endpoint's tools.
 
-Owns: its words. Never: who may see it, tools, servers; a browser is not a client of MCP.
+Owns: the words of the page, which says what this is and how to connect; the paths, schemas and
+statuses of the document (`document`). Never: access, servers, calling tools (`rest`). A browser is
+not a client of MCP.
 """
 
 import re
@@ -40,14 +42,14 @@ the way.</p>
 
 
 def wanted(head: Head) -> bool:
-    """Does a browser look what is here?"""
+    """Whether this is the request of a browser for the page."""
     if head.method != "GET" or head.target.partition(b"?")[0] != b"/":
         return False
     return any(name == b"accept" and b"text/html" in value.lower() for name, value in head.headers)
 
 
 def page(version: str, host: bytes, endpoints: Iterable[EndpointSpec]) -> bytes:
-    """`host`: as the browser wrote it, checked."""
+    """Return the page. `host`: as the browser wrote it, checked."""
     base = f"http://{host.decode()}"
     # The default one first, by its short path.
     paths = [
@@ -97,9 +99,9 @@ _SHARED: dict[str, object] = {
         },
     },
 }
-#: What each status means, but for success.
+#: Meaning of each status, except success and a failed tool.
 _STATUSES = {
-    "400": "The arguments are no JSON object, or the server does not accept them.",
+    "400": "The arguments are not a JSON object, or the server does not accept them.",
     "403": "The tool is in quarantine: it is not as it was approved.",
     "404": "There is no such tool.",
     "413": "The arguments or the result are too large.",
@@ -111,7 +113,8 @@ _STATUSES = {
 
 
 class OpenApiTool(Struct, frozen=True):
-    """`name`: as the endpoint exposes it; `definition`: raw members of the server's own."""
+    """Tool in the document. `name`: as the endpoint exposes it; `definition`: raw members of the
+    server's own definition."""
 
     name: str
     definition: dict[str, Raw]
@@ -120,7 +123,7 @@ class OpenApiTool(Struct, frozen=True):
 def document(
     endpoint: EndpointSpec, tools: Iterable[OpenApiTool], version: str, instructions: str | None
 ) -> bytes:
-    """`version`: of the gateway."""
+    """Return the OpenAPI document of these tools. `version`: of the gateway."""
     title = f"Tools of the endpoint {endpoint.name}"
     info: dict[str, object] = {"title": title, "version": version}
     if instructions:
@@ -128,7 +131,7 @@ def document(
     paths: dict[str, object] = {}
     schemas = dict(_SHARED)
     for number, tool in enumerate(tools, 1):
-        # What is made up ends with a digit, which no other key does.
+        # Keys that are made up end with a digit, which no other key does.
         fits = _KEY.fullmatch(tool.name)
         arguments = f"{tool.name}.input" if fits else f"input.{number}"
         result = f"{tool.name}.output" if fits else f"output.{number}"
@@ -148,7 +151,8 @@ def document(
 
 
 def _operation(tool: OpenApiTool, arguments: str, output: str) -> dict[str, object]:
-    """`arguments`, `output`: the keys of its schemas, the latter empty if there is none."""
+    """Return the operation of a tool. `arguments`, `output`: keys of its schemas, the latter empty
+    if there is none."""
     operation: dict[str, object] = {"operationId": tool.name}
     for member, source in (("summary", "title"), ("description", "description")):
         text = tool.definition.get(source)
@@ -177,7 +181,8 @@ def _json(schema: object) -> dict[str, object]:
 
 
 def _schema(tool: OpenApiTool, member: str, key: str) -> object | None:
-    """The schema, at home under this key. None: there is none that can be read."""
+    """Return the schema, with references that fit its place under this key; None if there is none
+    that can be read."""
     raw = bytes(tool.definition.get(member, b""))
     if not raw.startswith(b"{"):
         return None
@@ -187,7 +192,7 @@ def _schema(tool: OpenApiTool, member: str, key: str) -> object | None:
 
 
 def _at_home(schema: Json, root: str) -> Json:
-    """The same schema with `root` for the place that it calls `#`."""
+    """Return the same schema with `root` for the place that it calls `#`."""
     waiting: list[object] = [schema]
     while waiting:
         node = waiting.pop()

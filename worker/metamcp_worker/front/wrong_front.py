@@ -1,19 +1,19 @@
-"""Requests for what another front has.
+"""Requests for something that another front has.
 
-Owns: `Elsewhere`, which says of a request that it may be at home in another front. Never: finding
-out in which one (the supervisor knows), moving connections (`connection_moves`).
+Owns: `Elsewhere`, which says that a request may belong to another front. Never: finding out to
+which one (the supervisor knows), moving connections (`connection_moves`).
 """
 
 from metamcp_worker.ipc import messages
 
 NOBODY = -1
-"""The number of no front."""
+"""Number that no front has."""
 
 
 class Elsewhere(Exception):
-    """There is nothing under this name here. `maker`: the number of the front that made the name;
-    `otherwise`: what to say if no other front has it either. Without a name: any other front can
-    answer this."""
+    """Raised for a name that is not known here. `maker`: number of the front that made the name;
+    `otherwise`: error for the client if no other front has it either. Without a name: any other
+    front can answer the request."""
 
     def __init__(self, name: str, maker: int, otherwise: Exception) -> None:
         super().__init__(name)
@@ -23,6 +23,6 @@ class Elsewhere(Exception):
 
 
 def missing(name: str, otherwise: Exception) -> Exception:
-    """What to raise for a name that means nothing here."""
+    """Return the exception to raise for a name that is not known here."""
     maker = messages.maker(name)
     return otherwise if maker is None else Elsewhere(name, maker, otherwise)
