@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.http.http1 import COPY_BYTES_MAX, whole
+from metamcp_worker.http.http1 import COPY_BYTES_MAX, Head, known_head, whole
 from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.http.serve import HttpServer
 from tests.worker.rawhttp import Client, listener, post, run
@@ -17,6 +17,32 @@ def test_a_small_answer_is_one_part_and_a_large_one_is_not_copied() -> None:
     parts = whole(OK, (large, b"b"), last=False)
     assert any(part is large for part in parts)
     assert b"".join(parts) == OK + b"content-length: %d\r\n\r\n" % (len(large) + 1) + large + b"b"
+
+
+HEAD = Head("POST", b"/", [(b"content-length", b"2"), (b"cookie", b"x")])
+READ = b"POST / HTTP/1.1\r\nContent-Length: 2\r\nCookie: x\r\n\r\nab"
+
+READS = {
+    "another body": (READ[:-2] + b"cd", b"cd"),
+    "another length": (READ.replace(b": 2", b": 12")[:-2] + b"x" * 12, b"x" * 12),
+    "no body": (READ.replace(b": 2", b": 0")[:-2], b""),
+    "too few bytes": (READ[:-1], None),
+    "too many bytes": (READ + b"c", None),
+    "another cookie": (READ.replace(b"x", b"y"), None),
+    "a further header": (READ.replace(b"x\r", b"x\r\na: b\r"), None),
+    "no digits": (READ.replace(b": 2", b": +2"), None),
+    "many digits": (READ.replace(b": 2", b": 00000000002"), None),
+    "half a head": (READ[:20], None),
+    "nothing": (b"", None),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_a_known_head_tells_the_body_of_one_whole_request(case: str) -> None:
+    read, body = READS[case]
+    known = known_head(READ, HEAD, 2)
+    assert known is not None
+    assert known.body(read) == body
 
 
 @pytest.mark.process

@@ -24,10 +24,6 @@ LINGER_BYTES_MAX = 1024 * 1024
 """Maximum bytes of a refused body to read and discard: enough for those on their way already."""
 UNWANTED_BYTES_MAX = 64 * 1024
 """Maximum bytes to read of a body that the application does not ask for (yet)."""
-KNOWN_HEADS_MAX = 512
-"""Maximum heads of requests that a server knows by their bytes; with more, it forgets all."""
-KNOWN_BYTES_MAX = 2048
-"""Maximum bytes of such a head. All of them, parsed, take a megabyte or two."""
 BACKLOG = 2048
 """Maximum connections that wait in the kernel while a front restarts."""
 DESCRIPTORS_KEPT = 128

@@ -13,8 +13,8 @@ IDLE may last `idle_s`. HEAD may last `head_s`. BODY must bring `BODY_RATE` once
 passed. Time is looked at only where a request did not arrive whole in one read, and once per
 `idle_s`, so a client that behaves costs no timer.
 
-Most requests come whole in one read, behind a head that the same client, or a similar client, has
-sent before, byte for byte. A known head is not parsed again (`_known`).
+Most requests come whole in one read, behind the head of the request before them; only the length of
+the body differs. Such a head is not parsed again (`http1.KnownHead`).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ import httptools
 
 from metamcp_worker.http import client_limits, http1
 from metamcp_worker.http.client_limits import ClientLimits, SenderPatience
-from metamcp_worker.http.http1 import Head, MovedConnection
+from metamcp_worker.http.http1 import Head, KnownHead, MovedConnection
 from metamcp_worker.http.isolation import Contained
 from metamcp_worker.http.requests import Handler, HttpRequest, Pending
 from metamcp_worker.ipc.errors import Code
@@ -37,18 +37,14 @@ _IDLE, _HEAD, _BODY = range(3)
 
 
 class ConnectionServer(Protocol):
-    """Server of a connection. `open`: all its connections; `heads`: heads of requests that are
-    known by their bytes."""
+    """Server of a connection. `open`: all its connections."""
 
     app: Handler
     contained: Contained
     limits: ClientLimits
     open: "set[Connection]"
-    heads: dict[bytes, Head]
 
     def full(self, fd: int) -> tuple[str, str] | None: ...
-
-    def learn(self, read: bytes, request: HttpRequest) -> None: ...
 
     def refused(self, reason: str) -> None: ...
 
@@ -57,7 +53,7 @@ class ConnectionServer(Protocol):
 
 class Connection(asyncio.Protocol):
     """Connection of a client. Also the `requests.RequestConnection` of its requests, and a
-    `client_limits.Sender`."""
+    `client_limits.Sender`. `known`: the head of its last request, if it may come again."""
 
     transport: asyncio.Transport
     _watch: asyncio.TimerHandle
@@ -85,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._deaf = False  # nothing that still comes in counts any more
         self._refusal: tuple[int, str, str] | None = None
         self._url = b""
+        self.known: KnownHead | None = None
         self._lines = b""  # of a head that has not ended, and what came with it
         self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = 0  # of whole headers
@@ -135,8 +132,12 @@ class Connection(asyncio.Protocol):
             self._discard(len(data))
             return
         self._heard = self.loop.time()
-        if self._stage != _IDLE or not self._known(data):
+        known = self.known
+        body = known.body(data) if known is not None and self._stage == _IDLE else None
+        if known is None or body is None:
             self._parse(data)
+        else:
+            self._began(known.head).came_whole(body)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -148,15 +149,6 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     # Incoming bytes
-
-    def _known(self, data: bytes) -> bool:
-        """Take `data` as one whole request behind a known head; False if it is not."""
-        start = data.find(b"\r\n\r\n") + 4
-        head = self._server.heads.get(data[:start])
-        if head is None or head.length != len(data) - start:
-            return False
-        self._began(head).came_whole(data[start:])
-        return True
 
     def _parse(self, data: bytes) -> None:
         stage, begun = self._stage, self._begun
@@ -176,7 +168,7 @@ class Connection(asyncio.Protocol):
         if self._stage != _IDLE:
             self._pace(len(data) if stage == self._stage == _HEAD else 0)
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
-            self._server.learn(data, self._newest)
+            self.known = http1.known_head(data, self._newest.head, self._newest.size)
 
     def _began(self, head: Head) -> HttpRequest:
         self._begun += 1

@@ -5,7 +5,9 @@ without the application, and of a request that moves to another process (`MovedC
 a connection, an application, parsing.
 """
 
+import re
 from collections.abc import Iterable, Sequence
+from hmac import compare_digest
 from http import HTTPStatus
 
 from msgspec import Struct
@@ -14,14 +16,17 @@ from metamcp_worker.ipc import codec
 
 COPY_BYTES_MAX = 64 * 1024
 """Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
+KNOWN_BYTES_MAX = 4096
+"""Maximum bytes of a head that a connection remembers."""
+LENGTH_DIGITS_MAX = 10
+"""Maximum digits of Content-Length in a head that is recognized."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 _FRAMING = frozenset({b"content-length", b"expect", b"transfer-encoding"})
-#: A head with one of these says more than a length of the body, or has a secret.
-_UNLIKE = frozenset({
-    b"authorization", b"cookie", b"proxy-authorization", b"transfer-encoding", b"upgrade",
-})  # fmt: skip
+#: A head with one of these says more than a length of the body.
+_UNLIKE = frozenset({b"transfer-encoding", b"upgrade"})
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
 class Head(Struct, gc=False):
@@ -29,9 +34,9 @@ class Head(Struct, gc=False):
     order, their names in lower case; `keeps_alive`: the client wants the connection to stay open;
     `awaits`: the client sends the body when it is told to (`Expect: 100-continue`).
 
-    Clients begin request after request with the same bytes, so many requests may share a head.
-    `length`: of the body of each of these, below zero if the head is not shared; `verdict`: result
-    of the application's checks of the head, kept here for the next request.
+    A client begins request after request with the same bytes, so the requests of a connection may
+    share a head. `verdict`: result of the application's checks of the head, kept here for the next
+    request.
     """
 
     method: str
@@ -40,8 +45,45 @@ class Head(Struct, gc=False):
     version: str = "1.1"
     keeps_alive: bool = True
     awaits: bool = False
-    length: int = -1
     verdict: object = None
+
+
+class KnownHead(Struct, frozen=True, gc=False):
+    """Head that a connection recognizes by its bytes, so that it is not parsed again. `around`: its
+    bytes without the digits of Content-Length, before which there are `before` bytes."""
+
+    head: Head
+    around: bytes
+    before: int
+
+    def body(self, read: bytes) -> bytes | None:
+        """Return the body of the request if these bytes are one whole request with this head, else
+        None. The bytes of the head, which may hold a credential, are compared in constant time."""
+        around, first = self.around, self.before
+        last = read.find(b"\r", first, first + LENGTH_DIGITS_MAX + 1)
+        start = last - first + len(around)
+        digits = read[first:last]
+        if last < 0 or not digits.isdigit() or int(digits) != len(read) - start:
+            return None
+        same = compare_digest(read[:first] + read[last:start], around)
+        return read[start:] if same else None
+
+
+def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
+    """Return how to recognize this head when it comes again; None if it says more than a length.
+    `read`: the bytes of one request that came alone; `size`: bytes of its body."""
+    start = read.find(b"\r\n\r\n") + 4
+    # Only if this is the head that stands before the body, whatever the parser lets pass.
+    if start > KNOWN_BYTES_MAX or len(read) - start != size:
+        return None
+    if head.version != "1.1" or head.awaits or not head.keeps_alive:
+        return None
+    names = [name for name, _ in head.headers]
+    found = _LENGTH.search(read, 0, start)
+    if found is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
+        return None
+    first, last = found.span(1)
+    return KnownHead(head, read[:first] + read[last:start], first)
 
 
 class MovedConnection(Struct, frozen=True):
@@ -53,17 +95,6 @@ class MovedConnection(Struct, frozen=True):
     read: bytes
     last: bool = False
     hops: int = 0
-
-
-def length(said: Head) -> int:
-    """Return the length of the body if requests may share this head, else a number below zero. A
-    head with a secret is not shared, so that it is not kept for longer than its request."""
-    found = dict(said.headers)
-    if said.version != "1.1" or said.awaits or not said.keeps_alive:
-        return -1
-    if not _UNLIKE.isdisjoint(found) or not found.get(b"content-length", b"0").isdigit():
-        return -1
-    return int(found.get(b"content-length", b"0"))
 
 
 def head(status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:

@@ -1,7 +1,7 @@
 """HTTP/1.1 server on listening sockets, for any application: all connections, and the graceful end.
 
-Owns: accepting, the maximum of connections, the heads of requests that are known by their bytes,
-draining. Never: a single connection (`connection`), a path, MCP.
+Owns: accepting, the maximum of connections, draining. Never: a single connection (`connection`), a
+path, MCP.
 """
 
 import asyncio
@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from metamcp_worker.http import client_limits, http1
+from metamcp_worker.http import client_limits
 from metamcp_worker.http.accept import Acceptor
 from metamcp_worker.http.client_limits import ClientLimits
 from metamcp_worker.http.connection import Connection
-from metamcp_worker.http.http1 import Head
 from metamcp_worker.http.isolation import Contained
-from metamcp_worker.http.requests import Handler, HttpRequest
+from metamcp_worker.http.requests import Handler
 
 __all__ = ["ClientLimits", "HttpServer"]
 
@@ -36,9 +35,9 @@ _RAISE = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
 class HttpServer:
     """Serves one application on listening sockets. `on_refused`: gets a word for every request that
     is refused before the application sees it. `kind`: class of its connections; `reserve`: number
-    of descriptors reserved for connections when no other is free; `open`: the connections; `heads`:
-    heads of requests that are known by their bytes; `started`: it accepts, or did; `draining`: it
-    accepts no more; `ended`: no connection is open, or time is up."""
+    of descriptors reserved for connections when no other is free; `open`: the connections;
+    `started`: it accepts, or did; `draining`: it accepts no more; `ended`: no connection is open,
+    or time is up."""
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class HttpServer:
         self.kind = kind
         self.contained = Contained()
         self.open: set[Connection] = set()
-        self.heads: dict[bytes, Head] = {}
         self.started = False
         self.draining = False
         self.ended = False
@@ -78,18 +76,6 @@ class HttpServer:
             log.warning("no free descriptors: connections are refused; %s", _RAISE)
             return _DESCRIPTORS
         return None
-
-    def learn(self, read: bytes, request: HttpRequest) -> None:
-        """Remember the head of this request, to recognize it when the same bytes come again.
-        `read`: the bytes of this one request."""
-        start = read.find(b"\r\n\r\n") + 4
-        # Only if it is the head that stands before the body, whatever the parser lets pass.
-        if start <= client_limits.KNOWN_BYTES_MAX and len(read) - start == request.size:
-            request.head.length = http1.length(request.head)
-            if request.head.length == request.size:
-                if len(self.heads) >= client_limits.KNOWN_HEADS_MAX:
-                    self.heads.clear()
-                self.heads[read[:start]] = request.head
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Accept on these sockets; the server owns them now. Other processes may share them."""
