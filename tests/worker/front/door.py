@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.http.movable import MovableServer
+from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import ServerState, SessionRecord
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -45,7 +46,7 @@ class Door:
             self.calls, self.stats, self.spec, on_kept=self.kept.append, on_over=self.over.extend
         )
         self.calls.lists_changed = self.app.lists_changed
-        self.server = MovableServer(self.app, on_refused=self.stats.refused)
+        self.server = HttpServer(self.app, request=Exchange, on_refused=self.stats.refused)
         self.peer = Peer()
         self.port = 0
         self._clients: list[Client] = []

@@ -22,10 +22,10 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
     overs: list[None] = []
     streams = Streams(lambda reason: None)
 
-    def app(request: HttpRequest) -> Pending:
-        exchange = Exchange(
-            request, RequestFacts("default", accepts_sse=True), streams, lambda: overs.append(None)
-        )
+    def app(exchange: HttpRequest) -> Pending:
+        assert isinstance(exchange, Exchange)
+        exchange.facts, exchange.streams = RequestFacts("default", accepts_sse=True), streams
+        exchange.on_over = lambda: overs.append(None)
 
         def begin() -> Pending:
             future: asyncio.Future[CallAnswer] = asyncio.get_running_loop().create_future()
@@ -50,4 +50,4 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
         await until(lambda: streams.running == 0)
         assert overs == [None]
 
-    served(talk, app)
+    served(talk, app, request=Exchange)

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from metamcp_worker.http import http1, movable
+from metamcp_worker.http import http1
+from metamcp_worker.http.connection import NotYet
 from metamcp_worker.http.http1 import MovedConnection
-from metamcp_worker.http.movable import MovableServer
 from metamcp_worker.http.requests import HttpRequest
-from metamcp_worker.http.serve import ClientLimits
+from metamcp_worker.http.serve import ClientLimits, HttpServer
 from tests.live.processes import descriptors
 from tests.worker.rawhttp import Client, listener, post, run, until
 
@@ -24,7 +24,7 @@ class House:
 
     def __init__(self, name: str, limits: ClientLimits) -> None:
         self.name = name
-        self.server = MovableServer(self.answer, limits=limits)
+        self.server = HttpServer(self.answer, limits=limits)
         self.other: House | None = None
         self.port = 0
         self.stuck = 0
@@ -44,7 +44,7 @@ class House:
             left = request.leave(body)
             if left is not None:
                 self.left.append(structs.replace(left, hops=1))
-                await movable.adopt(self.other.server, self.left[-1])
+                await self.other.server.adopt(self.left[-1])
                 return
             self.stuck += 1
         who, method = self.name.encode(), said.method.encode()
@@ -161,7 +161,7 @@ def test_a_server_has_not_ended_while_a_connection_arrives() -> None:
             client = await Client.connect(waiting.getsockname()[1])
             accepted, _ = waiting.accept()
         arriving = asyncio.create_task(
-            movable.adopt(house.server, MovedConnection(accepted.detach(), post(b"1")))
+            house.server.adopt(MovedConnection(accepted.detach(), post(b"1")))
         )
         await asyncio.gather(arriving, house.server.drain(10))
         assert house.server.ended
@@ -199,7 +199,7 @@ def test_a_client_that_went_away_on_the_way_harms_nobody() -> None:
             client = socket.create_connection(waiting.getsockname())
             accepted, _ = waiting.accept()
             client.close()
-        await movable.adopt(house.server, MovedConnection(accepted.detach(), post(b"1")))
+        await house.server.adopt(MovedConnection(accepted.detach(), post(b"1")))
         await until(lambda: house.server.connections == 0)
         await house.server.drain(1)
 
@@ -219,10 +219,10 @@ def test_a_server_that_drains_gives_away_what_rests_and_answers_the_rest_before(
             nonlocal refusals
             refusals -= 1
             if refusals >= 0:
-                raise movable.NotYet("too many are on their way")
+                raise NotYet("too many are on their way")
             left = leave()
             assert left is not None
-            moves.append(asyncio.create_task(movable.adopt(there.server, left)))
+            moves.append(asyncio.create_task(there.server.adopt(left)))
 
         here.server.away = away
         await here.server.drain(10)

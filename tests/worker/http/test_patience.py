@@ -24,7 +24,7 @@ def test_a_head_that_nobody_reads_yet_is_not_late() -> None:
         client.send(post(b"3")[40:])
         for body in (b"1", b"2", b"3"):
             await until(lambda: bool(waiting))
-            waiting[0].go_on(partial(echo, waiting.pop()))
+            waiting[0].run(partial(echo, waiting.pop()))
             assert (await client.reply()).body == b"POST /mcp " + body
         assert one.refused == []
 

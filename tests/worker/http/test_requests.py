@@ -256,12 +256,12 @@ def test_what_fails_later_fails_for_its_own_request_only(caplog: pytest.LogCaptu
         first, second = await one.connect(), await one.connect()
         first.send(post(b"1"))
         await until(lambda: bool(waiting))
-        waiting.pop().go_on(fail)
+        waiting.pop().run(fail)
         reply = await first.reply()
         assert (reply.outcome, reply.headers["connection"]) == ((500, -32603), "close")
         second.send(post(b"2"))
         await until(lambda: bool(waiting))
-        waiting[0].go_on(lambda: echo(waiting[0]))
+        waiting[0].run(lambda: echo(waiting[0]))
         assert (await second.reply()).body == b"POST /mcp 2"
 
     served(talk, waiting.append)

@@ -48,10 +48,11 @@ def served(
     test: Callable[[Served], Awaitable[None]],
     app: Handler = echo,
     limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
+    request: type[HttpRequest] = HttpRequest,
 ) -> None:
     async def main() -> None:
         refused: list[str] = []
-        server = HttpServer(app, limits=limits, on_refused=refused.append)
+        server = HttpServer(app, request=request, limits=limits, on_refused=refused.append)
         sock = listener()
         one = Served(server, sock.getsockname()[1], refused)
         await server.start([sock])

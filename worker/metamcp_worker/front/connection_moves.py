@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from metamcp_worker.front.wrong_front import NOBODY, Elsewhere
+from metamcp_worker.http.connection import NotYet
 from metamcp_worker.http.http1 import MovedConnection
-from metamcp_worker.http.movable import NotYet
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import HandOver, Message
@@ -69,7 +69,7 @@ class Handover:
         return True
 
     def part(self, leave: Callable[[], MovedConnection | None]) -> None:
-        """Send a connection between two requests to any other front. Raises movable.NotYet."""
+        """Send a connection between two requests to any other front. Raises NotYet."""
         now = asyncio.get_running_loop().time()
         if now - self._since > PARTED_S:
             self._since, self._parted = now, 0

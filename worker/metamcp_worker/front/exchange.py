@@ -36,27 +36,17 @@ class Declined(Exception):
         self.code = code
 
 
-class Exchange:
-    """Request and its answer. `facts`: of the request, as the header policy found them; `on_over`:
-    called once, when the request and all work for it are over."""
+class Exchange(HttpRequest):
+    """Request of a client of a front. `facts`: as the header policy found them; `streams`: of the
+    front; `on_over`: called once, when the request and all work for it are over."""
 
     waits = True
-    __slots__ = ("_expecting", "_on_over", "_running", "_stream", "_streams", "facts", "request")
-
-    def __init__(
-        self,
-        request: HttpRequest,
-        facts: RequestFacts,
-        streams: Streams,
-        on_over: Callable[[], None],
-    ) -> None:
-        self.request = request
-        self.facts = facts
-        self._streams = streams
-        self._on_over = on_over
-        self._expecting = False
-        self._stream: Stream | None = None
-        self._running: asyncio.Task[None] | None = None
+    facts: RequestFacts
+    streams: Streams
+    on_over: Callable[[], None]
+    _expecting = False
+    _stream: Stream | None = None
+    _running: asyncio.Task[None] | None = None
 
     # --- its course -----------------------------------------------------------------------------
 
@@ -82,7 +72,7 @@ class Exchange:
     ) -> None:
         self._expecting = False
         answer = None if brought.cancelled() else brought.result()
-        self.request.go_on(partial(self.attend, partial(then, answer)))
+        self.run(partial(self.attend, partial(then, answer)))
 
     async def _until(self, rest: Awaitable[None]) -> None:
         try:
@@ -94,44 +84,39 @@ class Exchange:
     def _over(self) -> None:
         if self._stream is not None:
             self._stream.end()  # also if the code that was to answer has failed
-        self._on_over()
+        self.on_over()
 
     # --- the answer -----------------------------------------------------------------------------
 
     def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
         usual = status == 200 and not headers
         head = _OK if usual else http1.head(status, [http1.JSON, *headers])
-        self.request.answer(head, body)
+        self.answer(head, body)
 
     def page(self, body: bytes) -> None:
         """Answer with a page for a browser."""
         kind = (b"content-type", b"text/html; charset=utf-8")
-        self.request.answer(http1.head(200, [kind, (b"cache-control", b"no-store")]), body)
+        self.answer(http1.head(200, [kind, (b"cache-control", b"no-store")]), body)
 
     def result(self, raw_id: bytes, body: bytes) -> Pending:
         """Answer with a raw result, as `finish` does, but without a copy: a result may be large."""
         if self._stream is not None:
             return self.finish(200, answers.result(raw_id, body))
-        self.request.answer(_OK, answers.HEAD, raw_id, answers.MIDDLE, body, answers.TAIL)
+        self.answer(_OK, answers.HEAD, raw_id, answers.MIDDLE, body, answers.TAIL)
         return None
 
     def empty(self, status: int, headers: Headers = ()) -> None:
-        self.request.answer(http1.head(status, headers))
-
-    def last(self, status: int, body: bytes) -> None:
-        """Answer an unwelcome body at once, and close the connection when the client stops
-        sending."""
-        self.request.last(status, body)
+        self.answer(http1.head(status, headers))
 
     def stream(self, farewell: bytes = b"") -> Stream:
-        return Stream(self._streams, self.request, farewell)
+        return Stream(self.streams, self, farewell)
 
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream of these notifications, until one side ends it."""
         self.watch(stream.end)
-        address = self.request.address
+        address = self.address
         try:
-            await self._streams.stand(
+            await self.streams.stand(
                 WaitingStream(stream, view.endpoint, view.principal, address, news)
             )
         finally:
@@ -147,29 +132,29 @@ class Exchange:
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Call `on_lost` if the client goes away."""
-        self.request.on_lost = on_lost
+        self.on_lost = on_lost
 
     def unwatch(self) -> None:
         """Do not call `on_lost` any more."""
-        self.request.on_lost = None
+        self.on_lost = None
 
     def check_stream(self) -> None:
         """Raise Declined if this client cannot have a standing stream."""
         if not self.facts.accepts_sse:
             raise Declined(406, "Accept must allow text/event-stream.", "accept")
-        if self._streams.full(self.request.address):
+        if self.streams.full(self.address):
             message = "There are as many streams as there may be; try again later."
             raise Declined(503, message, "streams", Code.OVERLOADED)
 
     def check_staying(self, *, movable: bool = True) -> None:
         """Raise Declined if this front ends, so no stream can stand here; or Elsewhere if another
         front may have the stream. `movable`: the stream belongs to nothing in this front."""
-        if self._streams.closed:
+        if self.streams.closed:
             message = "This process of the gateway is ending; try again in a moment."
             declined = Declined(503, message, "streams", Code.OVERLOADED)
-            raise Elsewhere("", NOBODY, declined) if movable and self._streams.heirs else declined
+            raise Elsewhere("", NOBODY, declined) if movable and self.streams.heirs else declined
 
-    def begin(self) -> Stream | None:
+    def begin_stream(self) -> Stream | None:
         """Turn the answer into a stream, if it is not a stream yet, and return the stream; None if
         this client does not read streams."""
         if self._stream is None and self.facts.accepts_sse:
@@ -180,7 +165,7 @@ class Exchange:
     def put(self, event: bytes) -> bool:
         """Send an event before the answer; the first event turns the answer into a stream. Returns
         False if this client does not read streams."""
-        stream = self.begin()
+        stream = self.begin_stream()
         if stream is None:
             return False
         stream.put(event)

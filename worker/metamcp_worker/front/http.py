@@ -173,16 +173,18 @@ class App:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=grace_s)
 
-    def __call__(self, request: HttpRequest) -> Pending:
+    def __call__(self, exchange: HttpRequest) -> Pending:
+        assert isinstance(exchange, Exchange), "the server of a front makes these"
         self._open += 1
         if self._overhead.armed:
             self._overhead.arrived()
-        facts = self._guard.facts(request.head)
+        facts = self._guard.facts(exchange.head)
+        exchange.streams, exchange.on_over = self._streams, self._done
         if isinstance(facts, GuardRefusal):
-            exchange = Exchange(request, _NO_FACTS, self._streams, self._done)
+            exchange.facts = _NO_FACTS
             return exchange.attend(partial(self._refuse, exchange, facts))
-        exchange = Exchange(request, facts, self._streams, self._done)
-        return exchange.attend(partial(self._answer, exchange, request.head.method))
+        exchange.facts = facts
+        return exchange.attend(partial(self._answer, exchange, exchange.head.method))
 
     def _done(self) -> None:
         self._open -= 1
@@ -230,16 +232,15 @@ class App:
     def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
         """Send the connection of a request with this body to the front that can answer. Raises the
         refusal for the client if the connection cannot move."""
-        if self._move is None or exchange.request.hops >= messages.HOPS_MAX:
+        if self._move is None or exchange.hops >= messages.HOPS_MAX:
             raise where.otherwise from None
-        if not self._move(exchange.request, where, body):
+        if not self._move(exchange, where, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
 
     def _post(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> Pending:
         """Answer a request with a body, at once if the whole body is there, as most are."""
-        request = exchange.request
-        if request.whole and request.size <= BODY_BYTES_MAX:
-            return answer(request.take())
+        if exchange.whole and exchange.size <= BODY_BYTES_MAX:
+            return answer(exchange.take())
         return self._post_later(exchange, answer)
 
     async def _post_later(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> None:
@@ -254,7 +255,7 @@ class App:
     async def _body(self, exchange: Exchange) -> bytes | None:
         """Read the whole body; None if the client is gone, or the body was refused."""
         try:
-            return await exchange.request.body(BODY_BYTES_MAX)
+            return await exchange.body(BODY_BYTES_MAX)
         except TooLarge:
             self._refuse(exchange, too_large())
             return None
@@ -331,7 +332,7 @@ class App:
         exchange.json(why.status, answers.error(raw_id, why.code, why.message))
 
     def _refuse(self, exchange: Exchange, why: GuardRefusal) -> None:
-        asked = exchange.request.head
+        asked = exchange.head
         if why.reason == "path" and web_pages.wanted(asked):
             host = dict(asked.headers)[b"host"]
             exchange.page(web_pages.page(self._version, host, self._shown))

@@ -242,7 +242,7 @@ class Posted:
     def empty(self, status: int) -> None:
         pass  # the post was answered when it came
 
-    def begin(self) -> Stream:
+    def begin_stream(self) -> Stream:
         return self._stream
 
     def put(self, event: bytes) -> bool:

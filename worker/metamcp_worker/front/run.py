@@ -21,12 +21,12 @@ from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.connection_moves import Handover, taken
+from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.front_recovery import Keeping
 from metamcp_worker.front.http import App, Counts
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.view_orders import Disclosing
-from metamcp_worker.http import movable
-from metamcp_worker.http.movable import MovableServer
+from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, OrderOutcome
 from metamcp_worker.ipc.embedding import Embedded, Vectors
@@ -105,7 +105,7 @@ class FrontWorker:
         self._recorder: Recorder | None = None
         self._tracer: Tracer | None = None
         self._app: App | None = None
-        self._server: MovableServer | None = None
+        self._server: HttpServer | None = None
         self._listeners: list[socket.socket] = []
         self._inbox: asyncio.Queue[tuple[ToFront, list[int]]] = asyncio.Queue(INBOX_MAX)
         self._over: asyncio.Future[int] = self._loop.create_future()
@@ -265,7 +265,7 @@ class FrontWorker:
         )
         self._disclosing.clients = self._app.lists_changed
         self._calls.builtins.tell = self._tell
-        self._server = MovableServer(self._app, on_refused=self._stats.refused)
+        self._server = HttpServer(self._app, request=Exchange, on_refused=self._stats.refused)
 
     def _adopt(self, records: list[SessionRecord], *, untold: bool) -> None:
         if self._app is None:
@@ -282,7 +282,7 @@ class FrontWorker:
         if self._server is None:
             packets.close_all([left.socket_fd])
         else:
-            await movable.adopt(self._server, left)
+            await self._server.adopt(left)
 
     def _reconfigure(self, spec: FrontSpec) -> None:
         logs.tune(spec.log)

@@ -45,7 +45,7 @@ class AnswerOutlet(Protocol):
 
     def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending: ...
 
-    def begin(self) -> Stream | None: ...
+    def begin_stream(self) -> Stream | None: ...
 
     def put(self, event: bytes) -> bool: ...
 
@@ -180,7 +180,7 @@ class SessionRequest:
         there can be none."""
         tapes = self.session.tapes
         if self._tape is None and tapes is not None and not self._gone:
-            self._stream = self.outlet.begin()
+            self._stream = self.outlet.begin_stream()
             if self._stream is not None:
                 self._tape = tapes.open(self._stream, request=self.raw_id)
                 self._keep(self._tape)

@@ -1,9 +1,10 @@
 """HTTP/1.1 connection of a client.
 
 Owns: how much a client may send before its request is whole, refusing a connection that breaks
-HTTP, the order of answers, noticing that a client went away. Never: listening sockets (`serve`),
-the answers themselves (the application), the meaning of a header, how slowly a request may come
-(`client_limits`).
+HTTP, the order of answers, noticing that a client went away, how the connection leaves for another
+process and begins here with the bytes that another process has read. Never: listening sockets
+(`serve`), the answers themselves (the application), the meaning of a header, how slowly a request
+may come (`client_limits`), which process is the right one for a request.
 
 A connection walks through three stages:
 
@@ -18,6 +19,7 @@ the body differs. Such a head is not parsed again (`http1.KnownHead`).
 """
 
 import asyncio
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -29,20 +31,31 @@ import httptools
 from metamcp_worker.http import client_limits, http1
 from metamcp_worker.http.client_limits import ClientLimits, SenderPatience
 from metamcp_worker.http.http1 import Head, KnownHead, MovedConnection
-from metamcp_worker.http.isolation import Contained
-from metamcp_worker.http.requests import Handler, HttpRequest, Pending
-from metamcp_worker.ipc.errors import Code
+from metamcp_worker.http.requests import Handler, HttpRequest
+from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 _IDLE, _HEAD, _BODY = range(3)
 
 
+AGAIN_S = 0.05
+"""Seconds until the next try of a connection that could not move to another process, because its
+client reads slowly or too many connections are on their way."""
+
+
+class NotYet(MetaMCPError):
+    """Raised if a connection cannot be sent to another process at this moment."""
+
+
 class ConnectionServer(Protocol):
-    """Server of a connection. `open`: all its connections."""
+    """Server of a connection. The members are described at `HttpServer`."""
 
     app: Handler
-    contained: Contained
+    request: type[HttpRequest]
     limits: ClientLimits
     open: "set[Connection]"
+    tasks: set[asyncio.Task[None]]
+    draining: bool
+    away: Callable[[Callable[[], MovedConnection | None]], None] | None
 
     def full(self, fd: int) -> tuple[str, str] | None: ...
 
@@ -58,13 +71,15 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
     _watch: asyncio.TimerHandle
 
-    def __init__(self, server: ConnectionServer) -> None:
+    def __init__(self, server: ConnectionServer, left: MovedConnection | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.hops = 0
+        self.hops = 0 if left is None else left.hops
+        self.tasks = server.tasks
         self.address = ""
         self.read_paused = False
         self.body_bytes = 0
         self._server = server
+        self._left = left
         self._limits = server.limits
         self._patience = SenderPatience(server.limits, self)
         self._parser = httptools.HttpRequestParser(self)
@@ -112,6 +127,9 @@ class Connection(asyncio.Protocol):
             reason, sentence = full
             self.refuse(503, sentence, reason)
             self.transport.close()
+        if self._left is not None:
+            self._arrive(self._left)
+            self._left = None  # it may be large
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.open.discard(self)
@@ -172,7 +190,7 @@ class Connection(asyncio.Protocol):
 
     def _began(self, head: Head) -> HttpRequest:
         self._begun += 1
-        request = self._newest = HttpRequest(self, head)
+        request = self._newest = self._server.request(self, head)
         self._queue.append(request)
         return request
 
@@ -254,9 +272,12 @@ class Connection(asyncio.Protocol):
     def completed(self) -> None:
         self._answered += 1
         self._running = None
+        self.hops = 0  # they were for this request
         if not self.transport.is_closing():
             self._heard = self.loop.time()
             self._advance()
+        if self._server.draining and self._server.away is not None:
+            self.loop.call_soon(self._go)
 
     def throttle(self) -> None:
         """Read on, unless what was read has to wait."""
@@ -283,12 +304,6 @@ class Connection(asyncio.Protocol):
         self._discarded_max = sys.maxsize  # it may have much on its way, and there is little time
         self._close_slowly(status, body)
 
-    def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
-        return None
-
-    def go_on(self, request: HttpRequest, step: Callable[[], Pending]) -> None:
-        self._server.contained.run(request, step)
-
     # The order of requests
 
     def _advance(self) -> None:
@@ -301,7 +316,7 @@ class Connection(asyncio.Protocol):
             if self.transport.is_closing():
                 break
             request = self._running = self._queue.popleft()
-            self._server.contained.run(request, partial(self._server.app, request))
+            request.run(partial(self._server.app, request))
         self._starting = False
         self.throttle()
 
@@ -310,12 +325,61 @@ class Connection(asyncio.Protocol):
         if may_write is not None and not may_write.done():
             may_write.set_result(None)
 
+    # The way to another process
+
+    def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
+        if request.begun or request.lost:
+            return None
+        read = [http1.request(request.head, body)]
+        read += [http1.request(one.head, one.came_so_far) for one in self._queue if one.whole]
+        # A request that has come in part cannot be written anew: it will not be answered.
+        left = self._let_go(b"".join(read), last=not self._whole)
+        if left is not None:
+            request.lost = True
+        return left
+
     def shutdown(self) -> None:
-        """Close the connection for a server that drains, after the answers under way."""
-        if self._begun > self._answered:
+        """Move or close the connection for a server that drains, after the answers under way."""
+        if self._server.away is not None:
+            self._go()
+        elif self._begun > self._answered:
             self._last_one()
         else:
             self.transport.close()
+
+    def _go(self) -> None:
+        """Move to another process, if no request is under way here."""
+        busy = self._begun > self._answered or not self._whole
+        if busy or self.transport.is_closing() or self._server.away is None:
+            return  # after the answer, or not at all
+        try:
+            if self.transport.get_write_buffer_size():
+                raise NotYet("the client has not read its answer")
+            self._server.away(lambda: self._let_go(b"", last=False))
+        except NotYet:
+            self.loop.call_later(AGAIN_S, self._go)
+
+    def _let_go(self, read: bytes, *, last: bool) -> MovedConnection | None:
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return None
+        try:
+            socket_fd = os.dup(self.transport.get_extra_info("socket").fileno())
+        except OSError:
+            return None
+        self._deaf = True
+        self.transport.abort()  # this end of it: the socket has another descriptor now
+        return MovedConnection(socket_fd, read, last=last)
+
+    def _arrive(self, left: MovedConnection) -> None:
+        """Take the bytes that another process has read of this connection."""
+        if left.read and not self._deaf:
+            self._parse(left.read)
+        if left.last and not self._deaf:
+            self._deaf = True
+            self._last_one()
+        if self._server.draining:
+            self.shutdown()
+        self._advance()
 
     # Limits
 

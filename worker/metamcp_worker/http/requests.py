@@ -1,17 +1,24 @@
 """HTTP request as an application sees it, and its answer.
 
-Owns: waiting for the body, the answer at once or as a stream, noticing that the client went away.
-Never: the bytes on the wire (`http1`), limits, the rest of the connection (`connection`).
+Owns: waiting for the body, the answer at once or as a stream, noticing that the client went away,
+the answer to the client when the application fails. Never: the bytes on the wire (`http1`), limits,
+the rest of the connection (`connection`).
 """
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from metamcp_worker.http import http1
 from metamcp_worker.http.http1 import Head, MovedConnection
-from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.errors import Code, TooLarge
+
+log = logging.getLogger("metamcp.http")
+
+_FAILED = http1.head(500, [http1.JSON])
+_FAILURE = http1.error_body(Code.INTERNAL_ERROR, "The gateway failed to handle this request.")
 
 Pending = Awaitable[None] | None
 """Work of a handler or step that is still to be awaited; None if it is done."""
@@ -19,11 +26,12 @@ Pending = Awaitable[None] | None
 
 class RequestConnection(Protocol):
     """Connection of a request. `hops`: how often it has moved for this request; `address`: of its
-    client, empty if it has none."""
+    client, empty if it has none; `tasks`: of the server, for requests that wait."""
 
     transport: asyncio.Transport
     hops: int
     address: str
+    tasks: set[asyncio.Task[None]]
 
     def completed(self) -> None:
         """Note that the answer has been given to the socket."""
@@ -43,10 +51,6 @@ class RequestConnection(Protocol):
 
     def leave(self, request: "HttpRequest", body: bytes) -> MovedConnection | None:
         """See `HttpRequest.leave`."""
-        ...
-
-    def go_on(self, request: "HttpRequest", step: Callable[[], Pending]) -> None:
-        """See `HttpRequest.go_on`."""
         ...
 
 
@@ -165,10 +169,36 @@ class HttpRequest:
         body of the request. Returns None if the connection cannot leave now."""
         return self._line.leave(self, body)
 
-    def go_on(self, step: Callable[[], Pending]) -> None:
-        """Run a step for the request now, and await what it returns. Failures are contained like
-        those of the handler."""
-        self._line.go_on(self, step)
+    # --- its course -----------------------------------------------------------------------------
+
+    def run(self, step: Callable[[], Pending]) -> None:
+        """Run a step of the application for the request now, and await what it returns. A failure
+        becomes an answer and one line in the log, so that no other request is affected."""
+        try:
+            rest = step()
+        except Exception as error:  # noqa: BLE001 - the root of a request
+            self._fail(error)
+            return
+        if rest is not None:
+            task = asyncio.get_running_loop().create_task(self._await(rest))
+            self._line.tasks.add(task)
+            task.add_done_callback(self._line.tasks.discard)
+
+    async def _await(self, rest: Awaitable[None]) -> None:
+        try:
+            await rest
+        except asyncio.CancelledError:
+            self.abort()  # the end of a drain; this is the root of the task
+        except Exception as error:  # noqa: BLE001 - the root of a task
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        log.error("request failed", exc_info=error)
+        if not self.begun:
+            self.keeps_alive = False
+            self.answer(_FAILED, _FAILURE)
+        elif not self.complete:
+            self.abort()
 
     def _complete(self) -> None:
         self.complete = True

@@ -16,8 +16,8 @@ from metamcp_worker.http import client_limits
 from metamcp_worker.http.accept import Acceptor
 from metamcp_worker.http.client_limits import ClientLimits
 from metamcp_worker.http.connection import Connection
-from metamcp_worker.http.isolation import Contained
-from metamcp_worker.http.requests import Handler
+from metamcp_worker.http.http1 import MovedConnection
+from metamcp_worker.http.requests import Handler, HttpRequest
 
 __all__ = ["ClientLimits", "HttpServer"]
 
@@ -34,24 +34,30 @@ _RAISE = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
 
 class HttpServer:
     """Serves one application on listening sockets. `on_refused`: gets a word for every request that
-    is refused before the application sees it. `kind`: class of its connections; `reserve`: number
+    is refused before the application sees it. `request`: class of the requests; `reserve`: number
     of descriptors reserved for connections when no other is free; `open`: the connections;
-    `started`: it accepts, or did; `draining`: it accepts no more; `ended`: no connection is open,
-    or time is up."""
+    `tasks`: of requests that wait; `started`: it accepts, or did; `draining`: it accepts no more;
+    `ended`: no connection is open, or time is up.
+
+    `away`: takes a connection that leaves for another process between two requests when this server
+    drains, or raises NotYet; None: such connections end. `arriving`: number of connections that
+    were taken from another process and have not begun."""
 
     def __init__(
         self,
         app: Handler,
         *,
+        request: type[HttpRequest] = HttpRequest,
         limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
         on_refused: Callable[[str], None] | None = None,
-        kind: type[Connection] = Connection,
         reserve: int = 0,
     ) -> None:
         self.app = app
+        self.request = request
         self.limits = limits
-        self.kind = kind
-        self.contained = Contained()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.away: Callable[[Callable[[], MovedConnection | None]], None] | None = None
+        self.arriving = 0
         self.open: set[Connection] = set()
         self.started = False
         self.draining = False
@@ -84,7 +90,7 @@ class HttpServer:
         if files != resource.RLIM_INFINITY and not self._reserve:
             self._fd_max = max(files - client_limits.DESCRIPTORS_KEPT, files // 2)
         for sock in sockets:
-            self._acceptors.append(Acceptor(sock, partial(self.kind, self), reserve=self._reserve))
+            self._acceptors.append(Acceptor(sock, partial(Connection, self), reserve=self._reserve))
 
     async def drain(self, grace_s: float) -> None:
         """Accept no more, let open requests finish for `grace_s`, then cut the rest.
@@ -100,7 +106,29 @@ class HttpServer:
             for connection in list(self.open):
                 connection.transport.abort()
             await self._emptied(client_limits.END_S)
-        await self.contained.end(client_limits.END_S)
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=client_limits.END_S)
+
+    async def adopt(self, left: MovedConnection) -> None:
+        """Continue with a connection from another process. Takes its descriptor."""
+        sock = socket.socket(fileno=left.socket_fd)
+        if not self.started:
+            sock.close()
+            return
+        self.arriving += 1
+        try:
+            sock.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self, left), sock=sock
+            )
+        except OSError:  # the client went away on the way here
+            sock.close()
+        finally:
+            self.arriving -= 1
+            self.gone()
 
     def refused(self, reason: str) -> None:
         if self._on_refused is not None:
@@ -116,7 +144,7 @@ class HttpServer:
                 self._quiet.set_result(None)
 
     def _empty(self) -> bool:
-        return not self.open
+        return not (self.open or self.arriving)
 
     async def _emptied(self, wait_s: float) -> bool:
         self._quiet = asyncio.get_running_loop().create_future()
