@@ -87,8 +87,8 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.child": (
         "actions call_queue fault_answers handshake http_exchange http_sessions jsonrpc_lines"
-        " lists message_budget notices orphaned_calls own_requests probe request_headers"
-        " server_calls server_log server_questions server_session service_times subscriptions"
+        " lists notices orphaned_calls own_requests probe request_headers server_calls"
+        " server_log server_questions server_session subscriptions"
     ),
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.front": (

@@ -18,7 +18,7 @@ def nothing(*_: object) -> None:
 
 
 def take_out() -> None:
-    from metamcp_worker.child.service_times import Timing
+    from metamcp_worker.child.server_calls import Timing
     from metamcp_worker.front import calls
     from metamcp_worker.front.stats import Stats
     from metamcp_worker.ipc import figures

@@ -1,6 +1,6 @@
 """What a server may say unasked."""
 
-from metamcp_worker.child.message_budget import (
+from metamcp_worker.child.server_session import (
     BYTES_MAX,
     BYTES_PER_S,
     CALLS_MAX,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.child.service_times import OTHER, SERIES_MAX, TIMED_MAX, Timing
+from metamcp_worker.child.server_calls import OTHER, SERIES_MAX, TIMED_MAX, Timing
 from metamcp_worker.ipc import figures
 from metamcp_worker.ipc.figures import BUCKETS_S, Timed
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_worker.http.http1 import COPY_BYTES_MAX, Head, known_head, whole
-from metamcp_worker.http.requests import HttpRequest
+from metamcp_worker.http.http1 import Head, known_head
+from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, whole
 from metamcp_worker.http.serve import HttpServer
 from tests.worker.rawhttp import Client, listener, post, run
 

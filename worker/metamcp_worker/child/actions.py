@@ -1,4 +1,4 @@
-"""Actions that a session wants done, as values.
+"""Actions that a session wants carried out, as values.
 
 Owns: the values. Never: carrying them out (`run`), deciding on them (`server_session`).
 """

@@ -82,8 +82,8 @@ class Turns:
             yield from line.calls
 
     def put(self, one: WaitingCall) -> WaitingCall | None:
-        """Add a call. Return the call for which there is then not enough room, if any: this one, or
-        one that made room for it."""
+        """Add a call. Return the call that has no room then, if any: this call, or another one that
+        made room for it."""
         size = one.size_bytes
         many = self.count >= self._calls_max
         much = self._size_bytes + size > WAITING_BYTES_MAX
@@ -125,7 +125,7 @@ class Turns:
         return min(self.count, rounds * (len(self._lines) + 1))
 
     def remove(self, unwanted: Callable[[WaitingCall], bool]) -> list[WaitingCall]:
-        """Take out and return the unwanted calls, whoever's turn it is."""
+        """Take out and return the unwanted calls, whichever caller has the next turn."""
         gone = [one for one in self if unwanted(one)]
         if gone:
             for line in self._lines.values():

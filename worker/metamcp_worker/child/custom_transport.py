@@ -1,7 +1,7 @@
-"""The transport to a server by a way that an installed package brings.
+"""Transport to a server by the code of an installed package.
 
-Owns: finding the way by its entry point, the one task in which its code runs, the queue of messages
-that it is to send. Never: the meaning of messages, the work of that code.
+Owns: finding the package by its entry point, the one task in which its code runs, the queue of
+messages to send. Never: the meaning of messages, the work of that code.
 
 The code of the package runs in the loop of this worker, which has no other server. The code sees
 whole JSON-RPC messages only: `docs/transports.md` describes what the package must offer.
@@ -25,7 +25,8 @@ from metamcp_worker.ipc.spec import ServerSpec
 
 GROUP = "metamcp.transports"
 QUEUE_BYTES_MAX = 32 * 1024 * 1024
-"""Maximum bytes of messages that the code of the package has not taken; two of the largest."""
+"""Maximum bytes of messages that the code of the package has not taken; room for two of the
+largest messages."""
 SEND_S_MAX = 5.0
 """Seconds without a message taken after which no more calls are made, until the code takes one."""
 CLOSE_S_MAX = 2.0
@@ -45,7 +46,7 @@ class CustomChannel(Protocol):
 
 
 Connect = Callable[[Mapping[str, str]], AbstractAsyncContextManager[CustomChannel]]
-"""Function that an entry point names. Its argument has the server's `name` and `options`."""
+"""Function that an entry point names; the argument holds the server's `name` and `options`."""
 
 
 def custom(spec: ServerSpec, listener: TransportListener) -> Transport:
@@ -65,7 +66,7 @@ def custom(spec: ServerSpec, listener: TransportListener) -> Transport:
 
 
 class Custom(Distant):
-    """A `Transport` by the code of a package."""
+    """A `Transport` that the code of a package carries."""
 
     def __init__(self, spec: ServerSpec, connect: Connect, listener: TransportListener) -> None:
         super().__init__()

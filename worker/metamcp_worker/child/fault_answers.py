@@ -30,7 +30,7 @@ class Faults:
         self._server = server
 
     def body(self, code: Code, why: str, data: dict[str, object] | None = None) -> bytes:
-        """The raw error object."""
+        """Return the raw error object."""
         about = {"server": self._server, **(data or {})}
         return jsonrpc_lines.error(code, f"server '{self._server}' {why}", about)
 
@@ -40,18 +40,19 @@ class Faults:
     def overloaded(
         self, front: int, call: int, load: dict[str, object], why: str = ""
     ) -> ReplyToFront:
-        """Error of a call without a place. `load`: as `ServerCalls.load` returns it."""
+        """Return the error of a call that found no place. `load`: as `ServerCalls.load` returns
+        it."""
         return ReplyToFront(front, Error(call, self.overload(load, why)))
 
     def overload(self, load: dict[str, object], why: str = "") -> bytes:
-        """The raw error object of a call that was not sent."""
+        """Return the raw error object of a call that was not sent."""
         why = why or f"has {load['inflight']} calls in flight and {load['queued']} waiting"
         data = {"may_have_run": False, **load}
         return self.body(Code.OVERLOADED, f"{why}; try again later", data)
 
     def unfit(self, method: str, result: bytes) -> bytes:
-        """The raw error object in place of a result that clients cannot read; empty if they can
-        read this one."""
+        """Return the raw error object in place of a result that clients cannot read; empty if they
+        can read this result."""
         place = ""
         if result[:1] == b"{":
             if b"null" not in result[:NULL_WITHIN_BYTES]:
@@ -80,8 +81,9 @@ class Faults:
 
 
 def unauthorized(error: bytes, server: str) -> str:
-    """Continue "it" with what an error object of ours says of missing authorization; empty for any
-    other error. The link in the error is left out, because it ends with the worker."""
+    """Return the words of an error object of the gateway about missing authorization, as they
+    continue "it"; empty for any other error. The link in the error is left out, because it becomes
+    invalid when the worker ends."""
     try:
         failure = _read_failure(error)
         if failure.code != Code.AUTHORIZATION_NEEDED:

@@ -1,4 +1,4 @@
-"""The pipes to the fronts that use this server.
+"""Pipes to the fronts that use this server.
 
 Owns: one pipe per front number, what happens when a front does not read. Never: the calls of a
 front, the contents of a frame.
@@ -58,7 +58,7 @@ class FrontPipes:
         self._opening: set[asyncio.Task[None]] = set()
         self._given_up: set[int] = set()
         self._crowded = False
-        """Whether a front may be behind; if not, `behind` need not look."""
+        """Whether a front may be behind; otherwise `behind` need not look."""
         self.left_out = 0
 
     def attach(self, front: int, fd: int) -> None:
@@ -86,8 +86,8 @@ class FrontPipes:
             self._on_gone(front)
 
     def send(self, front: int, frame: Frame) -> bool:
-        """Send a frame to one front. False if the front misses it: it is not there any more, or is
-        behind."""
+        """Send a frame to one front. Return False if the front misses the frame, because it is gone
+        or does not read fast enough."""
         pipe = self._pipes.get(front)
         if pipe is None:
             return False
@@ -113,7 +113,8 @@ class FrontPipes:
             self.send(front, frame)
 
     def behind(self) -> list[int]:
-        """The fronts that do not read as fast as the server writes and are worth waiting for."""
+        """Return the fronts that do not read as fast as the server writes and are worth waiting
+        for."""
         if not self._crowded:
             return []
         behind = {n for n, pipe in self._pipes.items() if pipe.queued_bytes > BEHIND_BYTES}

@@ -1,13 +1,15 @@
-"""The first words with a server: which era it speaks, and who it is.
+"""Opening of a connection: which era the server speaks, who it is, and its lists.
 
-Owns: the probe, the fallback to `initialize`, and the verdict. Never: lines, ids, clocks, lists.
+Owns: the probe, the fallback to `initialize` and the verdict (`Handshake`); the time that a start
+may take, when the lists are read, first and again, and the catalogue made of them (`Opening`).
+Never: lines, ids, clocks, the reading of one list (`lists`).
 
 The theory. Whether a server is modern cannot be asked without a modern request, so
 `server/discover` goes first. Only an answer that proves a modern server counts; any other answer,
 and silence, mean `initialize` (a list of proofs, not a list of refusals: servers refuse in many
 ways). Requests are read in order, so a server that is merely slow to start reads the probe first
-even when `initialize` is already behind it. If it is modern it then refuses `initialize` with
--32022, which proves the era as well: it is probed once more.
+even when `initialize` is already behind it. A modern server then refuses `initialize` with
+-32022, which proves the era as well, and is probed once more.
 
 Some servers take any first request but `initialize` for a fatal error and exit (all that were built
 on the Rust SDK before its version 3). For them, and where a server that speaks both eras is to be
@@ -43,8 +45,8 @@ from metamcp_worker.ipc.server_catalog import DISCOVER, Hint, ServerCatalogue, h
 from metamcp_worker.ipc.spec import First, ServerSpec
 
 PROBE_S_MAX = 2.0
-"""How long a server may be silent about the probe. A longer wait would only delay the start of
-servers that ignore what they do not know; slow ones are recognised later (see above)."""
+"""Maximum seconds that a server may be silent about the probe. A longer wait would only delay the
+start of servers that ignore unknown requests; slow servers are recognised later (see above)."""
 
 
 ROUTABLE: Mapping[str, object] = {
@@ -52,8 +54,9 @@ ROUTABLE: Mapping[str, object] = {
     "roots": {},
     "sampling": {},
 }
-"""What a server that all clients share may ask for: it goes to the client whose call it serves.
-What that client cannot do is refused in its name; the session is older than the client."""
+"""Capabilities declared to a server that all clients share. A question of the server goes to the
+client whose call it serves, and is refused in the name of a client that cannot do it: the session
+is older than the client."""
 
 
 class HandshakePhase(Enum):
@@ -63,8 +66,8 @@ class HandshakePhase(Enum):
 
 
 class Met(Struct, frozen=True):
-    """The server is known. `initialized`: it waits for the notification of that name. `hint`: how
-    long all this may be kept."""
+    """A server that answered the handshake. `initialized`: whether the server waits for the
+    notification of that name. `hint`: how long all this may be kept."""
 
     protocol: str
     server_info: Raw
@@ -75,7 +78,8 @@ class Met(Struct, frozen=True):
 
 
 class HandshakeRefused(Struct, frozen=True):
-    """There is no common ground. `message` is a sentence."""
+    """Handshake that failed: server and gateway have no version in common. `message`: a
+    sentence."""
 
     message: str
 
@@ -111,9 +115,10 @@ _read_initialized = codec.reader(_Initialized)
 
 
 class Handshake:
-    """One negotiation. Each method gives what to do next; a request is answered at most once.
+    """Negotiation with one server. Methods return the next step; each request is answered at most
+    once.
 
-    `capabilities`: of the client, raw.
+    `capabilities`: raw capabilities of the client.
     """
 
     def __init__(
@@ -129,7 +134,7 @@ class Handshake:
         self._silent_at = now + probe_s
 
     def ask(self) -> OwnRequest:
-        """The request of this phase."""
+        """Return the request of this phase."""
         if self.phase is not HandshakePhase.INITIALIZE:
             return OwnRequest("server/discover")
         params: dict[str, object] = {
@@ -140,7 +145,8 @@ class Handshake:
         return OwnRequest("initialize", codec.dump(params))
 
     def silent(self, now: float) -> bool:
-        """Has the probe waited long enough? Then `ask` gives `initialize`."""
+        """Whether the probe has waited long enough; if so, `ask` returns `initialize` from now
+        on."""
         if self.phase is HandshakePhase.PROBE and self._era == "auto" and now >= self._silent_at:
             self.phase = HandshakePhase.INITIALIZE
             return True
@@ -152,7 +158,7 @@ class Handshake:
         return _discovered(result) or self._not_modern("its answer to the probe names no version")
 
     def failed(self, error: bytes) -> OwnRequest | Met | HandshakeRefused:
-        """The request of this phase was answered with an error."""
+        """Return the next step after the request of this phase was answered with an error."""
         failure = _failure(error)
         supported = _supported(failure)
         if self.phase is HandshakePhase.INITIALIZE:
@@ -185,7 +191,8 @@ class Handshake:
 
 
 def _discovered(result: bytes) -> Met | None:
-    """The server of a DiscoverResult, or None if that is no proof of a modern one."""
+    """Return the server of a DiscoverResult, or None if the result does not prove a modern
+    server."""
     try:
         found = _read_discovered(result)
     except codec.Malformed:
@@ -222,7 +229,7 @@ def _initialized(result: bytes) -> Met | HandshakeRefused:
 
 
 def _object(raw: Raw) -> Raw:
-    """`raw` if it is an object, else an empty one."""
+    """Return `raw` if it is an object, else an empty object."""
     try:
         codec.level(raw)
     except codec.Malformed:
@@ -238,7 +245,7 @@ def _failure(error: bytes) -> _Failure:
 
 
 def _supported(failure: _Failure) -> tuple[str, ...]:
-    """The versions that a refusal for the version's sake names."""
+    """Return the versions that an error about an unsupported version names; empty for any other."""
     if failure.code != Code.UNSUPPORTED_VERSION:
         return ()
     try:
@@ -248,14 +255,17 @@ def _supported(failure: _Failure) -> tuple[str, ...]:
 
 
 RELIST_S_MIN, RELIST_S_MAX = 0.5, 8.0
-"""Between two readings of the lists, however often the server says that they changed: after RELISTS
-in a row twice as long each time, until it was quiet for a while."""
+"""Minimum seconds between two readings of the lists, however often the server says that they
+changed. After RELISTS readings in a row the time doubles with each one, up to the maximum, until
+the server was quiet for a while."""
 RELISTS = 8
-"""More changes than an honest server has in a few seconds."""
+"""Number of readings in a row before they are slowed down: more changes than an honest server has
+in a few seconds."""
 
 
 class Opening:
-    """`met`: the server, as soon as it is known. `ready`: its lists have been read once."""
+    """Opening of one connection. `met`: the server, as soon as it is known. `ready`: whether its
+    lists have been read once."""
 
     def __init__(self, spec: ServerSpec, version: str, own: Own, now: float) -> None:
         self._spec = spec
@@ -285,20 +295,20 @@ class Opening:
 
     @property
     def asks_ahead(self) -> bool:
-        """Is the server one that asks for roots before there is any call?"""
+        """Whether the server asks for roots before there is any call."""
         return self._asks_roots == "ahead"
 
     @property
     def probing(self) -> bool:
-        """Is the server being asked whether it is modern?"""
+        """Whether the server is being asked if it is modern."""
         return self.met is None and self._handshake.phase is HandshakePhase.PROBE
 
     def start(self) -> Actions:
-        """The server runs: say the first words."""
+        """Send the first request, because the server runs."""
         return [self._own.ask(RequestPurpose.HANDSHAKE, self._handshake.ask())]
 
     def answered(self, purpose: RequestPurpose, result: bytes, error: bytes, now: float) -> Actions:
-        """The answer to a request of ours: a raw result or a raw error."""
+        """Handle the answer to a request of the gateway: a raw result or a raw error."""
         if error and not self.ready and (why := unauthorized(error, self._spec.name)):
             return [Fail("authorization", f"it {why}")]
         if purpose is RequestPurpose.HANDSHAKE:
@@ -313,14 +323,16 @@ class Opening:
         return self._next_page(now)
 
     def changed(self, lists: Iterable[str], now: float, said: str = "") -> Actions:
-        """These lists may be others now. `said`: the notification that says so."""
+        """Note that these lists may have changed, and read them. `said`: the notification that says
+        so."""
         self._changed |= frozenset(lists)
         if said:
             self._said.add(said)
         return self._relist(now)
 
     def asked_for_roots(self, when: Asked) -> Actions:
-        """The server asked for the roots of its client. Whoever knew that already is not told."""
+        """Note that the server asked for the roots of its client. The action tells about it only if
+        this is news."""
         before, self._asks_roots = self._asks_roots, wider(self._asks_roots, when)
         if self._asks_roots == before:
             return []
@@ -357,7 +369,7 @@ class Opening:
         return [*first, *self._next_page(now)]
 
     def _relist(self, now: float) -> Actions:
-        """Read again what changed, unless that happened just now or still goes on."""
+        """Read the changed lists again, unless lists were read just now or are being read."""
         if not self.ready or self._listing is not None or self.met is None:
             return []
         changed = self._changed & declared(self.met.capabilities) if self._changed else ()
@@ -418,9 +430,9 @@ class Opening:
 
 
 def _declared(spec: ServerSpec) -> Raw:
-    """What is said of the client in `initialize`: what the only client says of itself, or what any
-    of all clients might. Over HTTP the transport has a session for each kind of these, in which it
-    declares what that can."""
+    """Return the capabilities to declare in `initialize`: those of the only client, or all that any
+    of many clients might have. Over HTTP nothing is declared here, because the transport has a
+    session for each kind of client and declares in it what that kind can do."""
     if spec.caller:
         return Raw(askable(spec.caller.encode()))
     return Raw(codec.dump(ROUTABLE) if spec.url is None else NOTHING)

@@ -1,4 +1,4 @@
-"""A host of a server: a process of its own, or a thread of this worker.
+"""Host of a server: a separate process, or a thread of this worker.
 
 Owns: the shape of both, how the end of a server is described, the preparation of this process for
 foreign code. Never: bytes, the steps of stopping (`stdio`).
@@ -30,9 +30,9 @@ class SpawnFailed(MetaMCPError):
 
 
 class Host(Protocol):
-    """A server that was started. `pid`: 0 without a process. `stdin`, `stdout`, `stderr`: our ends
-    of its pipes, which the user of the host closes. `halted`: whether the server is stopped by a
-    signal."""
+    """Running server. `pid`: 0 without a process. `stdin`, `stdout`, `stderr`: the gateway's ends
+    of its pipes, which the user of the host closes. `halted`: whether a signal has stopped the
+    server."""
 
     pid: int
     stdin: int
@@ -42,7 +42,7 @@ class Host(Protocol):
 
     @property
     def exit(self) -> ServerExit | None:
-        """How the server ended; None as long as it lives."""
+        """How the server ended; None as long as it runs."""
         ...
 
     def terminate(self) -> None:
@@ -54,7 +54,7 @@ class Host(Protocol):
         ...
 
     def tick(self) -> None:
-        """Called a few times per second."""
+        """Do what is due; called a few times per second."""
         ...
 
 
@@ -83,8 +83,9 @@ def prepare() -> None:
     """Prepare this process for foreign code, before the first import of that code.
 
     The nursery made one key of `multiprocessing` for all its workers; with that key the code of one
-    server could speak to the processes of another. Code of ours leaves few reference cycles, but
-    foreign code may leave many, so the garbage collector runs as often as Python does by default.
+    server could speak to the processes of another. The gateway's own code leaves few reference
+    cycles, but foreign code may leave many, so the garbage collector runs as often as Python does
+    by default.
     """
     import multiprocessing  # not in the nursery: only such code wants it
 

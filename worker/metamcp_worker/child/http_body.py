@@ -18,7 +18,7 @@ from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 
 LARGE_BYTES = 64 * 1024
-"""Bytes that are held of a message that is not whole; a larger message needs a place."""
+"""Maximum bytes held of an unfinished message without a place; a larger message needs a place."""
 LARGE_AT_ONCE_MAX = 3
 """Maximum number of messages that grow beyond LARGE_BYTES at the same time."""
 
@@ -65,8 +65,8 @@ class Body:
         return data
 
     async def whole(self, *, wait_s: float, limit_bytes: int = 0) -> bytes:
-        """Return the whole body, of at most `limit_bytes` or the largest message. `wait_s` is for
-        each piece. Raises Broken and TooLarge."""
+        """Return the whole body, of at most `limit_bytes` or, if that is 0, of the largest message.
+        `wait_s`: maximum seconds for each piece. Raises Broken and TooLarge."""
         limit_bytes = limit_bytes or self._intake.message_bytes
         length = self._response.header("content-length")
         if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
@@ -79,7 +79,7 @@ class Body:
         return b"".join(pieces)
 
     async def ended(self, *, wait_s: float) -> None:
-        """Wait a little for the end, when no more is to come: then the connection can be used
+        """Wait at most `wait_s` for the end of the body, so that the connection can be used
         again."""
         with contextlib.suppress(Broken, TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -87,7 +87,8 @@ class Body:
                     pass
 
     def holds(self, size_bytes: int) -> None:
-        """Note how many bytes are still kept of what came, because their message is not whole."""
+        """Note how many of the received bytes are still kept, because their message is
+        unfinished."""
         self._held = size_bytes
         if self._has_place and size_bytes <= LARGE_BYTES:
             self._has_place = False

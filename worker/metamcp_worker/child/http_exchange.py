@@ -1,11 +1,13 @@
-"""What a server's HTTP answer says: an answer to the request, or why there is none.
+"""Meaning of a server's HTTP response: the answer to the request, or why there is none.
 
-Owns: which message answers a request, how it is told that a session is over, the sentences about
-HTTP statuses. Never: reading an answer, sending anything again.
+Owns: which message answers a request, how a server says that a session is over, the sentences about
+HTTP statuses, when a broken stream is taken up again (`Resume`). Never: reading a response, sending
+anything.
 
-Over HTTP an answer is tied to its request by where it comes, so its id is only a formality, and
-some servers get it wrong: a number comes back as a string, or a refusal as null. It is set right
-here, because whoever waits knows the request by its id. `result` and `error` stay as they are.
+Over HTTP the response itself ties an answer to its request, so the id is only a formality, and some
+servers get it wrong: a number comes back as a string, or a refusal has the id null. The id is
+corrected here, because the front that waits knows the request by its id. `result` and `error` stay
+as they are.
 """
 
 import math
@@ -23,24 +25,26 @@ from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code
 
 CHALLENGE_CHARS_MAX = 1024
-"""Of `WWW-Authenticate`; the longest seen have some hundred."""
+"""Maximum characters of `WWW-Authenticate` that are passed on; the longest seen have some
+hundred."""
 SESSION_ID_CHARS_MAX = 1024
-"""It is sent with every request, and servers bound their headers."""
+"""Maximum characters of a session id, because every request carries the id and servers limit the
+size of headers."""
 RETRY_AFTER_S_MAX = 900.0
-"""A server may ask to be left alone, but not for ever: as long as an open circuit at most."""
+"""Maximum seconds for which a server may ask to be left alone: as long as an open circuit."""
 
 _HEAD = re.compile(rb'\{"jsonrpc":"2\.0","id":[^,]{1,256},"(?:result|error)":')
 _BOM = b"\xef\xbb\xbf"
 _DIGITS_MAX = 9
-"""Of seconds: longer than anything that is honoured."""
+"""Maximum digits that are read of a number of seconds; larger numbers are limited anyway."""
 _ERROR_BYTES = 512
-"""Of a message, in which the code of an error stands."""
+"""Bytes at the start of a message in which the code of an error or a method is looked for."""
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 # What servers say instead of 404: the official TypeScript SDK's examples answer 400 to a session
 # that they do not know, and so do the many servers that were made from them.
 _SESSION_WORDS = re.compile(r"session|not initialized", re.IGNORECASE)
 
-#: What an operator can do about it; the sentence goes on with it.
+#: Continuation of the sentence about a status: how an operator can help.
 _ADVICE = {
     202: "that is no answer to a request",
     401: "it wants credentials; set `headers` or `oauth` of this server in the configuration",
@@ -57,12 +61,12 @@ _OBJECTIONS = frozenset({Code.HEADER_MISMATCH, Code.UNSUPPORTED_VERSION})
 
 
 class Word(Enum):
-    """What a refusal means when it is no answer."""
+    """Meaning of a refusal that is not an answer."""
 
     SESSION_OVER = auto()
-    """The request was not looked at: send it again in a new session."""
+    """The server did not look at the request: send it again in a new session."""
     NO_ANSWER = auto()
-    """The body is no JSON-RPC error; only the status says something."""
+    """The body is not a JSON-RPC error; only the status says something."""
 
 
 class _Failure(Struct):
@@ -71,8 +75,9 @@ class _Failure(Struct):
 
 
 def one_line(message: bytes) -> bytes:
-    """In valid JSON line ends stand between tokens, where one blank is as good as another; and
-    lines are what frames a message further on. A byte order mark is passed over (RFC 8259, 8.1)."""
+    """Return the message as one line, because line ends separate messages further on. In valid JSON
+    line ends stand only between tokens, where a blank means the same. A byte order mark is removed
+    (RFC 8259, 8.1)."""
     message = message.removeprefix(_BOM)
     if b"\n" in message or b"\r" in message:
         message = message.replace(b"\n", b" ").replace(b"\r", b" ")
@@ -80,10 +85,11 @@ def one_line(message: bytes) -> bytes:
 
 
 def answer(message: bytes, key: bytes, *, streamed: bool = False) -> bytes | None:
-    """The message as the answer to the request `key`; None if it is none. Raises Malformed.
+    """Return the message as the answer to the request `key`; None if it is not an answer. Raises
+    codec.Malformed.
 
-    `streamed`: it came on a stream. Some servers write every answer to all streams that are open,
-    so there only an answer with the id of the request is its answer. The id may be a string.
+    `streamed`: whether the message came on a stream. Some servers write every answer to all open
+    streams, so there only an answer with the id of the request counts. The id may be a string.
     """
     found = _envelope(message)
     if found.method is not None or (streamed and _number(bytes(found.id)) != key):
@@ -92,7 +98,8 @@ def answer(message: bytes, key: bytes, *, streamed: bool = False) -> bytes | Non
 
 
 def numbered(message: bytes) -> bytes:
-    """The message; if it is an answer whose id is a number as a string, with the number."""
+    """Return the message; if it is an answer whose id is a number written as a string, with the
+    number as its id."""
     if b'"method"' in message[:_ERROR_BYTES]:
         return message
     try:
@@ -104,9 +111,10 @@ def numbered(message: bytes) -> bytes:
 
 
 def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | Word:
-    """What an answer of another status than 200 says: it may be the server's own error.
+    """Return the meaning of a response with an error status: the server's own error as a message,
+    or a word for it.
 
-    `in_session`: did the request name a session?
+    `in_session`: whether the request named a session.
     """
     try:
         found = _envelope(one_line(body))
@@ -124,8 +132,9 @@ def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes 
 
 
 def session_over(message: bytes) -> bool:
-    """Is this answer the error of a server that does not know the session, and says so with status
-    200? The TypeScript SDK uses this code for requests that took too long, too."""
+    """Whether this answer is the error of a server that does not know the session and says so with
+    status 200. The TypeScript SDK uses the same code for requests that took too long, so the word
+    "session" has to be in the message."""
     if b"-32001" not in message[:_ERROR_BYTES]:
         return False
     failure = _failure(codec.envelope(message))
@@ -133,7 +142,7 @@ def session_over(message: bytes) -> bool:
 
 
 def about(body: bytes, key: bytes) -> bool:
-    """Does this body of a refusal name the request? Then the server has read it."""
+    """Whether this body of a refusal names the request, which shows that the server has read it."""
     try:
         return bytes(codec.envelope(body).id) == key
     except codec.Malformed:
@@ -141,7 +150,8 @@ def about(body: bytes, key: bytes) -> bool:
 
 
 def trouble(faults: Faults, status: int, challenge: str = "", retry_after_s: float = 0.0) -> bytes:
-    """The error object for a status that came without one. `challenge`: of `WWW-Authenticate`."""
+    """Return the error object for a status that came without one. `challenge`: the value of
+    `WWW-Authenticate`."""
     # What was refused for the request's sake was not run; 408 and 499 come in the middle.
     refused = 300 <= status < 500 and status not in {408, 499}
     data: dict[str, object] = {"status": status, "may_have_run": not refused}
@@ -153,8 +163,8 @@ def trouble(faults: Faults, status: int, challenge: str = "", retry_after_s: flo
 
 
 def retry_after_s(value: str, now: float) -> float:
-    """Seconds of a header `Retry-After`, which holds these or a date; 0 for none that can be read.
-    `now`: seconds since the epoch."""
+    """Seconds to wait by the header `Retry-After`, which holds seconds or a date; 0 if it cannot be
+    read. `now`: seconds since the epoch."""
     if value.isdecimal():
         seconds = float(value[:_DIGITS_MAX])
     else:
@@ -166,7 +176,8 @@ def retry_after_s(value: str, now: float) -> float:
 
 
 def sentence(status: int) -> str:
-    """It continues one that the name of the server begins, or "it"."""
+    """Return the words for a status, with advice. They continue a sentence that begins with the
+    name of the server or with "it"."""
     advice = _ADVICE.get(status, "")
     return f"answered {named(status)}" + (f": {advice}" if advice else "")
 
@@ -180,8 +191,8 @@ def named(status: int) -> str:
 
 
 def objection(message: bytes) -> int:
-    """The code of an error that is about how the gateway speaks to the server: -32020 for headers
-    that do not go with the body, -32022 for the revision. 0 for any other answer."""
+    """Return the code of an error about how the gateway speaks to the server: -32020 for headers
+    that do not match the body, -32022 for the revision. 0 for any other answer."""
     if b"-3202" not in message[:_ERROR_BYTES]:
         return 0
     failure = _failure(codec.envelope(message))
@@ -189,7 +200,8 @@ def objection(message: bytes) -> int:
 
 
 def session_id_ok(session_id: str) -> bool:
-    """May this come back in a header? A server that gives none is right too."""
+    """Whether this session id can be sent back in a header. An empty id is allowed, because a
+    server need not give one."""
     return not session_id or (
         len(session_id) <= SESSION_ID_CHARS_MAX and bool(_VISIBLE.fullmatch(session_id))
     )
@@ -203,13 +215,13 @@ def _envelope(message: bytes) -> Envelope:
 
 
 def _number(id: bytes) -> bytes:  # noqa: A002 - the wire's own name
-    """A raw id; one that a server wrote as a string, as the number that the gateway sent."""
+    """Return a raw id; if a server wrote a number as a string, the number that the gateway sent."""
     return id[1:-1] if id[:1] == b'"' and id[1:-1].isdigit() else id
 
 
 def _answer(found: Envelope, message: bytes, key: bytes) -> bytes:
-    # Of what is not ASCII nobody has looked into the strings yet; if they are broken, whoever does
-    # will look for the id at the head.
+    # Strings that are not ASCII have not been checked yet; if they are broken, the later check
+    # looks for the id at the head of the message.
     if bytes(found.id) == key and (message.isascii() or _HEAD.match(message)):
         return message
     parts = [b'{"jsonrpc":"2.0","id":', key]
@@ -220,7 +232,7 @@ def _answer(found: Envelope, message: bytes, key: bytes) -> bytes:
 
 
 def _failure(found: Envelope) -> _Failure | None:
-    """The error in a message, if it is one."""
+    """Return the error in a message, or None if there is none."""
     if not bytes(found.error).startswith(b"{"):
         return None
     try:
@@ -230,12 +242,14 @@ def _failure(found: Envelope) -> _Failure | None:
 
 
 ATTEMPTS_MAX = 5
-"""In a row, none of which brought an event: 15 seconds and more."""
+"""Maximum attempts in a row to take up a stream without receiving an event: 15 seconds and more."""
 DELAY_S = 1.0
-"""Before the first attempt, if the server does not say; doubled with each in a row."""
+"""Seconds before the first attempt, if the server names no time; doubled with each further attempt
+in a row."""
 DELAY_S_MAX = 30.0
 RETRY_S_MIN = 0.1
-"""A server that says less would make us ask it in a circle."""
+"""Minimum seconds between attempts that a server may ask for; less would let the gateway ask
+without pause."""
 RETRY_S_MAX = 300.0
 EMPTY_S_MAX = 5.0
 """Maximum seconds to the next attempt if the stream brings events without messages: the answer of a
@@ -243,7 +257,8 @@ server that is polled may be there a moment later."""
 
 
 class Resume:
-    """One stream. `endless`: it belongs to no request, and is begun anew if it cannot go on."""
+    """Progress of one stream, to take it up again. `endless`: whether the stream belongs to no
+    request, and starts anew if it cannot be continued."""
 
     def __init__(self, *, endless: bool = False) -> None:
         self.last_id = b""
@@ -253,7 +268,7 @@ class Resume:
         self._empty = 0
 
     def saw(self, event: SseEvent) -> None:
-        """The stream brought this event."""
+        """Note an event that the stream brought."""
         self._attempts = 0
         if event.data:
             self._empty = 0
@@ -263,11 +278,12 @@ class Resume:
             self._retry_s = min(max(event.retry_ms / 1000, RETRY_S_MIN), RETRY_S_MAX)
 
     def anew(self) -> None:
-        """Where it was cannot be gone on from."""
+        """Forget the last event, because the server cannot continue from there."""
         self.last_id = b""
 
     def ended(self) -> float | None:
-        """The connection ended. How long to wait before the next; None to give up."""
+        """Note that the connection ended. Return the seconds to wait before the next one; None to
+        give up."""
         self._attempts += 1
         self._empty += 1
         if not self._endless and (not self.last_id or self._attempts > ATTEMPTS_MAX):

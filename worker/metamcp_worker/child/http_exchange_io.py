@@ -1,7 +1,7 @@
-"""One message to a server by HTTP POST, and what comes back until its answer is there.
+"""Sending one message to a server by HTTP POST and receiving until its answer is there.
 
-Owns: reading an answer as JSON or as a stream of events, passing on what comes before it, taking up
-a stream that broke. Never: sessions, eras, what to do about a failure.
+Owns: reading an answer as JSON or as a stream of events, passing on the messages before it, taking
+up a broken stream. Never: sessions, eras, the handling of a failure.
 """
 
 import asyncio
@@ -21,24 +21,26 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
 ANSWER_S_MAX = 24 * 3600.0
-"""For a request whose time its caller measures, and ends."""
+"""Maximum seconds for a request whose caller measures the time and ends it."""
 OPEN_S_MAX = 30.0
-"""For what needs no work of the server: to open a stream, to take a notification."""
+"""Maximum seconds for requests that need no work of the server: opening a stream, taking a
+notification."""
 PIECE_S_MAX = 60.0
-"""For the next piece of a body that has begun."""
+"""Maximum seconds to wait for the next piece of a body that has begun."""
 LINGER_S_MAX = 1.0
-"""For the end of a stream after the answer. A new connection costs more than that over TLS."""
+"""Maximum seconds to wait for the end of a stream after the answer. Over TLS a new connection costs
+more."""
 REFUSAL_BYTES_MAX = 1024 * 1024
-"""Of the body of a refusal: pages for humans have some KiB."""
+"""Maximum bytes that are read of the body of a refusal; pages for humans have some KiB."""
 
 _ANSWERS = frozenset({200, 201, 203})
 _GIVEN_UP = "the stream of its answer ended before the answer, and cannot be taken up again"
 
 
 class Post(Struct, frozen=True):
-    """A request to send. `stream`, `via`: where what comes before its answer belongs, see
-    `transport`. `resumable`: a stream that breaks can be taken up again. `own`: it is the
-    gateway's, and waits for no call."""
+    """Request to send. `stream`, `via`: where the messages before its answer belong, see
+    `transport`. `resumable`: whether a broken stream can be taken up again. `own`: whether the
+    request is the gateway's own, and so does not wait its turn behind calls."""
 
     key: bytes
     line: bytes
@@ -55,27 +57,28 @@ class Post(Struct, frozen=True):
 
 
 class ServerAnswer(Struct, frozen=True):
-    """`message`: it has the id of the request. `session_id`: that the server gives, or empty."""
+    """Answer of the server. `message`: the whole message, with the id of the request. `session_id`:
+    the id that the server gave, or empty."""
 
     message: bytes
     session_id: str
 
 
 class _StreamGone(MetaMCPError):
-    """The server has the stream no more."""
+    """Stream that the server does not have any more."""
 
 
 class SessionOver(MetaMCPError):
-    """The server did not look at the request, because it has forgotten the session."""
+    """Request that the server did not look at, because it has forgotten the session."""
 
 
 @contextlib.asynccontextmanager
 async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnswer]:
-    """Send it and wait for the answer. Raises SessionOver, Refused, Unreachable, Broken, TooLarge
-    and codec.Malformed.
+    """Send a request and wait for the answer. Raises SessionOver, RequestRefused, Unreachable,
+    Broken, TooLarge and codec.Malformed.
 
-    What is done inside `async with` is done before the connection is seen to, so that an answer
-    does not wait for the end of its stream, which follows it and makes the connection free.
+    The body of `async with` runs before the connection is cleaned up. So an answer does not wait
+    for the end of its stream, which comes after it and frees the connection.
     """
     end = asyncio.get_running_loop().time() + post.answer_s
     response = await _begun(link, post)
@@ -105,8 +108,8 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
 
 @contextlib.asynccontextmanager
 async def _in_time(link: HttpTransport, post: Post, end: float) -> AsyncGenerator[None]:
-    """A stream may go on for ever without an answer. Raises Broken at the end of the time, unless
-    that is the caller's to measure."""
+    """Limit the time, because a stream may go on for ever without an answer. Raises Broken at the
+    end of the time, unless the caller measures the time."""
     try:
         async with asyncio.timeout_at(end if post.answer_s < ANSWER_S_MAX else None):
             yield
@@ -115,7 +118,8 @@ async def _in_time(link: HttpTransport, post: Post, end: float) -> AsyncGenerato
 
 
 async def _begun(link: HttpTransport, post: Post) -> Response:
-    """Send it, at the pace at which a server takes connections; the head of the answer."""
+    """Send the request, at the pace at which a server takes connections. Return the head of the
+    response."""
     starting = not post.own
 
     def written() -> None:
@@ -135,7 +139,8 @@ async def _begun(link: HttpTransport, post: Post) -> Response:
 
 
 def _whole(body: bytes, key: bytes, length: str) -> bytes:
-    """`length`: the header Content-Length. Raises Malformed."""
+    """Return the answer that is the whole body. `length`: the header Content-Length. Raises
+    codec.Malformed."""
     try:
         found = http_exchange.answer(http_exchange.one_line(body), key)
     except codec.Malformed as error:
@@ -156,7 +161,8 @@ async def tell(
     answer_s: float = OPEN_S_MAX,
     url: str = "",
 ) -> int:
-    """Send what is not answered. The HTTP status. Raises Unreachable and Broken."""
+    """Send a message that gets no answer, and return the HTTP status. Raises Unreachable and
+    Broken."""
     response = await link.origin.send("POST", said, line, answer_s=answer_s, url=url)
     async with Body(link.intake, response) as body:
         # Read to its end, the connection can be used again; but some servers open a stream here.
@@ -183,8 +189,8 @@ async def _refusal(link: HttpTransport, post: Post, response: Response, body: Bo
 
 
 async def _events(link: HttpTransport, post: Post, body: Body, resume: Resume) -> bytes:
-    """Pass on events until the answer. Nothing if the stream ends before it and may be taken up.
-    Raises Broken and TooLarge."""
+    """Pass on events until the answer, and return it. Return nothing if the stream ends before the
+    answer and can be taken up again. Raises Broken and TooLarge."""
     reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
     why = _GIVEN_UP
     try:
@@ -202,7 +208,7 @@ async def _events(link: HttpTransport, post: Post, body: Body, resume: Resume) -
 
 
 def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent]) -> bytes:
-    """Pass on what these events bring; the answer, if it is among them."""
+    """Pass on the messages in these events. Return the answer if it is among them, else nothing."""
     for event in events:
         resume.saw(event)
         if event.event != "message" or not event.data:
@@ -220,7 +226,7 @@ def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent
 
 
 async def _resumed(link: HttpTransport, post: Post, resume: Resume, session_id: str) -> bytes:
-    """Take up the stream as often as it makes sense, until the answer."""
+    """Take up the stream as often as `resume` allows, and return the answer. Raises Broken."""
     said = {**post.headers, "Accept": request_headers.EVENTS}
     if session_id:
         said[request_headers.SESSION] = session_id
@@ -240,7 +246,8 @@ async def _resumed(link: HttpTransport, post: Post, resume: Resume, session_id: 
 async def _taken_up(
     link: HttpTransport, post: Post, resume: Resume, said: Mapping[str, str | bytes]
 ) -> bytes:
-    """One more connection of the stream; see `_events`."""
+    """Connect to the stream once more; see `_events` for the result. Raises also _StreamGone and
+    Unreachable."""
     said = {**said, request_headers.LAST_EVENT: resume.last_id}
     response = await link.origin.send("GET", said, answer_s=OPEN_S_MAX)
     async with Body(link.intake, response) as body:

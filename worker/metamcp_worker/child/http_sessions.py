@@ -1,12 +1,12 @@
-"""The sessions that the gateway has with one legacy server over HTTP.
+"""Sessions of the gateway with one legacy server over HTTP.
 
-Owns: which request goes in which session, how many there are, what was set in each and has to be
-set again in a new one. Never: opening, closing, messages, clocks.
+Owns: which request goes in which session, how many sessions there are, which settings a new session
+must repeat. Never: opening, closing, messages, clocks.
 
-What a server may ask of a client is agreed on at the beginning of a session. So the callers that
-can be asked the same things share a session in which exactly that is declared, and all others share
-the base session, in which nothing is. A server that gives no session id keeps nothing between two
-requests; then there is the base session only.
+Client and server agree at the start of a session on the questions that the server may ask. So
+callers that can be asked the same things share a session that declares exactly those, and all
+others share the base session, which declares nothing. A server that gives no session id keeps
+nothing between two requests; then there is only the base session.
 """
 
 from collections.abc import Iterable
@@ -19,39 +19,43 @@ from metamcp_worker.child.actions import ServerRequest
 from metamcp_worker.ipc import codec
 
 SESSIONS_MAX = 16
-"""Sets of capabilities that are declared at once. A handful is in use; a hostile client can invent
-any number."""
+"""Maximum number of sets of capabilities declared at once. A handful is in use; a hostile client
+can invent any number."""
 IDLE_S_MAX = 300.0
-"""After its last request a session is closed, and opened anew for the next one."""
+"""Seconds after its last request until a session is closed. The next request opens a new one."""
 CAPABILITIES_BYTES_MAX = 4096
-"""Clients with a longer list of what they can do are asked nothing."""
+"""Maximum bytes of declared capabilities; clients with more are asked nothing."""
 CALLERS_MAX = 256
-"""Clients whose capabilities are remembered; beyond that all are forgotten and read anew."""
+"""Maximum number of clients whose capabilities are remembered; beyond that all are forgotten and
+read anew."""
 SUBSCRIPTIONS_MAX = 10_000
-"""Remembered of one session; more are not taken up again."""
+"""Maximum number of subscriptions remembered for one session; more are not repeated in a new
+session."""
 
 ASKABLE = ("elicitation", "roots", "sampling")
-"""What a server may ask of a client. No other capability of a client is passed on."""
+"""Capabilities of a client that a server may ask it to use; other capabilities are not passed
+on."""
 
 SETTINGS = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-"""Requests that change something in their session."""
+"""Requests that change a setting of their session."""
 
 NOTHING = b"{}"
 _VIAS = 2**32
-"""More than there are ever sessions, so that one number holds a session and how often it was
-opened."""
+"""Larger than any number of sessions, so that one integer holds the number of a session and how
+often the session was opened."""
 
 
 class Setting(Struct, frozen=True):
-    """A request that sets something in a session again."""
+    """Request that repeats a setting in a new session."""
 
     method: str
     params: bytes
 
 
 class HttpSession:
-    """One session. `via`: see `transport`. `id`: empty if the server gives none. `opened`: how
-    often it was opened; it is opened anew whenever the server forgot it."""
+    """Session with the server. `via`: see `transport`. `id`: empty if the server gives none.
+    `opened`: how often the session was opened, which happens again whenever the server forgot
+    it."""
 
     def __init__(self, via: int, capabilities: bytes) -> None:
         self.via = via
@@ -66,26 +70,27 @@ class HttpSession:
         self.subscribed: dict[bytes, bytes] = {}
 
     def open(self, session_id: str, protocol: str) -> None:
-        """The server has begun it; it still waits for `notifications/initialized`."""
+        """Note that the server has begun the session; the server still waits for
+        `notifications/initialized`."""
         self.id = session_id
         self.headers = request_headers.session(session_id, protocol)
         self.opened += 1
 
     @property
     def talk(self) -> int:
-        """The number under which messages of this opening come. An answer to one must not go to the
-        next: the server may use the id of its question there for another client."""
+        """Number under which messages of this opening come. An answer must not go to the next
+        opening, where the server may use the id of the question for another client."""
         return self.opened * _VIAS + self.via
 
     def settings(self) -> Iterable[Setting]:
-        """What to send again when it was opened anew."""
+        """Yield the settings to send again after the session was opened anew."""
         if self.level:
             yield Setting("logging/setLevel", self.level)
         for params in self.subscribed.values():
             yield Setting("resources/subscribe", params)
 
     def remember(self, request: ServerRequest) -> None:
-        """This request was answered with a result."""
+        """Remember the setting of a request that was answered with a result."""
         if request.method == "logging/setLevel":
             self.level = request.params
         elif request.method == "resources/subscribe":
@@ -96,8 +101,8 @@ class HttpSession:
 
 
 class HttpSessions:
-    """All sessions with one server. `capabilities`: declared in the base session; anything but
-    nothing for the only client there is, which then has no other session."""
+    """All sessions with one server. `capabilities`: declared in the base session. If they are not
+    empty, they are those of the only client, and there is no other session."""
 
     def __init__(self, capabilities: bytes = NOTHING) -> None:
         self.base = HttpSession(0, capabilities)
@@ -111,8 +116,8 @@ class HttpSessions:
         return [self.base, *self._more.values()]
 
     def of(self, request: ServerRequest) -> HttpSession | None:
-        """The session for this request, perhaps one that has to be opened; None if there are too
-        many that are in use."""
+        """Return the session for this request, which may have to be opened; None if too many
+        sessions are in use."""
         wanted = self._askable(request.caller) if request.caller and self.base.id else NOTHING
         if wanted == NOTHING or self.base.capabilities != NOTHING:
             return self.base
@@ -124,13 +129,14 @@ class HttpSessions:
         return found
 
     def by_via(self, via: int) -> HttpSession | None:
-        """`via`: of a session as it was at one time, or as it is now."""
+        """Return the session of this number; None if there is none. `via`: number of a session
+        (`via`) or of one opening of a session (`talk`), which must be the current one."""
         opened, seat = divmod(via, _VIAS)
         found = next((one for one in self.all() if one.via == seat), None)
         return found if found is not None and opened in {0, found.opened} else None
 
     def forget(self, session: HttpSession) -> None:
-        """This one could not be opened, or is to be closed."""
+        """Remove a session that could not be opened or is to be closed; its log level is kept."""
         if self._more.pop(session.capabilities, None) is not None and session.level:
             if len(self._levels) >= CALLERS_MAX:
                 self._levels.clear()
@@ -146,7 +152,7 @@ class HttpSessions:
         return left
 
     def _make_room(self) -> bool:
-        """Let the session go that has been idle for longest."""
+        """Remove the session that has been idle for longest. Return False if all are in use."""
         free = [one for one in self._more.values() if not one.busy]
         if not free:
             return False
@@ -167,8 +173,8 @@ class HttpSessions:
 
 
 def askable(caller: bytes) -> bytes:
-    """What this client can be asked, as the `capabilities` of a handshake. The same for all that
-    can be asked the same, however they write it."""
+    """Return the capabilities that a server may use of this client, as the `capabilities` of a
+    handshake. Clients that can be asked the same get the same bytes, however they write them."""
     try:
         declared = codec.level(codec.level(caller).get("clientCapabilities", NOTHING))
         found = {

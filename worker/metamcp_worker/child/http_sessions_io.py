@@ -1,7 +1,8 @@
-"""The life of a legacy server's sessions: opened, opened anew, listened to, closed.
+"""Life of a legacy server's sessions: opening, opening anew, listening, closing.
 
-Owns: the handshake of every session but the first half of the base session's, which is a request
-like others; who waits for an opening; the streams. Never: which request goes in which session.
+Owns: the handshake of every session, except the first half for the base session, which is a request
+like others; the requests that wait for an opening; the stream on which a server speaks unasked
+(`listen`). Never: which request goes in which session.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
 
 FAREWELL_S_MAX = 2.0
-"""For the server to take note that its sessions are over; most would find out by themselves."""
+"""Maximum seconds to tell the server that its sessions are over; most servers would find out by
+themselves."""
 
 _INITIALIZED = jsonrpc_lines.notification("notifications/initialized")
 
@@ -35,7 +37,7 @@ class _Initialized(Struct, rename="camel"):
 
 
 class Seats:
-    """All sessions with one server, as they live."""
+    """All sessions with one server, with their tasks."""
 
     def __init__(self, link: HttpTransport) -> None:
         caller = link.spec.caller.encode()
@@ -46,8 +48,8 @@ class Seats:
         self._opening: dict[int, asyncio.Future[bytes]] = {}
 
     def begin(self, hello: bytes, answer: ServerAnswer) -> bool:
-        """The base session: the server gave this answer to `initialize`, whose parameters were
-        `hello`. Was it begun? Raises Refused."""
+        """Begin the base session with the server's answer to `initialize`, whose parameters were
+        `hello`. Return False if the answer does not begin a session. Raises RequestRefused."""
         protocol = _protocol(answer.message)
         if not protocol:
             return False
@@ -58,11 +60,12 @@ class Seats:
         return True
 
     def greet(self, line: bytes) -> None:
-        """The second half of the handshake of the base session."""
+        """Start the second half of the handshake of the base session."""
         self._link.start(("open", 0), lambda: self._greet(self.sessions.base, line))
 
     async def ready(self, session: HttpSession) -> None:
-        """Wait until it can be used; open it if nobody does. Raises Refused."""
+        """Wait until the session can be used; open it unless that is under way. Raises
+        RequestRefused."""
         while not session.is_open:
             opening = self._opening.get(session.via) or self._open_now(session)
             error = await asyncio.shield(opening)
@@ -70,13 +73,14 @@ class Seats:
                 raise RequestRefused(error)
 
     def over(self, session: HttpSession, session_id: str) -> None:
-        """The server has forgotten the session that had this id."""
+        """Note that the server has forgotten the session that had this id."""
         if session.is_open and session.id == session_id:
             session.is_open = False
             self._link.cut(("stream", session.via))
 
     def new_id(self) -> bytes:
-        """For a request of this transport's own; a string, as those of all others are numbers."""
+        """Return an id for a request of the transport itself: a string, because all other ids are
+        numbers."""
         return b'"metamcp-%d"' % next(self._ids)
 
     def tick(self, now: float) -> None:
@@ -99,7 +103,7 @@ class Seats:
         return opening
 
     async def _open(self, session: HttpSession) -> None:
-        """Both halves of a handshake, and what was set in the session before."""
+        """Run both halves of a handshake, and repeat the settings of the session before."""
         error = b""
         try:
             async with exchange(self._link, self._hello_of(session)) as answer:
@@ -124,7 +128,7 @@ class Seats:
             return
         await self._greet(session, _INITIALIZED)
         if session is self.sessions.base:
-            # It is another server than before, in all probability: what it offers may be new.
+            # This is most probably another server than before, and its lists may be new.
             for change in CHANGES:
                 self._link.deliver(jsonrpc_lines.notification(change), b"", 0)
 
@@ -164,7 +168,7 @@ class Seats:
         return Post(key, line, session.headers, b"", session.talk, answer_s=OPEN_S_MAX)
 
     def _refusal(self, answer: bytes) -> bytes:
-        """Why a session was not begun."""
+        """Return the error object that says why a session was not begun."""
         why = "gave no answer to initialize that could be understood"
         error = bytes(codec.envelope(answer).error)
         found = self._link.faults.body(Code.INTERNAL_ERROR, why)
@@ -185,7 +189,7 @@ class Seats:
                 self._open_now(session)
 
     async def _delete(self, session: HttpSession) -> None:
-        """Tell the server that this session is over. Whatever it answers, it is."""
+        """Tell the server that this session is over; the answer does not matter."""
         if not session.id:
             return
         with contextlib.suppress(Unreachable, Broken):
@@ -196,7 +200,8 @@ class Seats:
 
 
 def _protocol(answer: bytes) -> str:
-    """The revision that an answer to `initialize` agrees on; empty if it is none that we know."""
+    """Return the revision that an answer to `initialize` agrees on; empty if the gateway does not
+    know it."""
     try:
         found = codec.typed(_Initialized, codec.envelope(answer).result).protocol_version
     except codec.Malformed:
@@ -205,15 +210,18 @@ def _protocol(answer: bytes) -> str:
 
 
 SILENT_S_MAX = 300.0
-"""A stream that is silent for so long, keep-alives included, may be dead without having ended:
-something between forgot it. Taking up one that lives loses nothing."""
+"""Seconds of silence, without even keep-alives, after which a stream is taken up again. The stream
+may be dead without having ended, because a proxy forgot it; taking up a live stream loses
+nothing."""
 
 _AGAIN = frozenset({408, 409, 425, 429})
-"""Not now. 409: the server has not noticed yet that the last connection ended."""
+"""Statuses that mean "not now". 409: the server has not noticed yet that the last connection
+ended."""
 
 
 async def listen(link: HttpTransport, session: HttpSession) -> bool:
-    """Pass on what comes, as long as the server has such a stream. Is the session over?"""
+    """Pass on the messages of the stream as long as the server has one. Return whether the session
+    is over."""
     resume = Resume(endless=True)
     had_one = False
     while True:
@@ -253,7 +261,8 @@ async def _events(link: HttpTransport, session: HttpSession, body: Body, resume:
 
 
 def _take(link: HttpTransport, resume: Resume, talk: int, events: list[SseEvent]) -> None:
-    """A function of its own, or the last event would be kept until the next one comes."""
+    """Pass on these events. This is a separate function, because a loop variable would keep the
+    last event in memory until the next one comes."""
     for event in events:
         resume.saw(event)
         if event.event == "message" and event.data:

@@ -1,10 +1,10 @@
-"""What the ways to a remote server share: the origin, the tasks, and how their failures are told.
+"""Common part of the transports to a remote server: the origin, the tasks and their failures.
 
-Owns: every task that works for a server and its end, the bytes that wait to be sent, which error
-becomes of which failure. Never: the protocol of a way, which way is taken.
+Owns: every task that works for a server and its end, the bytes that wait to be sent, the error for
+each failure. Never: the protocol of a transport, the choice of a transport.
 
-Tasks are cancelled through scopes of anyio, because the HTTP client below shields what it must not
-leave half done (closing connections, for one) in scopes of anyio, which a plain cancellation of a
+Tasks are cancelled through scopes of anyio. The HTTP client below shields work that must not be
+left half done, such as closing connections, in scopes of anyio, which a plain cancellation of a
 task does not respect.
 """
 
@@ -27,25 +27,28 @@ from metamcp_worker.ipc.messages import HTTP
 from metamcp_worker.ipc.spec import ServerSpec
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""Requests that the server has not begun to answer; four of the largest."""
+"""Maximum bytes of requests that the server has not begun to answer; room for four of the
+largest."""
 TELLS_MAX = 4096
-"""Notifications and answers that wait to be sent: more than there can be calls to cancel."""
+"""Maximum number of notifications and answers that wait to be sent: more than there can be calls to
+cancel."""
 TELLS_AT_ONCE_MAX = 64
 LINGERING_MAX = 128
-"""Answers whose end is waited for. A server that never ends them would use up all requests."""
+"""Maximum number of answers whose end is waited for. A server that never ends them would use up all
+requests."""
 STARTS_AT_ONCE_MAX = 32
-"""Requests that are not wholly sent. Many need a new connection, and servers have short queues for
-those: a hundred is common, and what does not fit is reset."""
+"""Maximum number of requests being sent. Many need a new connection, and servers have short queues
+for those: a hundred is common, and connections beyond are reset."""
 CLOSE_S_MAX = 2.0
-"""For cancelled tasks to close their connections."""
+"""Maximum seconds for cancelled tasks to close their connections."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""What a task is to do. It is begun in the task, which may be cancelled before that."""
+"""Work of a task: a function that the task calls, because the task may be cancelled before."""
 
 
 class RequestRefused(MetaMCPError):
-    """A request that gets no answer of the server. `error`: the raw error object that says why.
-    `retry_after_s`: the server does not want to be asked sooner."""
+    """Request that gets no answer of the server. `error`: the raw error object that says why.
+    `retry_after_s`: seconds for which the server wants to be left alone."""
 
     def __init__(self, error: bytes, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(error.decode(errors="replace"))
@@ -55,7 +58,8 @@ class RequestRefused(MetaMCPError):
 
 
 def _counter(error: Exception) -> str:
-    """The name of `messages.Counted` for a failed request; empty if the protocol was kept."""
+    """Return the counter of `messages.Counted` for a failed request; empty if the server kept the
+    protocol."""
     match error:
         case RequestRefused(status=status) if status:
             return f"{HTTP}{status}"
@@ -70,12 +74,12 @@ def _counter(error: Exception) -> str:
 
 
 class HttpTransport(Distant):
-    """The shared half of a `Transport` to a URL."""
+    """Common half of a `Transport` to a URL."""
 
     def __init__(self, spec: ServerSpec, listener: TransportListener, origin: Origin) -> None:
         super().__init__()
         self.gone = False
-        """Is it known that there is nobody to say goodbye to?"""
+        """Whether the server is known to be gone, so that a goodbye is not needed."""
         self.spec = spec
         self.origin = origin
         self.faults = Faults(spec.name)
@@ -96,7 +100,7 @@ class HttpTransport(Distant):
         return self._lost
 
     def stuck(self) -> bool:
-        """Does the server not take what it is sent?"""
+        """Whether the server does not take the messages sent to it."""
         return self._queued_bytes > QUEUE_BYTES_MAX
 
     def pause(self) -> None:
@@ -108,33 +112,34 @@ class HttpTransport(Distant):
     # --- news -------------------------------------------------------------------------------
 
     def deliver(self, message: bytes, stream: bytes | None, via: int) -> None:
-        """The server sent this."""
+        """Pass on a message that the server sent."""
         if not self._lost:
             with self._ending():
                 self._listener.received([message], stream, via)
 
     def noise(self, reader: EventReader) -> None:
-        """Count what a stream brought beside messages, and pause when it is too much."""
+        """Report the lines of a stream that carried no message, so that too many of them cost
+        budget."""
         lines, size_bytes = reader.noise()
         if lines and not self._lost:
             with self._ending():
                 self._listener.skipped(size_bytes, lines)
 
     def fail(self, key: bytes, error: bytes) -> None:
-        """This request gets no answer."""
+        """Answer a request with this error, because the server does not answer it."""
         if not self._lost:
             with self._ending():
                 self._listener.failed(key, error)
 
     def lose(self, failure: Fail) -> None:
-        """The server is of no more use."""
+        """Report that the server cannot be used any more."""
         if not self._lost:
             self._lost = True
             self.gone = failure.reason in {"exit", "tls", "redirect"}
             self._listener.lost(failure)
 
     def lose_touch(self, error: Exception, what: str) -> None:
-        """It is not reached any more. `what`: continues "it"."""
+        """Report that the server cannot be reached any more. `what`: words that continue "it"."""
         if isinstance(error, Untrusted):
             self.lose(Fail("tls", f"it cannot be talked to: {error}"))
         elif isinstance(error, Misdirected):
@@ -145,18 +150,20 @@ class HttpTransport(Distant):
     # --- tasks ------------------------------------------------------------------------------
 
     def ask(self, key: bytes, line: bytes, work: Work) -> None:
-        """Run what gets the answer to the request `key`; if it fails, the request fails."""
+        """Run the work that gets the answer to the request `key`; if it fails, the request
+        fails."""
         self._queued[key] = len(line)
         self._queued_bytes += len(line)
         task = self.start(key, lambda: self._asking(key, work))
         task.add_done_callback(lambda _: self.begun(key))
 
     def begun(self, key: bytes) -> None:
-        """The server begins to answer this request."""
+        """Note that the server begins to answer this request."""
         self._queued_bytes -= self._queued.pop(key, 0)
 
     def tell(self, line: bytes, work: Work) -> bool:
-        """Run what sends a message that is not answered. False if too much waits already."""
+        """Run the work that sends a message without an answer. Return False if too much waits
+        already."""
         if self._lost or self._tells >= TELLS_MAX or self.stuck():
             return False
         size = len(line)
@@ -175,7 +182,7 @@ class HttpTransport(Distant):
         return True
 
     def start(self, name: Hashable, work: Work) -> asyncio.Task[None]:
-        """Run this until its end, or until `cut` or the end of everything."""
+        """Run this work in a task until its end, until `cut`, or until all tasks are cancelled."""
         scope = anyio.CancelScope()
         task = asyncio.get_running_loop().create_task(self._rooted(work, scope))
         self._tasks[name] = task
@@ -184,7 +191,7 @@ class HttpTransport(Distant):
         return task
 
     async def linger(self, end: Coroutine[Any, Any, None]) -> None:
-        """Wait for this end of an answer, unless too many are waited for already."""
+        """Wait for the end of an answer, unless too many are waited for already."""
         if self._lingering >= LINGERING_MAX:
             end.close()
             return
@@ -198,24 +205,24 @@ class HttpTransport(Distant):
         return name in self._tasks
 
     def cut(self, name: Hashable) -> None:
-        """Cancel it, if it runs: what it reads is closed."""
+        """Cancel the task of this name if it runs, which closes the response that it reads."""
         task = self._tasks.get(name)
         if task is not None:
             self._scopes[task].cancel()
 
     async def ended(self, name: Hashable) -> None:
-        """Wait until it has ended, if it runs."""
+        """Wait until the task of this name has ended, if it runs."""
         if name in self._tasks:
             await asyncio.wait({self._tasks[name]})
 
     def abort(self) -> None:
-        """Cancel everything."""
+        """Cancel all tasks."""
         self._lost = True
         for scope in self._scopes.values():
             scope.cancel()
 
     async def kill(self) -> None:
-        """Cancel everything, and wait for that."""
+        """Cancel all tasks, and wait for their end."""
         self.abort()
         if self._scopes:
             _, late = await asyncio.wait(list(self._scopes), timeout=CLOSE_S_MAX)
@@ -229,7 +236,7 @@ class HttpTransport(Distant):
     # --- failures ---------------------------------------------------------------------------
 
     def unanswered(self, error: Exception) -> bytes:
-        """The error object for a request that failed with this."""
+        """Return the error object for a request that failed with this exception."""
         match error:
             case RequestRefused(error=body):
                 return body
@@ -248,8 +255,8 @@ class HttpTransport(Distant):
                 return self._error(Code.INTERNAL_ERROR, why, ran=True)
 
     def doubt(self) -> None:
-        """The server was not reached, or did not answer as it should: a way may look whether it is
-        still what it was."""
+        """Hook for the case that the server was not reached, or did not answer as it should: a
+        transport may check whether the server is still the same."""
 
     async def _asking(self, key: bytes, work: Work) -> None:
         try:
@@ -270,7 +277,8 @@ class HttpTransport(Distant):
 
     @contextlib.contextmanager
     def _ending(self) -> Generator[None]:
-        """A mistake of ours in what becomes of a message is the end, not the failure of a call."""
+        """Turn an error of the gateway's own in handling a message into the end of the server, not
+        into the failure of a call."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - see above

@@ -1,12 +1,12 @@
-"""A server object of the `mcp` SDK, hosted in a thread of this worker.
+"""Server object of the `mcp` SDK, hosted in a thread of this worker.
 
 Owns: finding the object that `package.module:object` names, its thread and event loop, the pipes
 that stand in for the standard streams. Never: messages, isolation beyond that of the worker.
 
-The thread keeps the worker's own loop answering while a tool computes or an import takes its time.
-Between the two run real pipes: what is bounded for a process is bounded here in the same way.
+The worker's own loop stays responsive in the main thread while a tool calculates or an import takes
+its time. Real pipes connect both threads, so all limits for a process hold here in the same way.
 
-What the module prints, on either stream, goes to the server's log. Prints never wait: what the log
+Prints of the module, on either stream, go to the server's log. Prints never wait: text that the log
 does not take at once is lost, because a print that waits while it holds a lock of the logging
 module could stop the very loop that would read it.
 """
@@ -31,7 +31,7 @@ _THREAD_NAME = "metamcp-server"
 
 
 def host(spec: ServerSpec, on_exit: Exited) -> "Hosted":
-    """Start hosting `spec.module`. Raises SpawnFailed; what the import raises comes as the exit."""
+    """Start hosting `spec.module`. Raises SpawnFailed; errors of the import come as the exit."""
     prepare()
     ends: list[int] = []
     try:
@@ -44,7 +44,7 @@ def host(spec: ServerSpec, on_exit: Exited) -> "Hosted":
 
 
 class Hosted:
-    """A server in a thread: a `Host`."""
+    """`Host` of a server in a thread."""
 
     def __init__(self, spec: ServerSpec, ends: list[int], on_exit: Exited) -> None:
         self.pid = 0
@@ -71,11 +71,12 @@ class Hosted:
                 self._cancel()
 
     def kill(self) -> None:
-        """A thread cannot be killed; the exit of the worker ends it."""
+        """Cancel the server's run, because a thread cannot be killed; the exit of the worker ends
+        it."""
         self.terminate()
 
     def tick(self) -> None:
-        """Nothing is due: its processes are its own to wait for."""
+        """Do nothing: the module waits for its own processes."""
 
     # --- in the thread ----------------------------------------------------------------------
 
@@ -120,7 +121,8 @@ class Hosted:
 
 
 def stacks() -> list[str]:
-    """What the threads of this process do now, line by line; nothing without room for a file."""
+    """Return the current stacks of all threads of this process, line by line; empty if there is no
+    room for a file."""
     with contextlib.suppress(OSError), open(blob(b""), "w+b") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
@@ -129,11 +131,11 @@ def stacks() -> list[str]:
 
 
 class _Unfit(Exception):
-    """What was found is no MCP server; the text says what it is."""
+    """Object that is not an MCP server; the text says what it is."""
 
 
 class _Prints(io.RawIOBase):
-    """A stream of bytes that never waits: what the pipe does not take is lost."""
+    """Stream of bytes that never waits: bytes that the pipe does not take are lost."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -151,8 +153,8 @@ class _Prints(io.RawIOBase):
 
 
 def _print_to(log_end: int) -> None:
-    """Make `log_end` the standard output of everything in this process, and the standard error of
-    its Python code. Descriptor 2 stays the gateway's: what breaks this process is told there."""
+    """Make `log_end` the standard output of this process, and the standard error of its Python
+    code. Descriptor 2 stays the gateway's, where a crash of this process is reported."""
     os.set_blocking(log_end, False)
     os.dup2(log_end, 1)
     if hasattr(fcntl, "F_SETPIPE_SZ"):
@@ -166,7 +168,8 @@ def _print_to(log_end: int) -> None:
 
 
 def _find(spec: ServerSpec) -> Any:
-    """The low-level server of the SDK that `spec.module` names, made by a factory or as it is."""
+    """Return the low-level server of the SDK that `spec.module` names, as it is or made by a
+    factory. Raises _Unfit, and whatever the code of the user raises."""
     os.environ.clear()
     os.environ.update(spec.env)
     # The interpreter runs already; what it would have read at its start is read here.

@@ -1,8 +1,9 @@
-"""The calls of fronts that the server has not answered: in flight, or waiting for their turn.
+"""Calls of fronts that the server has not answered: in flight, or waiting for their turn.
 
 Owns: the calls in flight, the ids on the wire, deadlines, and the verdict whose call made the
-server say something. Never: whose turn it is (`call_queue`), how long that takes (`call_queue`),
-messages, clocks, the words of an error.
+server say something; the histograms of the server's answers by method and error, and the clock
+readings of the calls that are timed in each part of the gateway (`Timing`). Never: whose turn a
+call has and how long that takes (`call_queue`), messages, clocks, the words of an error.
 
 An id is an integer, unique for the life of the connection and never used again, so an answer that
 comes late or twice can reach nobody else. The table is keyed by the bytes of the id: what is not
@@ -17,12 +18,15 @@ well, since a server may go on with it and need not say when it stops; without t
 cancel a call and have what it asks put to somebody else.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from msgspec import Struct, structs
 
 from metamcp_worker.child.call_queue import Pace, Turns, WaitingCall
-from metamcp_worker.ipc.frames import CallFrame
+from metamcp_worker.ipc import codec, figures
+from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats, Timed
+from metamcp_worker.ipc.frames import CallFrame, Notice
 
 LINGER_S_MAX = 60.0
 """How long a call that is not waited for any more still counts as a possible cause; at most as long
@@ -280,3 +284,72 @@ class ServerCalls:
         self.in_flight.clear()
         self._asked = 0
         return found + [(one.front, one.frame.id) for one in waiting]
+
+
+SERIES_MAX = 64
+"""Pairs of a method and an error; there are some twenty methods. What comes later is OTHER."""
+TIMED_MAX = 256
+"""Calls under way that are timed. If there are more, the oldest is forgotten: most probably it was
+cancelled or ended with an error, of which no times are taken."""
+OTHER = "_OTHER"
+
+
+class _Series:
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.buckets = [0] * (len(BUCKETS_S) + 1)
+
+
+class Timing:
+    """`news`: is there anything that was not told yet?"""
+
+    def __init__(self) -> None:
+        self.news = False
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._timed: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def answered(self, method: str, seconds: float, error: bytes = b"") -> None:
+        """The server answered a request. `error`: the raw error object, or empty."""
+        self.ended(method, seconds, _code(error) if error else "")
+
+    def ended(self, method: str, seconds: float, error_type: str) -> None:
+        series = self._series.get((method, error_type)) or self._begun(method, error_type)
+        series.seconds += seconds
+        series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
+        self.news = True
+
+    def stats(self) -> tuple[AnswerStats, ...]:
+        self.news = False
+        return tuple(
+            AnswerStats(method, error_type, one.seconds, tuple(one.buckets))
+            for (method, error_type), one in self._series.items()
+        )
+
+    def sent(self, front: int, call: int, came: float, now: float) -> None:
+        """A call that is timed was sent to the server, or waits for its turn. `came`: when its
+        frame did."""
+        if len(self._timed) >= TIMED_MAX:
+            del self._timed[next(iter(self._timed))]
+        self._timed[front, call] = came, now - came
+
+    def replied(self, front: int, call: int, heard: float, now: float) -> Notice:
+        """A call that is timed was answered. `heard`: when the server was. What to tell the front
+        before the answer; all zero of a call that is not known any more."""
+        came, own_s = self._timed.pop((front, call), (now, heard - now))
+        return Notice(figures.NOTICE, figures.pack(Timed(call, now - came, own_s + now - heard)))
+
+    def _begun(self, method: str, error_type: str) -> _Series:
+        if len(self._series) >= SERIES_MAX:
+            method, error_type = OTHER, OTHER if error_type else ""
+        return self._series.setdefault((method, error_type), _Series())
+
+
+def _code(error: bytes) -> str:
+    """The code of a raw error object."""
+    try:
+        code = bytes(codec.level(error).get("code", b""))
+    except codec.Malformed:
+        return OTHER
+    return code.decode() if len(code) < 12 and code.lstrip(b"-").isdigit() else OTHER

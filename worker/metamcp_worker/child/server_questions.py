@@ -53,7 +53,8 @@ class _Asking(Struct):
 
 
 class Asks:
-    """`calls`: questions stop the time of the calls in it."""
+    """Questions of one server. `calls`: questions stop the time of the calls in it; `asking`: what
+    the server asks on behalf of calls in flight, by the key of the call."""
 
     def __init__(self, calls: ServerCalls, faults: Faults) -> None:
         self._calls = calls
@@ -62,14 +63,9 @@ class Asks:
         """Whether the server was given roots of the client of one call."""
         self._open: dict[int, _Question] = {}
         self._numbers: dict[tuple[int, bytes], int] = {}
-        self._asking: dict[bytes, _Asking] = {}
+        self.asking: dict[bytes, _Asking] = {}
         self._next = 1
         self._earliest = float("inf")
-
-    @property
-    def none(self) -> bool:
-        """Has the server asked nothing on behalf of the calls that are in flight?"""
-        return not self._asking
 
     def asked(self, request: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
         """A request of a server of the era in which servers ask."""
@@ -135,7 +131,7 @@ class Asks:
 
     def over(self, key: bytes, *, told: bool) -> Actions:
         """A call has ended. `told`: does its front still have to hear about its questions?"""
-        asking = self._asking.pop(key, None)
+        asking = self.asking.pop(key, None)
         actions: Actions = []
         for number in sorted(asking.questions) if asking else ():
             found = self._open.pop(number)
@@ -162,9 +158,9 @@ class Asks:
         return actions
 
     def _note(self, question: _Question, call: SentCall, now: float) -> int:
-        asking = self._asking.get(question.key)
+        asking = self.asking.get(question.key)
         if asking is None:
-            asking = self._asking[question.key] = _Asking(call.deadline + ASKING_S_MAX, set())
+            asking = self.asking[question.key] = _Asking(call.deadline + ASKING_S_MAX, set())
         question.deadline = min(now + QUESTION_S_MAX, asking.until)
         self._earliest = min(self._earliest, question.deadline)
         self._calls.set_deadline(question.key, float("inf"))
@@ -181,7 +177,7 @@ class Asks:
         if found is None:
             return None
         del self._numbers[found.via, found.id]
-        asking = self._asking[found.key]
+        asking = self.asking[found.key]
         asking.questions.discard(number)
         if not asking.questions:
             call = self._calls.in_flight[found.key]

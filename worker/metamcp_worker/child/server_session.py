@@ -1,13 +1,19 @@
-"""The MCP client side of one connection to a server, in both eras, without I/O.
+"""MCP client side of one connection to a server, in both eras, without I/O.
 
-Owns: the calls of fronts and who gets which answer; what becomes of every line that the server
-sends. Never: reading, writing, waiting, clocks; each method takes what happened and the time, and
-gives what is to be done.
+Owns: the calls of fronts and who gets which answer; the effect of every line that the server sends;
+how much a server may say unasked (`Budget`). Never: reading, writing, waiting, clocks; each method
+takes an event and its time, and returns the actions that follow.
 
-Bodies are not opened: the envelope of a line is decoded, the result or error in it goes to the
-front as the bytes it came in. What else there is to a connection has a room of its own: `opening`
-for handshake and lists, `asks` for questions of the server, `notices` for notifications,
-`listening` and `subscriptions` for what is watched, `levels` for how much is logged.
+Bodies are not opened: the envelope of a line is decoded, and the result or error in it goes to the
+front as the bytes it came in. Other modules own the rest of a connection: `handshake` the handshake
+and the lists, `server_questions` the questions of the server, `notices` its notifications,
+`subscriptions` the resources that are watched, `server_log` the level of its log.
+
+Each message costs its worker and a front some microseconds, whatever its content, so a server that
+sends without end would take the processors from all other servers. Its worker stops reading once
+the budget is spent, the pipe fills up, and the server itself waits. Answers that a client waits for
+are free, but they ride on the same pipe: in front of an answer stand the 64 KiB of the pipe, which
+the worker reads within a second or two. A burst is free, because it ends by itself.
 """
 
 from metamcp_worker.child import jsonrpc_lines, notices, subscriptions
@@ -27,14 +33,12 @@ from metamcp_worker.child.fault_answers import FIT, Faults
 from metamcp_worker.child.handshake import Opening
 from metamcp_worker.child.jsonrpc_lines import OverlongLine, OwnRequest
 from metamcp_worker.child.lists import CHANGES, declared
-from metamcp_worker.child.message_budget import Budget
 from metamcp_worker.child.orphaned_calls import Orphans
 from metamcp_worker.child.own_requests import Own
 from metamcp_worker.child.probe import Probing
-from metamcp_worker.child.server_calls import ServerCalls
+from metamcp_worker.child.server_calls import ServerCalls, Timing
 from metamcp_worker.child.server_log import Levels
 from metamcp_worker.child.server_questions import Asks
-from metamcp_worker.child.service_times import Timing
 from metamcp_worker.child.subscriptions import LegacySubscriptions, ModernSubscriptions, stripped
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.codec import Envelope, glimpse
@@ -277,7 +281,7 @@ class ServerSession:
             error = self._faults.unfit(found.method, result)
             broken += [CountOnce("broken_reply")] if error else []
         self.timing.answered(found.method, now - found.since, error)
-        if not self._asks.none:
+        if self._asks.asking:
             broken += self._asks.over(key, told=True)
         if found.traced:
             broken.append(notices.leg(found, now, far=self._spec.url is not None))
@@ -483,3 +487,42 @@ class ServerSession:
             actions.append(Drop(key, jsonrpc_lines.cancelled(key, reason)))
             actions += self._asks.over(key, told=False)
         return [*actions, *self._next_turns(now)]
+
+
+MESSAGES_PER_S = 4000.0
+"""Of a server without calls. One message takes about 15 µs of worker and front together."""
+CALL_MESSAGES_PER_S = 100.0
+CALLS_MAX = 60
+"""Each call in flight adds so much for its progress, up to that many calls."""
+MESSAGES_MAX = 20_000.0
+BYTES_PER_S = 16.0 * 1024 * 1024
+BYTES_MAX = 128.0 * 1024 * 1024
+"""Two of the largest messages of most servers."""
+LINES_PER_MESSAGE = 16
+"""Lines of a stream without a message (comments, blank lines, ids) cost as much as one message."""
+
+
+class Budget:
+    """Full at first. It refills with time, up to its burst."""
+
+    def __init__(self, now: float) -> None:
+        self._messages = MESSAGES_MAX
+        self._bytes = BYTES_MAX
+        self._at = now
+
+    def spend(self, size_bytes: int, messages: float = 1) -> None:
+        self._messages -= messages
+        self._bytes -= size_bytes
+
+    @property
+    def over(self) -> bool:
+        """Was more spent than there was at the last look?"""
+        return self._messages < 0 or self._bytes < 0
+
+    def spent(self, now: float, calls: int = 0) -> bool:
+        """Is nothing left? `calls`: so many are in flight."""
+        past_s, self._at = now - self._at, now
+        rate = MESSAGES_PER_S + min(calls, CALLS_MAX) * CALL_MESSAGES_PER_S
+        self._messages = min(MESSAGES_MAX, self._messages + past_s * rate)
+        self._bytes = min(BYTES_MAX, self._bytes + past_s * BYTES_PER_S)
+        return self.over

@@ -56,7 +56,8 @@ class Claimant(Caller, Protocol):
 
 class Calls:
     """Views of all endpoints, links to all servers, and the calls between them. `viewers`,
-    `builtins`: hear from the supervisor what is in view.
+    `builtins`: hear from the supervisor what is in view; `view(endpoint)`: the view of the user of
+    this machine, None if the endpoint is unknown or not built yet.
 
     `lists_changed(changed)`: called after lists of views have changed. `tell(message)`: sends to
     the supervisor, when a call needs a server that does not run, and about clients of processes
@@ -70,6 +71,7 @@ class Calls:
         self.witness: Witness | None = None
         self._stats = stats
         self.viewers = Viewers()
+        self.view: Callable[[str], View | None] = self.viewers.local.get
         self.builtins = Builtins(self.viewers)
         self._retries = Retries()
         self.processes = ServerProcesses(tell)
@@ -90,14 +92,11 @@ class Calls:
         for kind, method in LIST_CHANGED.items():
             self.on_notice(method, partial(self._said_changed, kind))
 
-    def view(self, endpoint: str) -> View | None:
-        return self.viewers.get(endpoint)
-
     def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         """Send the request to its server. `caller`: takes what comes before the answer. Raises
         ProtocolError for a request that no server should see, and Unasked if the client has to be
         asked for its roots first."""
-        method, merged = request.method, view.of(modern=request.modern)
+        method, merged = request.method, view.merged if request.modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
         subject = ""
@@ -121,7 +120,9 @@ class Calls:
         caller_said = request.caller
         if not request.modern and b"/tasks" in caller_said:  # whether the slash is escaped or not
             caller_said = mcp_request.without_tasks(caller_said)
-        server = self.processes.find(owner.server, request, calls=True)
+        server = owner.server
+        if server in self.processes.apart:
+            server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
         routing = self._routing

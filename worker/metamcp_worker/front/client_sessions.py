@@ -166,7 +166,7 @@ class ClientSession:
 
     @property
     def roots(self) -> bytes:
-        return roots.effective(self.answer, self.directory)
+        return roots.effective(self.answer, self.directory) if self.directory else self.answer
 
     def _place(self) -> None:
         self.project = process_names.of_project(

@@ -19,7 +19,7 @@ from metamcp_worker.front import answers, call_faults, client_questions, mrtr
 from metamcp_worker.front.calls import Calls, McpRequest
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX, ClientSession, request_key
-from metamcp_worker.front.exchange import outcome
+from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest, outcome
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
 from metamcp_worker.front.resource_subscriptions import (
@@ -30,7 +30,6 @@ from metamcp_worker.front.resource_subscriptions import (
 from metamcp_worker.front.resume import Lost
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
-from metamcp_worker.front.session_request import AnswerOutlet, SessionRequest
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, roots
@@ -412,7 +411,8 @@ class Dialogue:
         client.close()
         client.session.inflight.pop(sent.key, None)
         client.session.used_at = self._now()
-        self._kept.give(sent.size)
+        if sent.size:
+            self._kept.give(sent.size)
 
     def _again(self, client: SessionRequest, endpoint: str, request: McpRequest) -> Call:
         """Send a request again, with the endpoint as it is now. Raises ProtocolError."""

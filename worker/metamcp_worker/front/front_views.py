@@ -34,7 +34,8 @@ _NO_KINDS: frozenset[str] = frozenset()
 
 class Viewers:
     """Views of all endpoints. A view belongs to a principal, or to one session that has shown tools
-    of its own. Equal views share their contents."""
+    of its own. Equal views share their contents. `local`: views of the user of this machine, by
+    endpoint."""
 
     def __init__(self) -> None:
         self._catalog = Catalog()
@@ -45,7 +46,7 @@ class Viewers:
         self._opened: dict[str, _Opened] = {}
         self._shown: dict[ViewOwner, Shown] = {}
         self._views: dict[ViewOwner, View] = {}
-        self._found: dict[str, View] = {}
+        self.local: dict[str, View] = {}
         self._alike: WeakValueDictionary[_Like, View] = WeakValueDictionary()
         self._shelf = PageCache()
         self._stale: set[str] = set()
@@ -56,7 +57,7 @@ class Viewers:
     def get(self, endpoint: str, principal: str = policy.LOCAL) -> View | None:
         """Return the view of a principal; None if the endpoint is unknown or not built yet."""
         if principal == policy.LOCAL:
-            return self._found.get(endpoint)
+            return self.local.get(endpoint)
         if endpoint not in self._merged:
             return None
         whose = ViewOwner(endpoint, principal)
@@ -208,9 +209,9 @@ class Viewers:
         else:
             self._views.pop(whose, None)
         if whose == (local := ViewOwner(whose.endpoint, policy.LOCAL)):
-            self._found.pop(whose.endpoint, None)
+            self.local.pop(whose.endpoint, None)
             if local in self._views:
-                self._found[whose.endpoint] = self._views[local]
+                self.local[whose.endpoint] = self._views[local]
 
     def _of(self, whose: ViewOwner) -> Shown:
         exposure = self._endpoints[whose.endpoint].exposure

@@ -63,29 +63,30 @@ class _Tenancy(Struct):
 
 
 class ServerProcesses:
-    """Processes of all servers. `tell`: sends to the supervisor."""
+    """Processes of all servers. `tell`: sends to the supervisor; `apart`: servers that have
+    processes for one client each, or for the clients of one era."""
 
     def __init__(self, tell: Callable[[Wanted], None]) -> None:
         self._tell = tell
-        self._apart: dict[str, _Apart] = {}
+        self.apart: dict[str, _Apart] = {}
         self._tenancies: dict[str, _Tenancy] = {}
 
     def learn(self, news: ServerState) -> None:
         if news.by or news.roots or news.both:
-            self._apart[news.server] = _Apart(news.by, news.roots, news.both)
+            self.apart[news.server] = _Apart(news.by, news.roots, news.both)
         else:
-            self._apart.pop(news.server, None)
+            self.apart.pop(news.server, None)
 
     def forget(self, server: str) -> None:
         """Forget a server that is not configured any more, or a process that has ended."""
-        self._apart.pop(server, None)
+        self.apart.pop(server, None)
         if server in self._tenancies:
             self._tenancies[server].told.clear()
 
     def find(self, server: str, client: ProcessClient, *, calls: bool = False) -> str:
         """Return the name of the process for this client. `calls`: the request can wait until the
         client was asked for its roots. Raises Unasked then."""
-        apart = self._apart.get(server)
+        apart = self.apart.get(server)
         if apart is None:
             return server
         if calls and client.unasked and self._ahead(apart, client):
@@ -115,7 +116,7 @@ class ServerProcesses:
         """Return the process that serves the clients of `process`: the server itself, if `process`
         is for an era that the server turned out not to speak."""
         base = process_names.base(process)
-        apart = self._apart.get(base)
+        apart = self.apart.get(base)
         both = apart is not None and apart.both
         return process if both or process_names.whose(process) != process_names.LEGACY else base
 
@@ -128,7 +129,7 @@ class ServerProcesses:
         """Return the processes that serve this client alone and want its roots. From now on the
         supervisor gets these roots when such a process is to start."""
         names = [
-            process_names.own(name, client.who) for name, one in self._apart.items() if one.roots
+            process_names.own(name, client.who) for name, one in self.apart.items() if one.roots
         ]
         found = [name for name in names if name in self._tenancies]
         for name in found:

@@ -31,7 +31,7 @@ import httptools
 from metamcp_worker.http import client_limits, http1
 from metamcp_worker.http.client_limits import ClientLimits, SenderPatience
 from metamcp_worker.http.http1 import Head, KnownHead, MovedConnection
-from metamcp_worker.http.requests import Handler, HttpRequest
+from metamcp_worker.http.requests import Handler, HttpRequest, last_words
 from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 _IDLE, _HEAD, _BODY = range(3)
@@ -415,7 +415,7 @@ class Connection(asyncio.Protocol):
     def _close_slowly(self, status: int, body: bytes) -> None:
         self._deaf = True
         self.throttle()
-        self.transport.write(http1.last_words(status, body))
+        self.transport.write(last_words(status, body))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._patience.linger(self.transport.abort)

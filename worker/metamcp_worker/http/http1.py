@@ -1,8 +1,8 @@
 """Bytes of HTTP/1.1, and the head of a request.
 
-Owns: `Head`, the heads of answers, the bytes of whole answers, of answers that the server gives
-without the application, and of a request that moves to another process (`MovedConnection`). Never:
-a connection, an application, parsing.
+Owns: `Head`, how a connection recognizes a head that comes again, the heads of answers, and the
+bytes of a request that moves to another process (`MovedConnection`). Never: a connection, an
+application, parsing.
 """
 
 import re
@@ -14,8 +14,6 @@ from msgspec import Struct
 
 from metamcp_worker.ipc import codec
 
-COPY_BYTES_MAX = 64 * 1024
-"""Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
 KNOWN_BYTES_MAX = 4096
 """Maximum bytes of a head that a connection remembers."""
 LENGTH_DIGITS_MAX = 10
@@ -103,27 +101,10 @@ def head(status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
     return b"HTTP/1.1 %d %b\r\n%b" % (status, HTTPStatus(status).phrase.encode(), b"".join(lines))
 
 
-def whole(head: bytes, body: Sequence[bytes], *, last: bool, bare: bool = False) -> Sequence[bytes]:
-    """Return a whole HTTP answer: one part if it is small, else the parts that it came in. `head`:
-    without the length; `last`: the connection closes after it; `bare`: leave out the body, for a
-    HEAD request."""
-    size = sum(map(len, body))
-    end = b"connection: close\r\n\r\n" if last else b"\r\n"
-    if not size and head.startswith(b"HTTP/1.1 204 "):
-        return (head + end,)
-    parts = (head, b"content-length: %d\r\n" % size, end, *(() if bare else body))
-    return parts if size > COPY_BYTES_MAX else (b"".join(parts),)
-
-
 def error_body(code: int, sentence: str) -> bytes:
     """Return a JSON-RPC error for a request whose id is not known."""
     error = {"code": code, "message": sentence}
     return codec.dump({"jsonrpc": "2.0", "id": None, "error": error})
-
-
-def last_words(status: int, body: bytes) -> bytes:
-    """Return a whole HTTP answer after which the connection closes."""
-    return b"".join(whole(head(status, [JSON]), (body,), last=True))
 
 
 def request(said: Head, body: bytes) -> bytes:

@@ -1,14 +1,14 @@
 """HTTP request as an application sees it, and its answer.
 
 Owns: waiting for the body, the answer at once or as a stream, noticing that the client went away,
-the answer to the client when the application fails. Never: the bytes on the wire (`http1`), limits,
-the rest of the connection (`connection`).
+the bytes of a whole answer, the answer to the client when the application fails. Never: the bytes
+of head and request (`http1`), limits, the rest of the connection (`connection`).
 """
 
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from metamcp_worker.http import http1
@@ -17,6 +17,8 @@ from metamcp_worker.ipc.errors import Code, TooLarge
 
 log = logging.getLogger("metamcp.http")
 
+COPY_BYTES_MAX = 64 * 1024
+"""Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
 _FAILED = http1.head(500, [http1.JSON])
 _FAILURE = http1.error_body(Code.INTERNAL_ERROR, "The gateway failed to handle this request.")
 
@@ -119,7 +121,7 @@ class HttpRequest:
         assert not self.begun, "a request has one answer"
         self.begun = True
         bare = self.head.method == "HEAD"
-        parts = http1.whole(head, body, last=not self.keeps_alive, bare=bare)
+        parts = whole(head, body, last=not self.keeps_alive, bare=bare)
         if len(parts) == 1:
             self._line.transport.write(parts[0])
         else:
@@ -242,3 +244,20 @@ Handler = Callable[[HttpRequest], Pending]
 """Application. The server calls it when the head of a request is there and every earlier request of
 the connection is answered; by then most bodies are there, too. A returned awaitable is awaited;
 None: the application has answered, or will do so at a later event."""
+
+
+def whole(head: bytes, body: Sequence[bytes], *, last: bool, bare: bool = False) -> Sequence[bytes]:
+    """Return a whole HTTP answer: one part if it is small, else the parts that it came in. `head`:
+    without the length; `last`: the connection closes after it; `bare`: leave out the body, for a
+    HEAD request."""
+    size = sum(map(len, body))
+    end = b"connection: close\r\n\r\n" if last else b"\r\n"
+    if not size and head.startswith(b"HTTP/1.1 204 "):
+        return (head + end,)
+    parts = (head, b"content-length: %d\r\n" % size, end, *(() if bare else body))
+    return parts if size > COPY_BYTES_MAX else (b"".join(parts),)
+
+
+def last_words(status: int, body: bytes) -> bytes:
+    """Return a whole HTTP answer after which the connection closes."""
+    return b"".join(whole(http1.head(status, [http1.JSON]), (body,), last=True))
