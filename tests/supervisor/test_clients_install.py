@@ -311,7 +311,7 @@ def test_an_entry_that_starts_this_gateway_is_not_one_of_its_servers(home: Home)
 def test_an_endpoint_that_there_is_not_is_refused(home: Home) -> None:
     result = home.run("install", "cursor", "--endpoint", "dve")
     assert result.exit_code == Exit.UNKNOWN_NAME
-    assert result.output.endswith("metamcp: there is no endpoint 'dve'; did you mean 'dev'?\n")
+    assert result.output.endswith("metamcp: no endpoint is named 'dve'; did you mean 'dev'?\n")
     assert home.listing() == set()
 
 
@@ -332,7 +332,7 @@ def test_without_any_configuration_a_client_gets_the_entry_and_its_user_a_warnin
     home: Home,
 ) -> None:
     del home.environ["METAMCP_CONFIG"]
-    assert "warning: there is no configuration here yet" in home.works("install", "cursor")
+    assert "warning: the gateway needs a configuration" in home.works("install", "cursor")
     assert home.run("install", "cursor", "--endpoint", "dev").exit_code == Exit.UNKNOWN_NAME
 
 

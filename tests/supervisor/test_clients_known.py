@@ -57,7 +57,7 @@ def test_a_client_that_is_not_known_gets_the_nearest_name(home: Home) -> None:
         (("install", "zed", "--scope", "project"), "Zed has no file of a project"),
         (("install", "claude-desktop", "--http"), "can name commands only"),
         (("install", "cursor", "--skill"), "--skill is for claude-code"),
-        (("install", "cursor", "--url", "x"), "--url is no URL"),
+        (("install", "cursor", "--url", "x"), "--url is not a URL"),
         (("install", "cursor", "--name", "a b"), "such as 'a-b'"),
         (("snippet", "cursor", "--http", "--start"), "--start is for a command, not for a URL"),
     ],

@@ -33,7 +33,7 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
     got = run(tmp_path, "login", "far", "--no-browser")
     assert got.exit_code == 1
     assert got.stdout == ""
-    assert "there is no way to log in: http://127.0.0.1:1 cannot be reached: " in got.stderr
+    assert "cannot log in: http://127.0.0.1:1 cannot be reached: " in got.stderr
 
 
 @pytest.mark.parametrize("verb", ["login", "logout"])

@@ -134,7 +134,7 @@ def test_without_systemd_nothing_is_written_and_one_sentence_says_why(tmp_path: 
     assert list(tmp_path.iterdir()) == []
     tried = metamcp(tmp_path, "install", "--user", "--dry-run")
     assert tried.stdout == f"{tmp_path}/systemd/user/metamcp.service: would be written\n"
-    assert "warning: there is no " in tried.stderr
+    assert "metamcp.toml does not exist yet" in tried.stderr
     assert list(tmp_path.iterdir()) == []
 
 

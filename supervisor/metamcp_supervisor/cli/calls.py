@@ -1,6 +1,6 @@
-"""`metamcp ctl calls`: which calls are under way, and how long already.
+"""`metamcp ctl calls`: the calls under way, and how long each has taken so far.
 
-Owns: the verb, and its table. Never: which calls there are (the gateway), terminals (`show`).
+Owns: the verb and its table. Never: finding the calls (the gateway), terminals (`show`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ COLUMNS = (
     "FRONT",
 )  # fmt: skip
 CLIENT_CHARACTERS_MAX = 24
-"""Enough to know it again; `--json` has all of it."""
+"""Maximum characters of a client's name in the table; `--json` shows all of it."""
 
 
 @click.command()
@@ -35,9 +35,9 @@ CLIENT_CHARACTERS_MAX = 24
 def calls(
     runtime_dir: str | None, names: tuple[str, ...], slow_s: float | None, as_json: bool
 ) -> None:
-    """The calls that are not answered yet, the longest first; never what is in them.
+    """Show the calls that are not answered yet, the longest first, without their contents.
 
-    Calls that are over are shown by 'metamcp calls', where they are recorded.
+    'metamcp calls' shows calls that are over, where they are recorded.
     """
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("calls", {"names": names, "slow_s": slow_s or 0.0})
@@ -76,7 +76,7 @@ def rows(found: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
 
 
 def foot(found: verbs.CallsUnderWay) -> str:
-    """How many, and what is missing from them."""
+    """Return the number of calls, and what is missing from the table."""
     parts = [f"{len(found.calls)} under way" if found.calls else "no call is under way"]
     if found.more:
         parts.append(f"{found.more} more are not shown")

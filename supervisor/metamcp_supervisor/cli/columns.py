@@ -1,7 +1,7 @@
-"""The gateway in words: status, events, log lines and plans as rows and sentences.
+"""Words about the gateway: status, events, log lines and plans as rows and sentences.
 
-Owns: the columns of `status`, how spans of time and sizes are written. Never: printing (`show`),
-asking (`ctl`), clocks (they are given).
+Owns: the columns of `status`, how durations and sizes are written. Never: printing (`show`),
+requests to the gateway (`ctl`), reading a clock (callers pass the time).
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ SPARED = ("TOKENS", "GEN", "INFL", "P95", "PID", "CALLS", "RESTARTS", "MEM", "UP
 NONE = "-"
 MINUTE_S = 60.0
 REASON_CHARACTERS_MAX = 120
-"""A table is for the eye; `status --json` and `logs` have all of it."""
+"""Maximum characters of a reason in the table; `status --json` and `logs` show all of it."""
 
 _SIGNS = {"add": "+", "remove": "-", "unchanged": "="}
 
 
 def status_rows(status: GatewayStatus, names: Sequence[str] = ()) -> list[tuple[str, ...]]:
-    """A row for each server, those that are not ready first. The process of a single client stays
-    with its server."""
+    """Return a row for each server, those that are not ready first. The process of a single client
+    is in the same group as its server."""
     missed = {process_names.base(server.name) for server in not_ready(status, names)}
     shown = [server for server in status.servers if not names or server.name in names]
     return [_row(s) for s in sorted(shown, key=lambda s: process_names.base(s.name) not in missed)]
 
 
 def status_head(status: GatewayStatus) -> str:
-    """One line about the gateway itself."""
+    """Return the line about the gateway itself."""
     serving = sum(front.state in {"ready", "active"} for front in status.fronts)
     config = f"config {status.config_hash[:8]} ({span(status.config_age_s)} ago)"
     parts = (
@@ -79,17 +79,17 @@ def log_text(line: LogLine, clock: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """At most so many characters of it."""
+    """Return the text, or its beginning and an ellipsis if it has more than `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def override_text(override: Overridden, clock: str) -> str:
-    """What is set, until when, and what comes then."""
+    """Return what is set, until when, and the value after that."""
     return f"{override.key} {override.value} until {clock} (else {override.written})"
 
 
 def plan_rows(plan: ReloadPlan) -> list[tuple[str, str, str, str]]:
-    """A row for each change, and for each that has to wait; `plan_foot` counts the rest."""
+    """Return a row for each change, and for each that has to wait; `plan_foot` counts the rest."""
     return [
         _change(change) for change in plan.changes if change.action != "unchanged" or change.why
     ]
@@ -112,7 +112,7 @@ def _plan_verdict(plan: ReloadPlan) -> str:
 
 
 def cell(value: object) -> str:
-    """One member of a status, on one line and never empty: for `cut` and `awk`."""
+    """Return a member of a status on one line, never empty: for `cut` and `awk`."""
     if value is None or value == "":
         return NONE
     if isinstance(value, bool):
@@ -123,7 +123,7 @@ def cell(value: object) -> str:
 
 
 def span(seconds: float) -> str:
-    """Two units at most: 8s, 2m11s, 5h07m, 3d04h."""
+    """Return a duration in two units at most: 8s, 2m11s, 5h07m, 3d04h."""
     whole = max(0, int(seconds))
     minutes, s = divmod(whole, 60)
     hours, m = divmod(minutes, 60)
@@ -136,7 +136,7 @@ def span(seconds: float) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """Two digits or three: 0.4ms, 84ms, 1.2s, 2m11s; NONE where there was nothing to measure."""
+    """Return a duration in two or three digits: 0.4ms, 84ms, 1.2s, 2m11s; NONE without a value."""
     if seconds is None:
         return NONE
     if seconds >= MINUTE_S:
@@ -147,7 +147,7 @@ def latency(seconds: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """Three digits at most: 812K, 71M, 1.2G."""
+    """Return a number of bytes in three digits at most: 812K, 71M, 1.2G."""
     amount, units = count / 1024, "KMGT"
     unit = 0
     while amount >= 1000 and unit < len(units) - 1:
@@ -175,7 +175,7 @@ def _row(server: ServerStatus) -> tuple[str, ...]:
 
 
 def _outlook(server: ServerStatus) -> str:
-    """What comes next, and why it is as it is."""
+    """Return what happens next with the server, and the reason of its state."""
     said = " ".join(server.message.split())
     if server.reason and said:
         said = f"{server.reason}: {said}"

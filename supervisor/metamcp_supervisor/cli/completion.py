@@ -1,7 +1,7 @@
-"""Completion in shells: the script for each, and names of servers from the gateway that runs.
+"""Completion in shells: the script for each shell, and names from the running gateway.
 
-Owns: both, and the file in which names are kept for the next key press. Never: which argument is
-the name of a server (`ctl`).
+Owns: both, and the files that keep names for the next key press. Never: which argument is the name
+of a server, an endpoint or a tool set (`ctl`, `toolsets`).
 """
 
 import contextlib
@@ -17,12 +17,13 @@ from metamcp_supervisor.verbs import GatewayStatus, ToolSets
 from metamcp_worker.ipc import codec
 
 KEPT_S = 2.0
-"""Names are asked for once for a few presses of the key."""
+"""Seconds that names are kept, so that a few presses of the key ask the gateway only once."""
 ANSWER_S = 1.0
-"""Nobody waits longer for a key; a gateway that hangs completes nothing."""
+"""Seconds to wait for the gateway, since a user does not wait longer for a key; a gateway that
+hangs completes nothing."""
 PROGRAM = "metamcp"
 VARIABLE = "_METAMCP_COMPLETE"
-"""What click looks for when the program is named PROGRAM."""
+"""Environment variable that click reads if the program is named PROGRAM."""
 
 
 @click.command()
@@ -42,19 +43,19 @@ def completion(shell: str) -> None:
 
 
 def names(runtime_dir: str | None) -> list[str]:
-    """Of the servers; none, without a word, when no gateway can be asked."""
+    """Return the names of the servers; an empty list, without a message, if no gateway answers."""
     return _names(
         "names", runtime_dir, lambda gateway: [one.name for one in _status(gateway).servers]
     )
 
 
 def endpoints(runtime_dir: str | None) -> list[str]:
-    """As `names`."""
+    """Return the names of the endpoints, as `names` does."""
     return _names("endpoints", runtime_dir, lambda gateway: list(_status(gateway).endpoints))
 
 
 def toolsets(runtime_dir: str | None) -> list[str]:
-    """As `names`."""
+    """Return the names of the tool sets, as `names` does."""
 
     def ask(gateway: client.ControlClient) -> list[str]:
         raw = gateway.call("toolsets", timeout_s=ANSWER_S)
@@ -87,7 +88,7 @@ def _names(
 
 
 def _path(what: str, directory: str) -> str:
-    """One file per gateway, in this user's own cache."""
+    """Return the file that keeps names of one gateway, in the cache of this user."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     digest = hashlib.sha256(os.fsencode(os.path.abspath(directory))).hexdigest()[:16]
     return os.path.join(cache, "metamcp", f"{what}-{digest}")
@@ -104,7 +105,7 @@ def _kept(path: str) -> list[str] | None:
 
 
 def _keep(path: str, found: list[str]) -> None:
-    """Without it the next key press asks again: no reason to complain."""
+    """Keep the names for the next key press. Failures are ignored: that key press asks again."""
     new = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

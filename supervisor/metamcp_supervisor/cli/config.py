@@ -1,7 +1,7 @@
-"""`metamcp config`: is the configuration right, and what does it come to?
+"""`metamcp config`: check the configuration, and show the settings in effect.
 
-Owns: the verbs `check`, `show` and `schema` and what they print. Never: secrets, which are masked
-here; the meaning of anything (`sources`, `options`).
+Owns: the verbs `check`, `show` and `schema` and their output. Never: masking secrets
+(`config.show`), the meaning of a setting (`sources`, `options`).
 """
 
 import os
@@ -16,7 +16,7 @@ from metamcp_supervisor.cli import errors
 if TYPE_CHECKING:
     from metamcp_supervisor.config.config import Config
 
-#: Words that people bring along, and what they are here.
+#: Words of other programs, each with the sentence that answers it.
 WORDS = {
     "validate": "did you mean 'check'?",
     "test": "did you mean 'check'?",
@@ -47,7 +47,7 @@ def config() -> None:
 @_JSON
 @click.option("--strict", is_flag=True, help="A warning is an error.")
 def check(path: Path | None, strict: bool, as_json: bool) -> None:
-    """Read everything and tell every error at once (exit code 65)."""
+    """Check the configuration and report every error at once (exit code 65)."""
     from metamcp_supervisor.verbs import Exit
 
     found = _loaded(path, as_json=as_json)
@@ -75,7 +75,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
 @_FILE
 @_JSON
 def show(path: Path | None, as_json: bool) -> None:
-    """Print what is in effect, defaults included, secrets masked."""
+    """Print the settings in effect, with defaults, and with secrets masked."""
     from metamcp_supervisor.config.show import tables
 
     found = _loaded(path)
@@ -100,7 +100,8 @@ def schema() -> None:
 
 
 def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
-    """The configuration, its warnings told; or every error told, and the end of the command."""
+    """Load the configuration and print its errors and warnings on stderr. End the command if it
+    cannot be used. With `as_json` only the errors of such a configuration are printed, as JSON."""
     from metamcp_supervisor.config.config import ConfigInvalid
     from metamcp_supervisor.config.sources import load
     from metamcp_supervisor.verbs import Exit
@@ -135,7 +136,7 @@ def _shown(path: Path) -> str:
 
 
 def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The tables with settings in them, each with what stands in its brackets."""
+    """Yield the tables with settings in them, each with the text of its brackets."""
     from metamcp_supervisor.config.document import table_of
 
     for section, content in tables.items():
@@ -148,7 +149,8 @@ def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, obj
 
 
 def _toml(value: object) -> str:
-    """A string of JSON is one of TOML, once what is not printable is an escape."""
+    """Return a value as TOML. A string of JSON is also a string of TOML once the characters that
+    are not printable are escaped."""
     import json
 
     from metamcp_supervisor.config.document import list_of, printable, table_of

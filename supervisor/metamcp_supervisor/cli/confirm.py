@@ -1,7 +1,8 @@
-"""`metamcp confirm`: shows what a changed configuration starts, asks, and applies it.
+"""`metamcp confirm`: show what a changed configuration starts, ask, and apply it.
 
-Owns: the verb, its question and exit codes. Never: what has to be confirmed (`config.confirm`),
-reloading (`reload`), the same question on the terminal of `metamcp up` (`screen`).
+Owns: the verb, its question and exit codes. Never: what has to be confirmed
+(`config.confirmation`), reloading (`gateway.reload`), the same question on the terminal of
+`metamcp up` (`screen`).
 """
 
 import contextlib
@@ -24,7 +25,7 @@ def confirm(runtime_dir: str | None, yes: bool, as_json: bool) -> None:
     """Show what a changed configuration starts, ask, and apply it.
 
     Use this verb after the gateway refused a reload: the commands of a file that was found in its
-    folder have changed, or no server is left. Exit 1 for a no, 77 where nobody can be asked.
+    folder have changed, or no server is left. Exit 1 after a no, 77 without a terminal to ask on.
     """
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("reload", {"dry_run": True}, timeout_s=RELOAD_S)
@@ -38,7 +39,7 @@ def confirm(runtime_dir: str | None, yes: bool, as_json: bool) -> None:
 
 
 def _sure(*, yes: bool) -> None:
-    """Raises Failed without a yes."""
+    """Ask for confirmation, unless `yes` is given. Raises Failed without a yes."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

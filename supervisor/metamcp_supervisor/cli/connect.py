@@ -1,7 +1,7 @@
 """`metamcp connect`: an MCP server on standard input and output that leads to the running gateway.
 
-Owns: the options, which endpoint of which gateway, starting one in the background, sentences and
-exit codes. Never: what crosses the bridge (`metamcp_worker.bridge`), what a gateway is.
+Owns: the options, the choice of a gateway and its endpoint, starting a gateway in the background,
+sentences and exit codes. Never: what crosses the bridge (`metamcp_worker.bridge`).
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
 READY_S = 30.0
-"""For a gateway that is just starting to serve; a client gives its servers about as long."""
+"""Seconds to wait for a gateway to start or to end; a client gives its servers about as long."""
 SETTLE_S = 10.0
-"""For the servers of a gateway that we started; then clients see the tools that there are, and are
-told of the others."""
+"""Seconds to wait for the servers of a gateway that we started; after that, clients see the tools
+that are there, and are told of the others later."""
 AGAIN_S = 0.05
-"""Between two looks."""
+"""Seconds between two checks."""
 WORDS_BYTES_MAX = 8 * 1024
-"""Of what a gateway says that cannot start."""
+"""Maximum bytes kept from the end of stderr of a gateway that cannot start."""
 
 
 @click.command()
@@ -59,7 +59,7 @@ def connect(
 ) -> None:
     """Be an MCP server on stdin and stdout: a bridge to the gateway.
 
-    However many clients start this, they share the gateway and its servers.
+    All clients that start this command share the gateway and its servers.
     """
     if url is not None and (endpoint is not None or start):
         raise click.UsageError("--url says it all: it goes with neither --endpoint nor --start.")
@@ -70,7 +70,7 @@ def connect(
         _say("standard input and output must be open: the client speaks through them")
         raise SystemExit(Exit.USAGE)
     try:
-        # Once: this bridge never changes over to the gateway of another project.
+        # Chosen only once, so that this bridge never changes to the gateway of another project.
         if start:
             flags = {"runtime_dir": runtime_dir, "exposure": exposure, "naming": naming}
             directory = _ensure(path, flags, keep=keep)
@@ -85,7 +85,8 @@ def connect(
 
 
 def _bridge(endpoint: str | None, url: str | None, runtime_dir: str) -> int:
-    """Raises Failed if there is nothing to lead to."""
+    """Run the bridge and return its exit code. Raises Failed if the endpoint cannot be found or its
+    URL cannot be used."""
     if url is None:
         _await_serving(runtime_dir)
         with contextlib.suppress(OSError, runtime.RuntimeDirUnfit):
@@ -114,12 +115,12 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str) -> int:
 
 
 def _locate(endpoint: str | None, runtime_dir: str) -> str:
-    """The URL of the endpoint. Raises Failed."""
+    """Return the URL of the endpoint; without a name, of the default endpoint. Raises Failed."""
     status = _status(runtime_dir)
     known = ", ".join(status.endpoints) or "none"
     if endpoint is not None:
         if endpoint not in status.endpoints:
-            text = f"there is no endpoint {endpoint!r}; there are: {known}"
+            text = f"no endpoint is named {endpoint!r}; there are: {known}"
             raise Failed(Exit.UNKNOWN_NAME, text)
         return status.endpoints[endpoint]
     if "/" not in status.url.partition("://")[2]:
@@ -134,7 +135,7 @@ def _status(runtime_dir: str) -> GatewayStatus:
 
 
 def _await_serving(runtime_dir: str) -> None:
-    """Return when the gateway lets clients in. Raises Failed."""
+    """Wait until the gateway lets clients in. Raises Failed."""
     end = time.monotonic() + READY_S
     while _status(runtime_dir).state == "starting":
         if time.monotonic() > end:
@@ -146,8 +147,9 @@ def _await_serving(runtime_dir: str) -> None:
 
 
 def _ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> str:
-    """Have a gateway run; returns where. Raises Failed, or ends the command in the words of
-    `metamcp serve` if the configuration cannot be used or is not confirmed."""
+    """Start a gateway if none runs, and return its runtime directory. Raises Failed, or ends the
+    command with the messages of `metamcp serve` if the configuration cannot be used or is not
+    confirmed."""
     from metamcp_supervisor.config import places
 
     expected = flags["runtime_dir"] or str(places.here(path).runtime_dir)
@@ -172,9 +174,9 @@ def _ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> s
 
 
 def _join(directory: str) -> None:
-    """Count as a client until this process ends, where that can be told: the gateway of another
-    user does not end with its clients. One that has just lost its last client is waited for until
-    it has ended. Raises Failed."""
+    """Count as a client until this process ends, where the directory allows that: the gateway of
+    another user does not end with its clients. Wait for a gateway that has just lost its last
+    client to end. Raises Failed."""
     end = time.monotonic() + READY_S
     while True:
         try:
@@ -186,7 +188,7 @@ def _join(directory: str) -> None:
             time.sleep(AGAIN_S)
             continue
         except (OSError, runtime.RuntimeDirUnfit):
-            pass  # a gateway that is started there says what is the matter
+            pass  # a gateway that starts there reports what is wrong
         return
 
 
@@ -204,8 +206,8 @@ def _start(arguments: list[str], runtime_dir: str) -> None:
     """Start gateways until one runs: ours, or that of another `connect` that was faster. Raises
     Failed.
 
-    It gets a session of its own, so that nothing that ends the client or its terminal ends it.
-    What it says after its start is in its journal; nobody reads its stderr any more.
+    Our gateway gets a session of its own, so that it does not end with the client or its terminal.
+    After its start, its messages are in its journal: no process reads its stderr any more.
     """
     # Without -P a file in this directory could be taken for a module of ours.
     command = [sys.executable, "-P", "-m", "metamcp_supervisor", "serve", *arguments]
@@ -221,7 +223,7 @@ def _start(arguments: list[str], runtime_dir: str) -> None:
         assert process.stderr is not None
         with process.stderr as words:
             said = _await_running(process, words, runtime_dir, end)
-        # Its parent may live as long as it does: what ended must not stay in the process table.
+        # This parent may live as long as the gateway, which must not stay a zombie when it ends.
         threading.Thread(target=process.wait, name="reaper", daemon=True).start()
         if said is None:
             _settle(runtime_dir)
@@ -234,8 +236,8 @@ def _start(arguments: list[str], runtime_dir: str) -> None:
 def _await_running(
     process: subprocess.Popen[bytes], words: IO[bytes], runtime_dir: str, end: float
 ) -> bytes | None:
-    """Wait until a gateway runs, ours has ended, or it is too late. None if one runs, else what
-    ours said."""
+    """Wait until a gateway runs, ours has ended, or time is up. Return None if a gateway runs, else
+    what ours wrote to stderr."""
     os.set_blocking(words.fileno(), False)
     said = b""
     while time.monotonic() < end:
@@ -257,7 +259,7 @@ def _unstartable(code: int, said: bytes) -> Failed:
 
 
 def _settle(runtime_dir: str) -> None:
-    """Give its servers a moment to be there or to fail. Raises Failed."""
+    """Wait up to SETTLE_S for the servers of the gateway to start or to fail. Raises Failed."""
     end = time.monotonic() + SETTLE_S
     while time.monotonic() < end:
         status = _status(runtime_dir)
@@ -268,7 +270,8 @@ def _settle(runtime_dir: str) -> None:
 
 
 def _open_streams() -> bool:
-    """Are the client's ends there? What stands for a closed stderr must not be the next socket."""
+    """Whether stdin and stdout, which lead to the client, are open. A closed stderr is replaced by
+    the null device, so that the next socket does not get its descriptor."""
     if sys.stdin is None or sys.stdout is None:
         return False
     if sys.stderr is None:

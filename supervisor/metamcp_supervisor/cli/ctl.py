@@ -1,9 +1,9 @@
 """`metamcp ctl`: ask the running gateway, show the answer, end with the right code.
 
 Owns: the verbs at the prompt, their options and exit codes. Never: the socket (`client`), the
-wording of tables (`columns`), their look (`show`), knowledge of how the gateway works.
+wording of tables (`columns`), their look (`show`).
 
-`ctl status` is what scripts run every second, so nothing is imported here that it does not need.
+Scripts run `ctl status` every second, so this module imports only what that verb needs.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ from metamcp_supervisor.telemetry.health import not_ready
 from metamcp_worker.ipc import codec
 
 WATCH_S = 2.0
-"""Between two pictures of `--watch`: as often as the gateway measures its processes."""
+"""Seconds between two pictures of `--watch`; the gateway measures its processes as often."""
 RELOAD_S = 60.0
-"""For a reload: reading, judging and applying a configuration."""
+"""Seconds to wait for a reload: reading, checking and applying a configuration."""
 MARGIN_S = 10.0
-"""How much longer than the gateway we wait for what the gateway waits for."""
+"""Seconds to wait for an answer beyond the time that the gateway itself may wait."""
 
 
 class Duration(click.ParamType[float]):
-    """`30s`, `2m`, `500ms`. `past`: how long ago something may be, which is longer than anything
-    that is waited for."""
+    """Duration as an argument: `30s`, `2m`, `500ms`. `past`: the duration says how long ago a thing
+    may be, so its limit is higher than that of a time to wait."""
 
     name = "duration"
 
@@ -76,7 +76,7 @@ ELSEWHERE = {
 }
 
 
-#: Words that people bring along, and what they are here.
+#: Words of other programs, each with the sentence that answers it.
 WORDS = {
     "ls": "servers are listed by 'metamcp ctl status'",
     "list": "servers are listed by 'metamcp ctl status'",
@@ -96,7 +96,7 @@ WORDS = {
 
 
 def runtime_dir_of(ctx: click.Context) -> str | None:
-    """What `--runtime-dir` says, of the verb or of the group before it."""
+    """Return the value of `--runtime-dir`, given to the verb or to the group before it."""
     found = ctx.params.get("runtime_dir")
     if found is None and ctx.parent is not None:
         found = ctx.parent.params.get("runtime_dir")
@@ -104,14 +104,14 @@ def runtime_dir_of(ctx: click.Context) -> str | None:
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: names of servers of the gateway that runs."""
+    """Complete names of servers of the running gateway, for the shell."""
     from metamcp_supervisor.cli.completion import names
 
     return [name for name in names(runtime_dir_of(ctx)) if name.startswith(incomplete)]
 
 
 def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """As `complete_names`, of its endpoints."""
+    """Complete names of endpoints of the running gateway, for the shell."""
     from metamcp_supervisor.cli.completion import endpoints as names
 
     return [name for name in names(runtime_dir_of(ctx)) if name.startswith(incomplete)]
@@ -127,7 +127,7 @@ class _Verbs(errors.Group):
 
 
 def outward(command: Callable[..., None]) -> Callable[..., None]:
-    """What every group of verbs knows that talks to a gateway; `begin` heeds it."""
+    """Add the options of every group of verbs that talks to a gateway; `begin` applies them."""
     for option in (
         click.option(
             "-q", "--quiet", is_flag=True, help="Nothing on standard output: the exit code tells."
@@ -152,13 +152,13 @@ def ctl(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool
 
 
 def begin(ctx: click.Context, runtime_dir: str | None, *, no_color: bool, quiet: bool) -> None:
-    """For every verb of a group."""
+    """Apply the options of `outward`, before each verb of a group."""
     ctx.obj = runtime_dir
     if no_color:
         os.environ["NO_COLOR"] = "1"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # An arrow that the terminal cannot show is no reason to fail.
+            # Do not fail because of an arrow that the terminal cannot show.
             stream.reconfigure(errors="backslashreplace")
     if quiet:
         # Closed with the context of the command.
@@ -167,7 +167,7 @@ def begin(ctx: click.Context, runtime_dir: str | None, *, no_color: bool, quiet:
 
 
 def alone(name: str) -> click.Command:
-    """A verb of `ctl` that stands alone, with the options of `ctl` among its own."""
+    """Return a verb of `ctl` to be called without `ctl`, with the options of `ctl` added to it."""
     verb = ctl.get_command(click.Context(ctl), name)
     assert verb is not None
     assert verb.callback is not None
@@ -224,7 +224,7 @@ def status(
     fields: str | None,
     failing: bool,
 ) -> None:
-    """What runs, and what is wrong. Exit 3 if a server that should be ready is not."""
+    """Show what runs, and what is wrong. Exit 3 if a server that should be ready is not."""
     if watch and failing:
         raise click.UsageError("--failing does not go with --watch")
     wanted = _fields(fields) if fields is not None else ()
@@ -263,7 +263,7 @@ def start(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Start servers; also one that failed or was stopped."""
+    """Start servers, also those that failed or were stopped."""
     _steer(runtime_dir, "start", names, "ready" if wait else "", timeout_s, as_json)
 
 
@@ -310,10 +310,10 @@ def restart(
 def reload(
     runtime_dir: str | None, dry_run: bool, expect: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Read the configuration anew and restart only what changed. All or nothing.
+    """Read the configuration again and restart only what changed. All or nothing.
 
-    The gateway refuses a reload that starts commands of a found file which nobody confirmed, leaves
-    no server, or stops a running server for a mistake in its table. --yes applies it.
+    The gateway refuses a reload that starts unconfirmed commands of a file found in its folder,
+    leaves no server, or stops a running server for a mistake in its table. --yes applies it.
     """
     with client.connect(runtime_dir) as gateway:
         asked = {"dry_run": dry_run, "expect": expect, "yes": yes}
@@ -351,10 +351,10 @@ def wait(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Return when these servers, or all that are wanted, are there. Exit 6 if not in time.
+    """Wait until these servers, or all that should run, are as --for says. Exit 6 if not in time.
 
-    A gateway that is not there yet is waited for as well, and so is a server that failed if its
-    next start comes in time. Exit 1 at once if it does not, 7 if the server is stopped.
+    A gateway that does not run yet is waited for as well, and so is a failed server whose next
+    start comes in time. Exit 1 at once if that start comes too late, 7 if the server is stopped.
     """
     with client.connect_within(runtime_dir, timeout_s) as gateway:
         _wait(gateway, names, wanted, timeout_s, {})
@@ -387,7 +387,7 @@ _WHOLE = {
 
 
 def tell_ordered(verb: str, names: tuple[str, ...], reached: str = "", *, as_json: bool) -> None:
-    """Print how an order to servers ended. `reached`: they are in the state that was asked for."""
+    """Print how an order to servers ended. `reached`: state that was waited for, else empty."""
     if as_json:
         errors.tell(verb=verb, names=tuple(dict.fromkeys(names)), reached=reached)
         return
@@ -407,7 +407,7 @@ def _wait(
 
 
 def _watch(gateway: ControlClient, names: tuple[str, ...], as_json: bool, every_s: float) -> None:
-    """Never returns: the user ends it, or the gateway does."""
+    """Show the status again and again, until the user or the gateway ends it."""
 
     def take() -> verbs.GatewayStatus:
         return _chosen(codec.typed(verbs.GatewayStatus, gateway.call("status")), names)
@@ -430,7 +430,7 @@ def _fields(text: str) -> tuple[str, ...]:
 
 
 def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.GatewayStatus:
-    """With the named servers only. Raises Failed for a name that is not there."""
+    """Return the status with the named servers only. Raises Failed for an unknown name."""
     known = {server.name for server in found.servers}
     if unknown := [name for name in names if name not in known]:
         from metamcp_supervisor.control.services import UnknownName

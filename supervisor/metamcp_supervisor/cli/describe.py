@@ -1,7 +1,7 @@
 """`metamcp ctl describe`: one screen that explains a server.
 
-Owns: the order of what is on it. Never: the sentence that explains (the gateway), secrets (the
-gateway masks them), colours (`show`).
+Owns: the order of the sections. Never: the sentence that explains and masking secrets (both by the
+gateway), colours (`show`).
 """
 
 import shlex
@@ -17,9 +17,9 @@ from metamcp_supervisor.verbs import Description, ServerProcess
 from metamcp_worker.ipc import codec
 
 COMMAND_CHARACTERS_MAX = 100
-"""Of a command in the table; `--json` has all of it."""
+"""Maximum characters of a command in the table; `--json` shows all of it."""
 EXIT_CHARACTERS_MAX = 120
-"""Of a message in the table of exits."""
+"""Maximum characters of a message in the table of exits."""
 FACT_WIDTH = 12
 DAY_S = 86_400.0
 
@@ -29,7 +29,7 @@ DAY_S = 86_400.0
 @json_option
 @click.pass_obj
 def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
-    """What a server is, why it is in its state, and what happens next."""
+    """Explain a server: its settings, why it is in its state, and what happens next."""
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("describe", {"name": name})
     if as_json:
@@ -52,7 +52,7 @@ def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
 
 
 def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
-    """The top of the screen: label and text."""
+    """Yield label and text of each line at the top of the screen."""
     server = found.server
     since = f"since {when(found.since, now)} ({columns.span(now - found.since)})"
     yield server.name, f"{server.state}{f'  {since}' if found.since else ''}"
@@ -86,7 +86,7 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
 
 
 def processes(found: Sequence[ServerProcess]) -> list[tuple[str, ...]]:
-    """Indented by who started whom."""
+    """Return a row for each process, indented below the process that started it."""
     depths: dict[int, int] = {}
     rows: list[tuple[str, ...]] = []
     for process in _tree_order(found):
@@ -104,14 +104,14 @@ def processes(found: Sequence[ServerProcess]) -> list[tuple[str, ...]]:
 
 
 def when(seconds: float, now: float) -> str:
-    """The time of day; with its date once that is not clear by itself."""
+    """Return the time of day, with the date if it is more than a day ago."""
     if now - seconds < DAY_S:
         return show.clock(seconds)
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def exits(found: Description, now: float) -> list[tuple[str, ...]]:
-    """The newest first."""
+    """Return a row for each exit, the newest first."""
     return [
         (
             when(ended.time, now),
@@ -130,7 +130,7 @@ def _config(found: Description) -> list[tuple[str, str]]:
 
 
 def _tree_order(found: Sequence[ServerProcess]) -> list[ServerProcess]:
-    """Every process right below the one that started it."""
+    """Return the processes, each below the one that started it."""
     pids = {process.pid for process in found}
     below: dict[int, list[ServerProcess]] = {}
     for process in found:

@@ -1,7 +1,7 @@
-"""Where an entry in a client leads: the command or the URL that our verbs write.
+"""Destination of an entry in a client: the command or the URL that our verbs write.
 
-Owns: finding this installation and the URL of an endpoint. Never: shapes (`client_files.entries`),
-files (`install`).
+Owns: finding this installation and the URL of an endpoint. Never: shapes of entries
+(`client_files.entries`), files (`install`).
 """
 
 import os
@@ -33,8 +33,8 @@ PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """The options of `install` and `snippet`. `url`: given, or with `http` looked for. `start`:
-    None where nobody said it."""
+    """Options of `install` and `snippet`. `url`: URL from the user; `http`: find the URL of the
+    endpoint; `start`: None if the user did not say."""
 
     name: str
     scope: Scope
@@ -47,11 +47,11 @@ class InstallOptions:
     runtime_dir: str | None = None
 
     def check(self, client: ClientProgram) -> None:
-        """Raises click.UsageError."""
+        """Raise click.UsageError if the options contradict each other or do not fit the client."""
         if self.scope == "project" and not client.project:
             raise click.UsageError(f"{client.title} has no file of a project that is documented.")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise click.UsageError("--url is no URL: it begins with http:// or https://.")
+            raise click.UsageError("--url is not a URL: it begins with http:// or https://.")
         if self.url is not None and self.endpoint is not None:
             raise click.UsageError("--url says it all: it does not go with --endpoint.")
         if (self.http or self.url) and self.start:
@@ -63,7 +63,7 @@ class InstallOptions:
 
 
 def known(name: str) -> ClientProgram:
-    """Raises click.UsageError."""
+    """Return the client of this name. Raises click.UsageError."""
     if name not in CLIENTS:
         raise click.UsageError(f"no client is named {name!r}; {hint(name, CLIENTS)}")
     return CLIENTS[name]
@@ -71,8 +71,8 @@ def known(name: str) -> ClientProgram:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The gateway that an entry leads to. `config`: its main file; `url`: of the default endpoint;
-    `endpoints`: the URL of each by its name."""
+    """Gateway that an entry leads to. `config`: its main file; `url`: of the default endpoint;
+    `endpoints`: URL of each endpoint by name."""
 
     config: Path | None
     runtime_dir: str
@@ -81,9 +81,9 @@ class Goal:
 
 
 def goal(wish: InstallOptions) -> Goal | None:
-    """The gateway that runs for this folder, or the one that would with its configuration; None
-    where there is neither. A configuration that was merely found is confirmed first, for a client
-    will start its commands. Raises Failed for an endpoint that it does not have."""
+    """Return the gateway that runs for this folder, or else the gateway of its configuration; None
+    without both. A configuration that was found and not named is confirmed first, because a client
+    will start its commands. Raises Failed for an endpoint that the gateway does not have."""
     if (status := _status(wish.runtime_dir)) is not None and wish.config is None:
         main = Path(status.config_files[0]) if status.config_files else None
         directory = wish.runtime_dir or control.meant()
@@ -91,12 +91,12 @@ def goal(wish: InstallOptions) -> Goal | None:
     elif (configured := _configured(wish)) is not None:
         found = configured
     elif wish.endpoint is not None:
-        text = f"there is no endpoint {wish.endpoint!r}: there is no configuration here"
+        text = f"no endpoint is named {wish.endpoint!r} without a configuration"
         raise control.Failed(Exit.UNKNOWN_NAME, f"{text}; 'metamcp init' makes one")
     else:
         return None
     if wish.endpoint is not None and wish.endpoint not in found.endpoints:
-        text = f"there is no endpoint {wish.endpoint!r}; {hint(wish.endpoint, found.endpoints)}"
+        text = f"no endpoint is named {wish.endpoint!r}; {hint(wish.endpoint, found.endpoints)}"
         raise control.Failed(Exit.UNKNOWN_NAME, text)
     return found
 
@@ -121,7 +121,7 @@ def _configured(wish: InstallOptions) -> Goal | None:
 
 
 def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
-    """Ours. Raises Failed for an endpoint that there is not."""
+    """Return our entry for a client. Raises Failed for an endpoint that does not exist."""
     if wish.url is not None:
         return entries.entry(kept.shape, wish.name, url=wish.url)
     found = goal(wish)
@@ -130,7 +130,7 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
         place = default if found is None or not wish.endpoint else found.endpoints[wish.endpoint]
         return entries.entry(kept.shape, wish.name, url=place)
     shared = wish.scope == "project"
-    if found is None or shared:  # other people have this file, too, and other folders
+    if found is None or shared:  # other users have this file too, and other folders
         config, directory = None, wish.runtime_dir
     else:
         config, directory = found.config, found.runtime_dir
@@ -142,13 +142,14 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
     if directory is not None:
         words += ["--runtime-dir", os.path.abspath(directory)]
     if found is None:
-        what = "there is no configuration here yet, which the gateway needs"
+        what = "the gateway needs a configuration, and none was found"
         click.echo(f"metamcp: warning: {what}; 'metamcp init' makes one", err=True)
     return entries.entry(kept.shape, wish.name, words=words)
 
 
 def program(*, shared: bool) -> tuple[str, ...]:
-    """This installation, as a client can start it."""
+    """Return the command with which a client can start this installation. `shared`: the entry is
+    for other machines too."""
     script = Path(sys.executable).parent / "metamcp"
     there = script.is_file() and os.access(script, os.X_OK)
     return entries.command(
@@ -161,7 +162,8 @@ def program(*, shared: bool) -> tuple[str, ...]:
 
 
 def origins(*urls: str | None) -> set[str]:
-    """Of this gateway: the usual one, that of the one that runs, and those of `urls`."""
+    """Return the origins of this gateway: the usual origin, the origin of the gateway that runs,
+    and those of `urls`."""
     status = _status(None)
     known = [*urls, status.url if status is not None else None]
     found = {entries.DEFAULT_ORIGIN}
@@ -172,7 +174,7 @@ def origins(*urls: str | None) -> set[str]:
 
 
 def own_verb(client: ClientProgram, wish: InstallOptions, values: Mapping[str, object]) -> str:
-    """The command of the client that does the same; empty if it has none."""
+    """Return the command of the client that adds the same entry; empty if the client has none."""
     import json
     import shlex
 

@@ -1,9 +1,9 @@
-"""`metamcp ctl doctor`: what on this machine stands in the way of a gateway, running or not.
+"""`metamcp ctl doctor`: find what on this machine hinders a gateway, running or not.
 
-Owns: which checks are made, how they are printed, and the direct command of a server that `npx` or
-`uvx` starts. Never: the other checks (`doctor_checks`).
+Owns: the choice of the checks, their output, and the direct command of a server that `npx` or `uvx`
+starts. Never: the other checks (`doctor_checks`).
 
-A wrapper stays alive beside the server, with a shell between them: about 40 MB and two processes
+A wrapper stays alive beside its server, with a shell between them: about 40 MB and two processes
 more for each server, and a start that takes twice as long.
 """
 
@@ -30,14 +30,15 @@ from metamcp_supervisor.processes import limits
 from metamcp_worker.ipc import codec
 
 MANIFEST_BYTES_MAX = 1024 * 1024
-"""Of a package.json; a larger one is none."""
-#: Options with a value, of which the value is the package; and those that stand alone.
+"""Maximum bytes of a package.json; a larger file is ignored."""
+#: Options whose value is the package; and options without a value.
 _PACKAGE = {"npx": ("-p", "--package"), "uvx": ("--from",)}
 _ALONE = ("-y", "--yes", "-q", "--quiet", "--no", "--offline")
 
 
 class Wrapped(Struct, frozen=True):
-    """`package`: with version, as it is written; `program`: what of it is run."""
+    """Command behind a wrapper. `package`: with version, as written; `program`: the program of the
+    package, empty if it is not named."""
 
     tool: str
     package: str
@@ -46,7 +47,7 @@ class Wrapped(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The package without its version: `@scope/name@1.2` is `@scope/name`."""
+        """Package without its version: `@scope/name@1.2` is `@scope/name`."""
         mark = "@" if self.tool == "npx" else "="
         at = self.package.find(mark, 1)
         name = self.package if at < 0 else self.package[:at]
@@ -59,7 +60,8 @@ class Wrapped(Struct, frozen=True):
 
 
 def wrapped(command: Sequence[str]) -> Wrapped | None:
-    """What a command with a wrapper runs; None for one without, or one that is not understood."""
+    """Return what runs behind the wrapper of a command; None for a command without a wrapper, or
+    with options that are not understood."""
     tool = os.path.basename(command[0]) if command else ""
     if tool not in _PACKAGE:
         return None
@@ -81,7 +83,7 @@ def wrapped(command: Sequence[str]) -> Wrapped | None:
 
 
 def direct(found: Wrapped, environ: Mapping[str, str], home: Path) -> list[str] | None:
-    """The command without the wrapper, if the package is there already."""
+    """Return the command without the wrapper, if the package is already on this machine."""
     if found.tool == "uvx":
         data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
         tools = Path(environ.get("UV_TOOL_DIR") or data / "uv/tools")
@@ -97,10 +99,10 @@ def direct(found: Wrapped, environ: Mapping[str, str], home: Path) -> list[str] 
 def advice(
     servers: Iterable[Server], environ: Mapping[str, str], home: Path
 ) -> list[DoctorFinding]:
-    """One finding for each server behind a wrapper."""
+    """Return a finding for each server behind a wrapper."""
     findings: list[DoctorFinding] = []
     for server in servers:
-        # As the file has it: what a reference stands for may be secret.
+        # As written in the file, because the value of a reference may be secret.
         found = wrapped(server.command_written or server.command)
         if found is None:
             continue
@@ -120,7 +122,7 @@ def advice(
 
 
 def _script(package: Path, found: Wrapped) -> Path | None:
-    """What `node` runs, if this is the package in the version that is wanted."""
+    """Return the script that `node` runs, if the package has the wanted version; else None."""
     manifest = package / "package.json"
     try:
         if manifest.stat().st_size > MANIFEST_BYTES_MAX:
@@ -143,7 +145,7 @@ def _script(package: Path, found: Wrapped) -> Path | None:
 
 
 def _age(path: Path) -> float:
-    """The newest first."""
+    """Return a key that sorts the newest path first."""
     try:
         return -path.stat().st_mtime
     except OSError:
@@ -151,9 +153,9 @@ def _age(path: Path) -> float:
 
 
 DESCRIBED_MAX = 20
-"""Servers that went down, of which it is told what they may lack."""
+"""Maximum number of servers that went down and that the gateway is asked to describe."""
 CATALOGUES_MAX = 1000
-"""Files of the state directory whose time is looked at."""
+"""Maximum number of files in the state directory whose time is checked."""
 
 
 @click.command()
@@ -166,7 +168,7 @@ CATALOGUES_MAX = 1000
 @json_option
 @click.pass_obj
 def doctor(runtime_dir: str | None, path: Path | None, as_json: bool) -> None:
-    """What stands in the way, and what to do about it. Exit 1 if something fails."""
+    """Show what hinders a gateway, and what to do about it. Exit 1 if a check fails."""
     found = list(findings(runtime_dir, path))
     fails = sum(finding.verdict == "fail" for finding in found)
     if as_json:
@@ -178,7 +180,7 @@ def doctor(runtime_dir: str | None, path: Path | None, as_json: bool) -> None:
 
 
 def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFinding]:
-    """Everything, one after the other."""
+    """Yield the findings of all checks, one after the other."""
     try:
         with client.connect(runtime_dir) as gateway:
             status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
@@ -219,10 +221,10 @@ def _wrong(problems: Sequence[Problem]) -> DoctorFinding:
 
 
 def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[DoctorFinding]:
-    """The checks of one configuration."""
+    """Yield the findings about a configuration."""
     if config.problems:
         yield _wrong(config.problems)
-    if status is not None and status.state_dir:  # where it writes, which a flag may have told it
+    if status is not None and status.state_dir:  # the directory in use, which a flag may have set
         gateway = replace(config.gateway, state_dir=Path(status.state_dir))
         config = replace(config, gateway=gateway)
     state_dir = config.gateway.state_dir
@@ -234,7 +236,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     yield from doctor_checks.lock(config)
     yield from doctor_checks.quarantine(() if status is None else status.servers)
     yield from doctor_checks.definitions(() if status is None else status.servers)
-    if status is not None:  # where it really listens, which flags may have told it
+    if status is not None:  # the addresses in use, which flags may have set
         yield doctor_checks.listening(status.url, status.ops_url)
     else:
         moves = config.gateway.movable
@@ -251,7 +253,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
 
 
 def _config(runtime_dir: str | None, path: Path | None) -> Config:
-    """Raises ConfigInvalid."""
+    """Load the configuration. Raises ConfigInvalid."""
     flags = {"runtime_dir": runtime_dir} if runtime_dir else {}
     return load(
         path, environ=os.environ, cwd=Path.cwd(), home=Path.home(), flags=flags, any_port=True
@@ -259,7 +261,7 @@ def _config(runtime_dir: str | None, path: Path | None) -> Config:
 
 
 def _failed(status: verbs.GatewayStatus) -> list[str]:
-    """The first of those that went down by themselves."""
+    """Return the names of servers that went down by themselves, DESCRIBED_MAX at most."""
     names = [each.name for each in status.servers if each.reason and each.state != "active"]
     return names[:DESCRIBED_MAX]
 
@@ -269,7 +271,7 @@ def _described(gateway: client.ControlClient, name: str) -> verbs.Description:
 
 
 def _owner(directory: Path) -> int:
-    """Whose gateway it is; ourselves while there is none."""
+    """Return the user id of the owner of this directory; our own while it does not exist."""
     try:
         return directory.stat().st_uid
     except OSError:

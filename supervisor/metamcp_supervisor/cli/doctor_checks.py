@@ -1,4 +1,4 @@
-"""The checks of `metamcp ctl doctor`: limits, kernel, files, ports, names, units of systemd, and
+"""Checks of `metamcp ctl doctor`: limits, kernel, files, ports, names, units of systemd, and
 the certificates of remote servers.
 
 Owns: each check, its thresholds, and the advice. Never: changing anything, printing.
@@ -37,7 +37,8 @@ Verdict = Literal["ok", "warn", "fail"]
 
 
 class DoctorFinding(Struct, frozen=True):
-    """`check`: what was looked at; `text`: what was found; `advice`: what to do about it."""
+    """Result of a check. `check`: what was checked; `text`: what was found; `advice`: what to do
+    about it."""
 
     check: str
     verdict: Verdict
@@ -46,24 +47,26 @@ class DoctorFinding(Struct, frozen=True):
 
 
 FILES_MIN = 256
-"""Below it a handful of servers is too much: each takes some ten descriptors of the supervisor."""
+"""Minimum limit of open files. A lower limit is too low even for a handful of servers, because each
+takes about ten descriptors of the supervisor."""
 FILES_ENOUGH = 4096
-"""For hundreds of servers and thousands of connections of clients."""
+"""Limit of open files that is enough for hundreds of servers and thousands of connections."""
 SPACE_MIN = 16 * 1024 * 1024
 SPACE_ENOUGH = 256 * 1024 * 1024
-"""Catalogues and tokens take little; what fills a disk up is usually somebody else."""
+"""Bytes of free space below which the check warns; below SPACE_MIN it fails. Catalogues and tokens
+take little; usually other programs fill a disk."""
 YEAR_MIN = 2025
-"""A clock before it was never set: certificates and tokens look invalid then."""
+"""Year before which a clock was never set; certificates and tokens then look invalid."""
 FUTURE_S = 300.0
-"""How far ahead the time of a file may be before it is strange."""
+"""Seconds that the time of a file may be ahead; more means that the clock went back."""
 NAMES_S = 5.0
-"""For all names together to be resolved."""
+"""Seconds to wait until the names of all servers are resolved."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def open_files(pid: int, needed: int = FILES_MIN) -> Iterator[DoctorFinding]:
-    """The limit of one process: the gateway, or this command in its place. `needed`: by the servers
-    and fronts that there are."""
+    """Check the limit of open files of a process: the gateway, or this command in its place.
+    `needed`: number of files that the present servers and fronts need."""
     if not hasattr(resource, "prlimit"):
         return
     try:
@@ -81,7 +84,7 @@ def open_files(pid: int, needed: int = FILES_MIN) -> Iterator[DoctorFinding]:
 
 
 def kernel() -> Iterator[DoctorFinding]:
-    """What clean ends of processes depend on."""
+    """Check what a clean end of processes depends on: pidfd, /proc and a subreaper."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         yield DoctorFinding("pidfd", "ok", "signals never reach a stranger with a reused id")
@@ -100,7 +103,7 @@ def kernel() -> Iterator[DoctorFinding]:
 
 
 def cgroup(pid: int) -> Iterator[DoctorFinding]:
-    """Is there a control group of version 2 in which limits can be set?"""
+    """Check whether limits can be set in a control group of version 2."""
     own = _cgroup_of(pid)
     advice = "under systemd: Delegate=memory pids cpu; else limits are kept by measuring"
     if own is None:
@@ -118,7 +121,8 @@ def cgroup(pid: int) -> Iterator[DoctorFinding]:
 
 
 def memory(pid: int) -> Iterator[DoctorFinding]:
-    """Does the control group of the gateway have a limit, and did the kernel kill in it?"""
+    """Check whether the control group of the gateway has a memory limit, and whether the kernel
+    killed processes in it."""
     group = around(own=Path(f"/proc/{pid}/cgroup"))
     found = None if group is None else group.memory()
     if found is None or (found.limit_bytes is None and not found.kills):
@@ -134,7 +138,8 @@ def memory(pid: int) -> Iterator[DoctorFinding]:
 
 
 def clock(files: Iterable[Path], now: float) -> Iterator[DoctorFinding]:
-    """Was it ever set, and did it go back? `now`: seconds since the epoch."""
+    """Check whether the clock was ever set, and whether it went back: files then have a time in the
+    future. `now`: seconds since the epoch."""
     if time.gmtime(now).tm_year < YEAR_MIN:
         yield DoctorFinding(
             "clock", "fail", f"it is {time.ctime(now)}", "set it, and run an NTP client"
@@ -150,7 +155,8 @@ def clock(files: Iterable[Path], now: float) -> Iterator[DoctorFinding]:
 
 
 def files(config: Config, owners: Collection[int]) -> Iterator[DoctorFinding]:
-    """May others change what the gateway runs? `owners`: who may own its files."""
+    """Check whether other users may change what the gateway runs. `owners`: ids of the users who
+    may own its files."""
     for path in config.files:
         with contextlib.suppress(OSError):
             found = path.stat()
@@ -173,7 +179,7 @@ def files(config: Config, owners: Collection[int]) -> Iterator[DoctorFinding]:
 
 
 def disk(directory: Path) -> DoctorFinding:
-    """Room for catalogues and tokens, and the right to write them."""
+    """Check the free space for catalogues and tokens, and the right to write them."""
     place = directory
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -197,7 +203,7 @@ def disk(directory: Path) -> DoctorFinding:
 
 
 def port(check: str, address: Address) -> DoctorFinding:
-    """Can this address be listened on?"""
+    """Check whether the gateway can listen on this address."""
     try:
         for listener in listen.bind(address, check):
             listener.close()
@@ -212,7 +218,7 @@ def port(check: str, address: Address) -> DoctorFinding:
 
 
 def lock(config: Config) -> Iterator[DoctorFinding]:
-    """Can what is approved be read?"""
+    """Check whether the lock, which holds the approved definitions, can be read."""
     path = lock_io.beside(config)
     try:
         held = lock_io.load(path)
@@ -239,7 +245,7 @@ def failing(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
 
 
 def withheld(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
-    """Variables that servers which went down do not get and that could matter."""
+    """Find environment variables that servers which went down do not get but may need."""
     for found in servers:
         if found.withheld:
             name = found.server.name
@@ -252,7 +258,7 @@ def withheld(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
 
 
 def quarantine(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
-    """What a running gateway keeps from clients."""
+    """Find the tools in quarantine, which a running gateway keeps from clients."""
     for server in servers:
         if kept := server.drift.get("quarantined"):
             text = f"{kept} {'tool' if kept == 1 else 'tools'} of {server.name} in quarantine"
@@ -272,7 +278,7 @@ def definitions(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
 
 
 def moving(found: DoctorFinding) -> DoctorFinding:
-    """Turn the failure of a port that nobody chose into a warning."""
+    """Turn the failure of a port that the operator did not choose into a warning."""
     if found.verdict != "fail":
         return found
     advice = "'metamcp up' takes the next free ports; for 'metamcp serve', choose some"
@@ -280,7 +286,7 @@ def moving(found: DoctorFinding) -> DoctorFinding:
 
 
 def listening(url: str, ops_url: str) -> DoctorFinding:
-    """Where a running gateway is reached; a file may be gone although its socket is open."""
+    """Check the addresses of a running gateway; the file of an open unix socket may be gone."""
     path = ops_url.removeprefix(UNIX)
     if path != ops_url and not os.path.lexists(path):
         text = f"{ops_url} was removed, and nobody gets to metrics and health"
@@ -289,7 +295,7 @@ def listening(url: str, ops_url: str) -> DoctorFinding:
 
 
 def ops_listen(config: Config) -> DoctorFinding:
-    """Can metrics and health be there?"""
+    """Check whether metrics and health can be served at their address."""
     address = config.gateway.ops_listen
     if isinstance(address, Address):
         return port("ops_listen", address)
@@ -313,7 +319,8 @@ def ops_listen(config: Config) -> DoctorFinding:
 
 
 def names(config: Config) -> Iterator[DoctorFinding]:
-    """Do the names of remote servers resolve? The names only: the rest of a URL may be secret."""
+    """Check whether the names of remote servers resolve. Findings contain only the name of a URL,
+    because the rest may be secret."""
     hosts: dict[str, list[str]] = {}
     for server in config.servers.values():
         if server.url is not None and (host := urlsplit(server.url).hostname):
@@ -359,7 +366,7 @@ def _not_for_others(
 
 
 def _root() -> Path:
-    """The top of the cgroups of version 2, also where version 1 is mounted beside it."""
+    """Return the top of the cgroups of version 2, also where version 1 is mounted beside it."""
     unified = _CGROUPS / "unified"
     return unified if unified.is_dir() else _CGROUPS
 
@@ -376,8 +383,9 @@ def _cgroup_of(pid: int) -> Path | None:
 
 
 class Unit(Struct, frozen=True):
-    """One file. `there`: its text, None if it is missing; `due`: what this version writes; `older`:
-    than this installation; `program`: that `due` starts, if it starts any."""
+    """Unit file of systemd. `there`: its text, None if it is missing; `due`: text that this version
+    writes; `older`: whether it is older than this installation; `program`: program that `due`
+    starts, empty if it starts none."""
 
     path: str
     there: str | None
@@ -387,7 +395,7 @@ class Unit(Struct, frozen=True):
 
 
 def units() -> Iterator[DoctorFinding]:
-    """Of the machine and of this user, as far as any are installed."""
+    """Check the units of the machine and of this user, if they are installed."""
     for user in (False, True):
         for path, there, due in systemd.installed(user):
             yield judged(
@@ -403,7 +411,7 @@ def units() -> Iterator[DoctorFinding]:
 
 
 def judged(unit: Unit, install: str) -> DoctorFinding:
-    """`install`: the command that writes it anew."""
+    """Return the finding about a unit. `install`: command that writes the unit again."""
     if unit.there == unit.due:
         return DoctorFinding("unit", "ok", f"{unit.path} is that of this version")
     anew = f"'{install}' writes it anew; what you have changed belongs into 'systemctl edit'"
@@ -419,9 +427,9 @@ def judged(unit: Unit, install: str) -> DoctorFinding:
 
 
 HANDSHAKE_S = 5.0
-"""For each address, and for all servers together, since they are asked at once."""
+"""Seconds to wait for a handshake, and for all together, since they run at the same time."""
 SOON_DAYS = 14
-"""Certificates that renew themselves do so earlier."""
+"""Days before its end from which a certificate is reported; automatic renewal comes earlier."""
 HTTPS_PORT = 443
 DAY_S = 86_400.0
 
@@ -429,8 +437,9 @@ Peer = tuple[str, int]
 
 
 class TlsHandshake(Struct, frozen=True):
-    """`ends`: when the certificate does, seconds since the epoch. `distrust`: why it is not
-    accepted; `trouble`: why there was no handshake; `nameless`: the name has no address."""
+    """Result of a TLS handshake. `ends`: end of the certificate, seconds since the epoch;
+    `distrust`: why TLS or the certificate is not accepted; `trouble`: why the server cannot be
+    reached; `nameless`: whether the name has no address."""
 
     ends: float = 0.0
     distrust: str = ""
@@ -441,7 +450,8 @@ class TlsHandshake(Struct, frozen=True):
 def certificates(
     config: Config, now: float, context: ssl.SSLContext | None = None
 ) -> Iterator[DoctorFinding]:
-    """`now`: seconds since the epoch; `context`: whom to trust, else whom this system trusts."""
+    """Check the certificates of remote servers. `now`: seconds since the epoch; `context`: the
+    authorities to trust, by default those of this system."""
     peers: dict[Peer, list[str]] = {}
     for server in config.servers.values():
         if server.enabled and server.url is not None and (peer := _peer(server.url)) is not None:
@@ -451,12 +461,12 @@ def certificates(
     found = _shaken(peers, context or ssl.create_default_context())
     for peer, servers in peers.items():
         handshake = found.get(peer) or TlsHandshake(trouble=f"no answer within {HANDSHAKE_S:g} s")
-        if not handshake.nameless:  # `names` says that
+        if not handshake.nameless:  # `names` reports that
             yield judged_certificate(f"{peer[0]}:{peer[1]} ({', '.join(servers)})", handshake, now)
 
 
 def judged_certificate(who: str, handshake: TlsHandshake, now: float) -> DoctorFinding:
-    """What it means."""
+    """Return the finding about a handshake. `who`: address and servers."""
     if handshake.distrust:
         advice = "tell who runs it; SSL_CERT_FILE names certificates of your own that count"
         return DoctorFinding("certificate", "fail", f"{who}: {handshake.distrust}", advice)
@@ -474,8 +484,8 @@ def judged_certificate(who: str, handshake: TlsHandshake, now: float) -> DoctorF
 
 
 def _peer(url: str) -> Peer | None:
-    """Host and port; the rest of a URL may be secret. None for one without TLS."""
-    with contextlib.suppress(ValueError):  # a port that is none
+    """Return only host and port, because the rest of a URL may be secret; None without TLS."""
+    with contextlib.suppress(ValueError):  # the port is not valid
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:
             return parts.hostname, parts.port or HTTPS_PORT
@@ -483,7 +493,7 @@ def _peer(url: str) -> Peer | None:
 
 
 def _shaken(peers: Mapping[Peer, object], context: ssl.SSLContext) -> Mapping[Peer, TlsHandshake]:
-    """Those that came to an end in time."""
+    """Return the handshakes that ended in time."""
     found: dict[Peer, TlsHandshake] = {}
 
     def shake(peer: Peer) -> None:
@@ -511,7 +521,7 @@ def _handshake(peer: Peer, context: ssl.SSLContext) -> TlsHandshake:
         return TlsHandshake(distrust=f"its certificate is not accepted: {error.verify_message}")
     except ssl.SSLError as error:
         return TlsHandshake(distrust=f"no TLS with it: {(error.reason or str(error)).lower()}")
-    except (socket.gaierror, UnicodeError):  # the latter: of a name that none can have
+    except (socket.gaierror, UnicodeError):  # the latter: for a name that is not valid
         return TlsHandshake(nameless=True)
     except OSError as error:
         return TlsHandshake(trouble=f"cannot be reached: {error.strerror or error}")

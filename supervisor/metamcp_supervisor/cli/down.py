@@ -1,6 +1,6 @@
-"""`metamcp down`: ends the gateway of this folder, and returns when it is gone.
+"""`metamcp down`: end the gateway of this folder, and return when it is gone.
 
-Owns: the verb, the signal, the wait. Never: how a gateway ends (`run`), where one is (`client`).
+Owns: the verb, the signal, the wait. Never: how a gateway ends (`gateway`), finding it (`client`).
 """
 
 import os
@@ -17,7 +17,7 @@ from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 
 AGAIN_S = 0.05
-"""Between two looks whether it is gone."""
+"""Seconds between two checks whether the gateway is gone."""
 
 
 @click.command()
@@ -28,7 +28,7 @@ AGAIN_S = 0.05
 @json_option
 @click.pass_obj
 def down(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
-    """End the gateway of this folder, its servers after their calls. Exit 5 if none runs."""
+    """End the gateway of this folder, and its servers after their calls. Exit 5 if none runs."""
     with client.connect_here(runtime_dir) as gateway:
         pid = gateway.pid()
         if pid <= 0:
@@ -53,12 +53,12 @@ def down(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Is there such a process? One that is dead and not yet waited for has ended."""
+    """Whether the process runs. A dead process that its parent has not waited for has ended."""
     try:
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] != b"Z"
     except ProcessLookupError:
         return False
-    except FileNotFoundError:  # gone just now, which the next look says, or a system without /proc
+    except FileNotFoundError:  # just gone, as the next check finds, or a system without /proc
         return True

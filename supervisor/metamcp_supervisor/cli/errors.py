@@ -1,8 +1,8 @@
-"""Verbs that cannot do what they were asked: one sentence on stderr and an exit code.
+"""Verbs that fail: a sentence on stderr and an exit code.
 
-Owns: `CommandRefused`, the one place where a failure becomes a sentence and an exit code, groups
-that know what a wrong word probably meant, and `told`, which gives a verb of sentences its
-`--json`. Never: what is refused.
+Owns: `CommandRefused`, the place where a failure of a verb becomes a sentence and an exit code,
+groups that suggest a verb for a wrong word, and `told`, which adds `--json` to a verb that prints
+sentences. Never: reasons to refuse (the verbs).
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 
 INTERRUPTED = 130
-"""As every shell says it: 128 and the number of SIGINT."""
+"""Exit code of an interrupted verb, as in every shell: 128 plus the number of SIGINT."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CommandRefused(Exception):
-    """One sentence, and the exit code."""
+    """Failure of a verb, with a sentence for the user and an exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class _Refusing(click.Command):
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
         except BrokenPipeError:
-            raise  # click ends a command whose reader is gone without a word
+            raise  # click ends a command whose reader is gone, without a message
         except OSError as error:
             say(f"{error.filename or 'a file'}: {error.strerror}")
             raise SystemExit(Exit.FAILED) from None
@@ -56,12 +56,12 @@ class _Refusing(click.Command):
 
 
 class Command(_Refusing):
-    """A verb that may be refused."""
+    """Verb that may be refused."""
 
 
 class Group(_Refusing, click.Group):
-    """Verbs that may be. `elsewhere`: those in a file of their own, which is imported when one of
-    them is called; `words`: words of other programs, each with the sentence that answers."""
+    """Group of verbs that may be refused. `elsewhere`: verbs in files of their own, imported when
+    the verb is called; `words`: words of other programs, each with the sentence that answers it."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class Group(_Refusing, click.Group):
         return super().resolve_command(ctx, args)
 
     def meant(self, ctx: click.Context, word: str) -> str:
-        """The second half of a sentence about an unknown verb."""
+        """Return the second half of the sentence about an unknown verb."""
         return self.words.get(word) or hint(word, self.list_commands(ctx))
 
 
 def imported(place: str) -> click.Command:
-    """The verb at `package.module:name`."""
+    """Import and return the verb at `package.module:name`."""
     module, _, name = place.partition(":")
     command = getattr(importlib.import_module(module), name)
     assert isinstance(command, click.Command)
@@ -105,7 +105,8 @@ def imported(place: str) -> click.Command:
 
 
 def told(command: Callable[..., None]) -> Callable[..., None]:
-    """A verb of sentences, with `--json`: then they are one object, `{"v": 1, "said": […]}`."""
+    """Add `--json` to a verb that prints sentences; its output is then the object
+    `{"v": 1, "said": […]}`."""
 
     @click.option("--json", "as_json", is_flag=True, help="For programs.")
     @functools.wraps(command)

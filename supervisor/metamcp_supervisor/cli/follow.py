@@ -1,7 +1,7 @@
-"""`metamcp ctl logs` and `events`: what was written and what happened, and what comes.
+"""`metamcp ctl logs` and `events`: show past lines and events, and follow new ones.
 
-Owns: the options of both, and going on where it was when the gateway is back. Never: which lines
-fit (the gateway), the wording of a line (`columns`).
+Owns: the options of both, and continuing at the same place when the gateway is back. Never: which
+lines fit (the gateway), the wording of a line (`columns`).
 """
 
 import time
@@ -17,10 +17,10 @@ from metamcp_supervisor.control import client
 from metamcp_worker.ipc import codec
 
 LINES = 100
-"""Of the past, when nothing else is asked for."""
+"""Number of past lines or events to show if the user does not say."""
 AGAIN_S = 0.2
-"""Between two looks whether the gateway is back."""
-#: What may pass while a gateway starts: it is not there, does not answer, knows no server yet.
+"""Seconds between two checks whether the gateway is back."""
+#: Failures that pass while a gateway starts: it does not run or answer, or knows no server yet.
 _PASSING = frozenset({
     verbs.Exit.NOT_RUNNING, verbs.Exit.TIMEOUT, verbs.Exit.UNKNOWN_NAME, verbs.Exit.DENIED,
 })  # fmt: skip
@@ -66,7 +66,7 @@ def logs(
     grep: str,
     as_json: bool,
 ) -> None:
-    """What a server wrote to its stderr, and to its stdout where it was no message."""
+    """Show what a server wrote to its stderr, and to its stdout where it was not a message."""
     if count is None and since_s is None:
         count = LINES
     wanted: dict[str, object] = {
@@ -102,7 +102,7 @@ def events(
     kind: str,
     as_json: bool,
 ) -> None:
-    """The journal: who became what, and why."""
+    """Show the journal: what changed, and why."""
     wanted: dict[str, object] = {"n": count, "follow": follow, "type": kind}
     if since is None:
         wanted["n"] = LINES if count is None else count
@@ -120,7 +120,7 @@ def events(
 
 
 def _print(found: Iterator[bytes], text: Callable[[bytes], str] | None) -> None:
-    """What the gateway sends, line by line: in the words of `text`, or as JSON without one."""
+    """Print what the gateway sends, line by line: in the words of `text`, or as JSON without it."""
     for raw in found:
         if text is None:
             click.echo(codec.splice(raw, {"v": str(verbs.VERSION).encode()}))
@@ -131,8 +131,8 @@ def _print(found: Iterator[bytes], text: Callable[[bytes], str] | None) -> None:
 def _followed(
     runtime_dir: str | None, verb: str, wanted: Mapping[str, object], reconnect_s: float
 ) -> Iterator[bytes]:
-    """What is sent, without end if that is wanted: also by a gateway that comes after this one.
-    Nothing comes twice. Raises Failed."""
+    """Yield what the gateway sends. If the user wants to follow, do not end, and continue with the
+    gateway that starts after this one; each line comes only once. Raises Failed."""
     runtime_dir = runtime_dir or client.meant()
     asked = dict(wanted)
     last: tuple[int, float] | None = None
@@ -161,7 +161,7 @@ def _followed(
 
 
 def _back_by(known: float | None, failure: client.Failed, reconnect_s: float) -> float:
-    """Until when a gateway that is gone is waited for. Raises Failed when that is over."""
+    """Return until when to wait for a gateway that is gone. Raises Failed when that is over."""
     now = time.monotonic()
     if known is None and failure.exit == verbs.Exit.NOT_RUNNING:
         what = f"the gateway is gone; waiting {reconnect_s:g} s for it to be back"

@@ -1,7 +1,7 @@
-"""`metamcp import`: the servers that other clients have, in metamcp.toml.
+"""`metamcp import`: copy the servers of other clients into metamcp.toml.
 
-Owns: which files are read, what is told, and the writing. Never: what is taken over and how
-(`client_files.transfer`), shapes (`client_files.entries`).
+Owns: which files are read, the output, and the writing. Never: what is copied and how
+(`client_files.transfer`), shapes of entries (`client_files.entries`).
 """
 
 import os
@@ -29,14 +29,14 @@ from metamcp_supervisor.verbs import Exit
 
 _LISTED = FileFormat("claude", "json", ("mcp_servers",))
 _ALIASES = FileFormat("claude", "json", ())
-"""A server at each member of the file."""
+"""Format of a file with a server at each member."""
 _SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One file of one client, with the servers in it that are not this gateway. `base`: the folder
-    of its project; `why`: it cannot be read."""
+    """File of a client, with the servers in it that are not this gateway. `base`: folder of its
+    project, else empty; `why`: why the file cannot be read, else empty."""
 
     client: ClientProgram
     path: Path
@@ -65,9 +65,9 @@ class _Source:
 def import_(
     clients: tuple[str, ...], to: Path | None, include: bool, words: tuple[str, ...], dry_run: bool
 ) -> None:
-    """Take over the servers of other clients into metamcp.toml. Their files stay as they are.
+    """Copy the servers of other clients into metamcp.toml. Files of the clients do not change.
 
-    Without a CLIENT this lists what there is where.
+    Without a CLIENT, list the files of all clients and the servers in them.
     """
     words = (*clients, *words)
     if words:
@@ -106,7 +106,7 @@ def import_(
 
 
 def _include(content: disk.Content, found: list[_Source], *, dry_run: bool) -> None:
-    """Raises Refused, Unfit and BrokenSyntax."""
+    """Name the files in `include`. Raises CommandRefused, FileUnfit and BrokenSyntax."""
     for source in found:
         if not source.can_be_included:
             raise CommandRefused(
@@ -148,7 +148,7 @@ def _list(found: list[_Source]) -> None:
 
 
 def _sources(client: ClientProgram) -> list[_Source]:
-    """All its files that are there."""
+    """Return all files of the client that exist."""
     origins = destination.origins()
     return [
         _source(client, scope, path, origins)
@@ -166,7 +166,8 @@ def _sources(client: ClientProgram) -> list[_Source]:
 
 
 def origin(word: str) -> Path:
-    """The file that `metamcp up --from` starts the servers of. Raises Refused, click.UsageError."""
+    """Return the file whose servers `metamcp up --from` starts. Raises CommandRefused and
+    click.UsageError."""
     if (path := _path(word)) is not None:
         return path
     sources = _sources(destination.known(word))
@@ -184,7 +185,7 @@ def origin(word: str) -> Path:
 
 
 def _path(word: str) -> Path | None:
-    """The file that is meant; None for the name of a client. Raises Refused."""
+    """Return the file that the word means; None for the name of a client. Raises CommandRefused."""
     if word in CLIENTS:
         return None
     path = Path(OTHERS.get(word, word)).expanduser()
@@ -202,7 +203,7 @@ def _named(word: str) -> list[_Source]:
     try:
         kept = _kept(path, disk.read(path).text)
     except (files.FileUnreadable, BrokenSyntax, FileUnfit):
-        kept = _ALIASES  # whoever reads the file with it says what is wrong
+        kept = _ALIASES  # `_source` reads the file with it and reports what is wrong
     client = ClientProgram(name=path.name, title=path.name, kept=kept, linux=(), darwin=())
     source = _source(client, "user", path, destination.origins())
     if not source.servers and not source.why:
@@ -211,7 +212,8 @@ def _named(word: str) -> list[_Source]:
 
 
 def _kept(path: Path, text: str) -> FileFormat:
-    """Where this file has its servers. Raises BrokenSyntax and Unfit."""
+    """Return the format of this file, with the place of its servers. Raises BrokenSyntax and
+    FileUnfit."""
     suffix = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "json")
     known = [client.kept for client in CLIENTS.values()]
     fitting = [kept for kept in (*known, _LISTED) if kept.format.startswith(suffix)]
@@ -242,7 +244,8 @@ def _source(client: ClientProgram, scope: Scope, path: Path, origins: set[str]) 
 
 
 def _target(to: Path | None) -> Path:
-    """Raises Refused."""
+    """Return the metamcp.toml to write: the given file, or the one in use if it can be written,
+    else that of the user."""
     if to is not None:
         return Path(os.path.abspath(to))
     home, cwd = Path.home(), Path.cwd()

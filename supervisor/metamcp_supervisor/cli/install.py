@@ -1,8 +1,8 @@
-"""`metamcp install`, `uninstall` and `snippet`: MetaMCP in the configuration of a client, and the
-skill of Claude Code.
+"""`metamcp install`, `uninstall` and `snippet`: the entry of MetaMCP in the configuration of a
+client, and the skill of Claude Code.
 
-Owns: the options, what is refused, what is printed, and the copy of SKILL.md. Never: where an entry
-leads (`destination`), editing (`client_files`).
+Owns: the options, what is refused, what is printed, and the copy of SKILL.md. Never: the command or
+URL of an entry (`destination`), editing files (`client_files`).
 """
 
 import difflib
@@ -68,7 +68,7 @@ _RUNTIME = click.option("--runtime-dir", metavar="PATH", help="Where that gatewa
 
 
 def _wishing(command: Callable[..., None]) -> Callable[..., None]:
-    """What `install` and `snippet` can be told of the entry reaches them as one `wish`."""
+    """Add the options about the entry, which reach `install` and `snippet` as one `wish`."""
 
     @functools.wraps(command)
     def taking(
@@ -107,7 +107,8 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """One file of one client, read."""
+    """File of a client, already read. `others`: other files of the client that exist; `found`: its
+    entries that are tables; `taken`: names of all entries."""
 
     client: ClientProgram
     kept: FileFormat
@@ -138,9 +139,9 @@ class _Target:
 def install(
     client: str, wish: InstallOptions, path: Path | None, skill: bool, dry_run: bool, force: bool
 ) -> None:
-    """Put MetaMCP into the configuration of CLIENT. Again and again does no harm.
+    """Put MetaMCP into the configuration of CLIENT. Repeating this does no harm.
 
-    What else is in the file stays as it is, to the byte, and a copy is kept beside it.
+    The rest of the file stays as it is, to the byte, and a copy is kept beside it.
     """
     target = _target(client, wish, path)
     if skill and target.client.name != "claude-code":
@@ -238,7 +239,7 @@ def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> Non
         )
     before = backup.text if backup.exists else None
     if before is None and force and name not in ours:
-        before = target.content.text  # it was never ours: whatever is left is its owner's
+        before = target.content.text  # the file was never ours: the rest belongs to its owner
     restore = was is not None and not entries.is_ours(entries.found(name, was), origins)
     made = _edited(
         target,
@@ -256,7 +257,7 @@ def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> Non
 
 
 def _edited(target: _Target, edit: Callable[[], _Text]) -> _Text:
-    """Raises Refused."""
+    """Return the edited text. Raises CommandRefused."""
     try:
         return edit()
     except BrokenSyntax as broken:
@@ -270,7 +271,8 @@ def _edited(target: _Target, edit: Callable[[], _Text]) -> _Text:
 
 
 def _earlier(kept: FileFormat, backup: disk.Content, name: str) -> Mapping[str, object] | None:
-    """What stood under that name before our first edit; None for nothing."""
+    """Return the entry of this name before our first edit; None if the file did not have it, empty
+    if the copy of the file cannot be read."""
     try:
         found = texts.entries(kept, backup.text)
     except (BrokenSyntax, FileUnfit):
@@ -279,7 +281,7 @@ def _earlier(kept: FileFormat, backup: disk.Content, name: str) -> Mapping[str, 
 
 
 def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> bool:
-    """Do they lead elsewhere?"""
+    """Whether the two entries lead to different commands or URLs."""
     one, other = entries.found(name, old), entries.found(name, new)
     return (one.words, one.url) != (other.words, other.url)
 
@@ -288,7 +290,7 @@ def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> 
 
 
 def _target(name: str, wish: InstallOptions, given: Path | None) -> _Target:
-    """Raises click.UsageError and Refused."""
+    """Read the file of the client. Raises click.UsageError and CommandRefused."""
     client = destination.known(name)
     wish.check(client)
     usual = _candidates(client, wish.scope)
@@ -350,7 +352,7 @@ def _show(target: _Target, made: str | None) -> None:
 
 
 def difference(label: str, old: str, new: str) -> None:
-    """Show what an edit would change, without secrets."""
+    """Print what an edit would change, without secrets."""
     masks = Masks()
     for line in difflib.unified_diff(old.splitlines(), new.splitlines(), label, label, lineterm=""):
         click.echo(printable(masks.json(line.replace("\t", "    "))))
@@ -359,15 +361,15 @@ def difference(label: str, old: str, new: str) -> None:
 def _warn_of_command(values: Mapping[str, object], wish: InstallOptions) -> None:
     words = entries.found(wish.name, values).words
     if words and "/" not in words[0] and shutil.which(words[0]) is None:
-        click.echo(f"warning: there is no '{words[0]}' on the PATH of this shell", err=True)
+        click.echo(f"warning: '{words[0]}' is not on the PATH of this shell", err=True)
 
 
 _MARK = "<!-- metamcp skill"
-"""In every version of it: a file with this is ours."""
+"""Text in every version of the skill: a file that contains it is ours."""
 
 
 def text() -> str:
-    """What the skill of this version says."""
+    """Return the text of the skill in this version."""
     folder = resources.files("metamcp_supervisor") / "skill"
     return folder.joinpath("SKILL.md").read_text(encoding="utf-8")
 
@@ -379,13 +381,14 @@ def canonical() -> Path:
 
 
 def link() -> Path:
-    """Where Claude Code looks for the skills of a user."""
+    """Return the path at which Claude Code looks for this skill of a user."""
     given = os.environ.get("CLAUDE_CONFIG_DIR", "")
     return (Path(given) if given else Path.home() / ".claude") / "skills" / "metamcp" / "SKILL.md"
 
 
 def put(*, dry_run: bool, force: bool) -> None:
-    """Write the copy and link to it; what is right already is left. Raises Refused and OSError."""
+    """Write the copy and link to it, where they are not right yet. Raises CommandRefused and
+    OSError."""
     copy, at = canonical(), link()
     if _is_strange(at) and not force:
         raise CommandRefused(
@@ -411,7 +414,7 @@ def put(*, dry_run: bool, force: bool) -> None:
 
 
 def drop(*, dry_run: bool) -> None:
-    """Remove both, and the folders that are empty then. Raises OSError."""
+    """Remove the link, the copy, and our folders that are then empty. Raises OSError."""
     copy, at = canonical(), link()
     for path in (at, copy):
         if not os.path.lexists(path):
@@ -426,7 +429,7 @@ def drop(*, dry_run: bool) -> None:
 
 
 def _link(at: Path, copy: Path) -> None:
-    """In one step, whatever was there."""
+    """Put the link at this path in one step, in place of any file there."""
     at.parent.mkdir(parents=True, exist_ok=True)
     fresh = at.with_name(f".{at.name}.new")
     fresh.unlink(missing_ok=True)
@@ -435,7 +438,8 @@ def _link(at: Path, copy: Path) -> None:
 
 
 def _is_strange(at: Path) -> bool:
-    """Is there something that we did not make? A link that leads nowhere is nobody's loss."""
+    """Whether a file is there that we did not make. A link that leads nowhere does not count, since
+    replacing it loses nothing."""
     if not os.path.lexists(at) or (at.is_symlink() and not at.exists()):
         return False
     if at.is_symlink() and os.path.realpath(at) == os.path.realpath(canonical()):
@@ -451,7 +455,7 @@ def _text(path: Path) -> str | None:
 
 
 def _tidy(folder: Path) -> None:
-    """Folders of ours, while nothing is in them."""
+    """Remove our folders that are empty."""
     while folder.name in ("skill", "metamcp") and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent

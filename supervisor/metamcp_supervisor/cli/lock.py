@@ -1,7 +1,7 @@
-"""`metamcp lock`: write down which definitions of tools are approved, see what drifted, approve it.
+"""`metamcp lock`: record which definitions of tools are approved, show what drifted, approve it.
 
-Owns: the verbs, their options and exit codes, what they print. Never: the file (`approval.lock`),
-what drifted (`approval.lock_drift`), where it is looked for (`offers`).
+Owns: the verbs, their options, exit codes and output. Never: the file (`approval.lock`), what
+drifted (`approval.lock_drift`), finding what the servers offer (`offers`).
 """
 
 import json
@@ -25,7 +25,7 @@ from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 
 DIFF_LINES_MAX = 300
-"""Of one tool; the lock and the server have all of it."""
+"""Maximum lines of the difference of a tool; the lock and the server have the whole definitions."""
 
 config_option = click.option(
     "--config", "path", type=click.Path(path_type=Path), help="The configuration of the gateway."
@@ -43,7 +43,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 what_argument = click.argument("what", metavar="[SERVER[.TOOL]]", required=False)
 
 
-#: Words that people bring along, and what they are here.
+#: Words of other programs, each with the sentence that answers it.
 WORDS = {
     "check": "did you mean 'diff'?",
     "verify": "did you mean 'diff'?",
@@ -58,8 +58,8 @@ WORDS = {
 def lock() -> None:
     """Say which definitions of tools are approved, and see what drifted since.
 
-    The file is metamcp.lock beside the configuration, and made for version control. What the
-    servers offer is taken from what the gateway has kept of them, so they need not run.
+    The file is metamcp.lock beside the configuration, and made for version control. The servers
+    need not run: their tools are taken from what the gateway keeps in its state directory.
     """
 
 
@@ -104,7 +104,7 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
 def diff(
     what: str | None, path: Path | None, state_dir: str | None, where: Path | None, as_json: bool
 ) -> None:
-    """Show what is offered otherwise than approved. Exit 1 if anything is."""
+    """Show the tools that differ from what is approved. Exit 1 if any does."""
 
     def work() -> int:
         sight = _there(offers.look(path, state_dir, where))
@@ -126,9 +126,9 @@ def diff(
 @lock_option
 @told
 def approve(what: str | None, path: Path | None, state_dir: str | None, where: Path | None) -> None:
-    """Take over what is offered now: of all servers, of one, or one tool.
+    """Approve what is offered now: by all servers, by one server, or a single tool.
 
-    That of one server makes the file if there is none.
+    Approving one server makes the file if it does not exist.
     """
 
     def work() -> int:
@@ -164,7 +164,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
 
 
 def tell(found: Sequence[ToolDrift]) -> None:
-    """Each tool with what was found and how its definition reads before and after."""
+    """Print each tool with the findings, and with its definition before and after."""
     if not found:
         click.echo("everything is as approved")
     for each in found:
@@ -177,7 +177,7 @@ def tell(found: Sequence[ToolDrift]) -> None:
 
 
 def lines(drift: ToolDrift) -> Iterator[str]:
-    """The difference between both definitions, line by line."""
+    """Yield the difference between both definitions, line by line."""
     before, after = _pretty(drift.old), _pretty(drift.new)
     if drift.change in ("same", "unreadable"):
         return
@@ -189,7 +189,7 @@ def lines(drift: ToolDrift) -> Iterator[str]:
 
 
 def as_value(found: Sequence[ToolDrift]) -> dict[str, object]:
-    """For programs."""
+    """Return the drift as a value for JSON, for programs."""
     return {
         "v": VERSION,
         "tools": [
@@ -239,9 +239,9 @@ def _approved(
 
 
 def _there(sight: OfferComparison) -> OfferComparison:
-    """Raises Failed where there is no lock."""
+    """Return the comparison if it has a lock. Raises Failed without a lock."""
     if sight.lock is None:
-        what = f"there is no {sight.path}; 'metamcp lock write' makes one of what is offered now"
+        what = f"{sight.path} does not exist; 'metamcp lock write' makes one of what is offered now"
         raise Failed(Exit.FAILED, what)
     return sight
 
@@ -262,7 +262,7 @@ def _tell_running() -> None:
 
 
 def _save(path: Path, content: Lock) -> None:
-    """Raises Failed."""
+    """Write the lock. Raises Failed."""
     try:
         lock_io.save(path, content)
     except OSError as error:

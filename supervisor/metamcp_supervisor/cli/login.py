@@ -1,7 +1,8 @@
-"""`metamcp login` and `metamcp logout`: tokens for a remote server, got by a person, and removed.
+"""`metamcp login` and `metamcp logout`: get tokens for a remote server, with the consent of a
+person, and remove them.
 
 Owns: the options, the link on the terminal and in the browser, telling the running gateway,
-sentences and exit codes. Never: OAuth and where tokens are kept (`metamcp_worker.oauth`).
+sentences and exit codes. Never: OAuth and the store of tokens (`metamcp_worker.oauth`).
 """
 
 import asyncio
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from metamcp_worker.ipc.spec import ServerSpec
 
 MARGIN_S = 10.0
-"""How much longer than a server may take to start we wait for the gateway's word on it."""
+"""Seconds to wait for the gateway beyond the time that a server may take to start."""
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +62,7 @@ def login(
     """Get the gateway authorized to use SERVER, which is configured with `oauth`.
 
     Prints a link to open in a browser, and ends when you have agreed there. A running gateway then
-    starts the server anew.
+    restarts the server.
     """
     found, spec = _found(server, path, runtime_dir, state_dir)
     _login(server, found, spec, open_it=not no_browser, as_json=as_json)
@@ -74,7 +75,7 @@ def login(
 def logout(
     server: str, path: Path | None, runtime_dir: str | None, state_dir: str | None, as_json: bool
 ) -> None:
-    """Remove the tokens for SERVER, and what its authorization server knows the gateway as."""
+    """Remove the tokens for SERVER, and the identity of the gateway at its authorization server."""
     removed = _logout(server, path, runtime_dir, state_dir)
     if as_json:
         errors.tell(server=server, removed=removed)
@@ -107,13 +108,13 @@ def _login(
     except NotAuthorized as error:
         raise Failed(Exit.FAILED, f"server '{name}' {error}") from None
     except MetaMCPError as error:
-        raise Failed(Exit.FAILED, f"there is no way to log in: {error}") from None
+        raise Failed(Exit.FAILED, f"cannot log in: {error}") from None
     errors.say(f"the gateway is authorized to use '{name}'")
     _restart(name, found, spec.start_timeout_s)
 
 
 def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None) -> bool:
-    """Were there any? Raises Failed."""
+    """Remove the tokens, and return whether there were any. Raises Failed."""
     from metamcp_worker.oauth import person_login as worker
 
     found, spec = _found(name, path, runtime_dir, state_dir)
@@ -132,14 +133,15 @@ def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: st
 def _found(
     name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None
 ) -> tuple["CommandLineConfig", "ServerSpec"]:
-    """The configuration, and what the worker of this server is told. Raises Failed."""
+    """Return the configuration, and the specification for the worker of this server. Raises
+    Failed."""
     from metamcp_supervisor.cli.up import CommandLineConfig
     from metamcp_supervisor.control.services import UnknownName
     from metamcp_supervisor.servers.specs import server_spec
     from metamcp_supervisor.servers.tokens import KeyUnfit, TokenKeys
 
     found = CommandLineConfig(path, {"runtime_dir": runtime_dir, "state_dir": state_dir})
-    # What it names is sent to its URL: the same question as before its commands are started.
+    # Secrets that it names go to its URLs, so it has to be confirmed as before commands start.
     found.confirm(yes=False, ask=None)
     config = found.config
     server = config.servers.get(name)
@@ -156,8 +158,8 @@ def _found(
 
 
 def _restart(name: str, found: "CommandLineConfig", start_s: float | None) -> None:
-    """Have a running gateway start the server anew, and wait until it is ready if it has `start_s`
-    for that. Raises Failed."""
+    """Restart the server of a running gateway, and wait `start_s` seconds for it to be ready, if
+    that is given. Raises Failed."""
     try:
         with client.connect(str(found.config.gateway.runtime_dir)) as gateway:
             ordered = codec.value(gateway.call("restart", {"names": [name]}))
@@ -178,6 +180,7 @@ def _restart(name: str, found: "CommandLineConfig", start_s: float | None) -> No
 
 
 def _has_browser() -> bool:
-    """One in a window of its own: one in the terminal would take it over."""
+    """Whether a browser can open in its own window; a browser in the terminal would take over the
+    terminal."""
     windows = {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"} & os.environ.keys()
     return sys.platform == "darwin" or bool(windows)

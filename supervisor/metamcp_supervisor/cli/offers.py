@@ -1,11 +1,11 @@
-"""What the servers of a configuration offered last, beside what was approved.
+"""Offers of the servers of a configuration as last seen, beside what was approved.
 
 Owns: finding the configuration, the lock and the catalogues in the state directory, and which
-tools somebody means. Never: what a difference means (`lock_drift`), tables and sentences (`lock`,
+tools the user means. Never: what a difference means (`lock_drift`), tables and sentences (`lock`,
 `tools`).
 
-The catalogues are those that the gateway keeps on disk, so this works with a gateway that runs,
-with one that is down, and in the pipeline that looks after a change of versions.
+The gateway keeps the catalogues on disk. So this works whether the gateway runs or is down, and in
+a pipeline that checks a change of versions.
 """
 
 import os
@@ -32,14 +32,14 @@ from metamcp_worker.ipc.validation import Invalid
 
 
 class Info(Struct, frozen=True):
-    """What a server calls itself; other members do not count."""
+    """Name and version that a server gives itself; other members are ignored."""
 
     name: str = ""
     version: str = ""
 
 
 class Offered(NamedTuple):
-    """One server. `tools`: None if nobody has seen it yet."""
+    """Server and its offer. `tools`: None if the server was not seen yet."""
 
     server: Server
     tools: Sequence[Raw] | None = None
@@ -47,7 +47,7 @@ class Offered(NamedTuple):
 
 
 class ToolFilter(NamedTuple):
-    """`server`: None for all of them; `tool`: None for all of the server's."""
+    """Choice of tools. `server`: None for all servers; `tool`: None for all tools of the server."""
 
     server: str | None = None
     tool: str | None = None
@@ -57,8 +57,8 @@ class ToolFilter(NamedTuple):
 
 
 class OfferComparison(NamedTuple):
-    """Everything that there is to compare. `lock`: None if there is no such file. `notes`: of
-    catalogues that cannot be read. `invalid`: what lists leave out, by server."""
+    """Offers and what to compare them with. `lock`: None if the file does not exist; `notes`: about
+    catalogues that cannot be read; `invalid`: definitions that lists leave out, by server."""
 
     config: Config
     path: Path
@@ -69,7 +69,7 @@ class OfferComparison(NamedTuple):
     invalid: Mapping[str, Sequence[Invalid]] = {}
 
     def drifts(self, wished: ToolFilter | None = None) -> Iterator[ToolDrift]:
-        """Of every server of which both are known."""
+        """Yield the drift of each wished tool of the servers whose tools are known."""
         wish = wished or ToolFilter()
         known = definitions(self.config.servers.values())
         pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered), known)
@@ -80,25 +80,25 @@ class OfferComparison(NamedTuple):
                         yield drift
 
     def keeps_back(self, drift: ToolDrift) -> bool:
-        """Does a gateway with these files keep it from clients?"""
+        """Whether a gateway with these files keeps the tool from clients."""
         locked = drift.server in (self.lock or Lock()).servers
         pinning = lock_drift.mode(self.config.servers[drift.server].pinning, locked=locked)
         return pinning == "enforce" and not drift.harmless
 
     def unseen(self) -> list[str]:
-        """Enabled servers of which no catalogue was found."""
+        """Return the servers without a catalogue."""
         return [name for name, each in self.offered.items() if each.tools is None]
 
     def unlocked(self) -> list[str]:
-        """Servers that the lock does not have."""
+        """Return the servers with tools that the lock does not have."""
         held = (self.lock or Lock()).servers
         return [name for name, each in self.offered.items() if each.tools and name not in held]
 
 
 class StoredOffers(NamedTuple):
-    """What is on disk. `lock`: None if there is no such file; `path`: where it would be;
-    `catalogues`: of the enabled servers, None of one that nobody has seen; `notes`: of catalogues
-    that cannot be read."""
+    """Offers on disk. `path`: of the lock; `lock`: None if that file does not exist; `catalogues`:
+    of the enabled servers, None for a server that was not seen yet; `notes`: about catalogues that
+    cannot be read."""
 
     config: Config
     path: Path
@@ -109,8 +109,8 @@ class StoredOffers(NamedTuple):
 
 
 def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredOffers:
-    """`path`: of the configuration, else the one that `metamcp up` would take; `lock`: of the file,
-    else beside the configuration. Raises Failed."""
+    """Read the offers on disk. `path`: of the configuration, by default the one that `metamcp up`
+    would take; `lock`: of the lock, by default beside the configuration. Raises Failed."""
     try:
         config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
         where = lock or lock_io.beside(config)
@@ -131,7 +131,7 @@ def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredO
 
 
 def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferComparison:
-    """As `kept`, of servers whose tools are compared. Raises Failed."""
+    """Read the offers as `kept` does, for the servers whose tools are compared. Raises Failed."""
     found = kept(path, state_dir, lock)
     offered = {
         name: _offered(found.config.servers[name], each)
@@ -149,8 +149,8 @@ def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferCo
 
 
 def wish(word: str | None, sight: OfferComparison) -> ToolFilter:
-    """SERVER or SERVER.TOOL, also one that was approved and is not there any more. Raises
-    Failed."""
+    """Return the filter for SERVER or SERVER.TOOL, also for a tool that was approved and is not
+    offered any more. Raises Failed."""
 
     def tools(server: str) -> set[str] | None:
         if sight.offered[server].tools is None:
@@ -165,8 +165,8 @@ def wish(word: str | None, sight: OfferComparison) -> ToolFilter:
 def wished(
     word: str | None, servers: Collection[str], tools: Callable[[str], Collection[str] | None]
 ) -> ToolFilter:
-    """SERVER or SERVER.TOOL: the names of servers have no dot. `tools`: None for a server that
-    nobody has seen yet. Raises Failed."""
+    """Return the filter for SERVER or SERVER.TOOL; names of servers do not contain a dot. `tools`:
+    returns the tools of a server, None if it was not seen yet. Raises Failed."""
     if word is None:
         return ToolFilter()
     server, dot, tool = word.partition(".")
@@ -184,7 +184,7 @@ def wished(
 
 
 def unseen(server: str) -> str:
-    """What is said of one of which nothing is known."""
+    """Return the sentence about a server that was not seen yet."""
     return f"{server} was not seen yet as it is configured now; start the gateway once"
 
 

@@ -1,9 +1,10 @@
-"""The log of the gateway as a service: events, lines of servers and its own words, on one stream.
+"""Output of the gateway: the thread that writes it, and the log of a service, with events, lines of
+servers and the gateway's own log on one stream.
 
-Owns: the shape of lines, and the thread that writes them. Never: which lines there are.
+Owns: the shape of lines, and the thread that writes them. Never: the choice of the lines.
 
-Whoever reads may stop reading (`^S` on a terminal, a pager), or be gone, and a disk may be full:
-the gateway goes on, and lines are lost.
+The reader may stop reading (`^S` on a terminal, a pager) or be gone, and a disk may be full: the
+gateway then goes on, and lines are lost.
 """
 
 import contextlib
@@ -20,16 +21,17 @@ from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 
 LINES_MAX = 10_000
-"""That wait to be written: seconds of the worst flood, a few megabytes."""
+"""Maximum lines that wait to be written: seconds of the worst flood, a few megabytes."""
 CLOSE_S_MAX = 2.0
-"""For the last lines; then they are lost."""
+"""Seconds to wait at the end for the last lines; after that they are lost."""
 FLUSH_S_MAX = 0.5
-"""For those before another program takes over; everything else waits meanwhile."""
+"""Seconds to wait for lines before another program takes over; the gateway does nothing else
+meanwhile."""
 
 
 class LogOutput:
-    """Writes to descriptor `fd` until `close`. `lost`: how many lines were, since somebody set it
-    to 0."""
+    """Writer of lines to descriptor `fd`, until `close`. `lost`: number of lines lost since the
+    owner set it to 0."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -46,7 +48,7 @@ class LogOutput:
             self.lost += 1
 
     def flush(self) -> None:
-        """Wait until all that was put is written, or FLUSH_S_MAX are over."""
+        """Wait until all lines so far are written, or FLUSH_S_MAX seconds are over."""
         written = threading.Event()
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(written)
@@ -72,7 +74,7 @@ class LogOutput:
                 self.lost += 1
 
     def _write_whole(self, data: bytes) -> None:
-        """What comes after a line that was cut is on a line of its own. Raises OSError."""
+        """Write everything, on a new line if the line before was cut. Raises OSError."""
         data = b"\n" * self._cut + data
         while data:
             data = data[os.write(self._fd, data) :]
@@ -80,14 +82,15 @@ class LogOutput:
 
 
 EVENTS, SERVER = "events", "server"
-"""The rooms of what is no line of a logger."""
+"""Rooms of lines that do not come from a logger."""
 _ERRORS = frozenset({"error", "bug"})
 _WARNINGS = ("→quarantined", "→error", "left out", "refused", "kill", "unroutable")
-"""Parts of what happened."""
+"""Parts of the name of an event that make it a warning."""
 
 
 class ServiceLines:
-    """Writes to descriptor `fd` until `close`, also what loggers of this process say."""
+    """Writer of events, lines of servers and records of loggers of this process to descriptor `fd`,
+    until `close`."""
 
     def __init__(self, fd: int, spec: LogSpec) -> None:
         self._outlet = LogOutput(fd)

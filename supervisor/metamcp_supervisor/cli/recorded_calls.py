@@ -1,4 +1,4 @@
-"""`metamcp calls`: the calls that are over and were recorded, as a table, as lines, or one of them.
+"""`metamcp calls`: recorded calls that are over, as a table, as lines, or a single one.
 
 Owns: the options, which calls fit, the table and the page of one call. Never: reading the files
 (`recordings`), calls under way (`metamcp ctl calls`).
@@ -23,9 +23,9 @@ from metamcp_worker.ipc.call_records import FinishedCall
 from metamcp_worker.ipc.errors import Code
 
 LINES = 50
-"""Of the past, when nothing else is asked for."""
+"""Number of past calls to show if the user does not say."""
 FOLLOW_S = 0.3
-"""Between two looks at the files; fronts write five times a second."""
+"""Seconds between two checks of the files; fronts write five times a second."""
 NAME_CHARACTERS_MAX = 48
 COLUMNS = ("TIME", "ID", "SERVER", "NAME", "OUTCOME", "TOOK", "IN", "OUT", "ENDPOINT")
 
@@ -72,10 +72,10 @@ def calls(
     state_dir: str | None,
     path: Path | None,
 ) -> None:
-    """Recorded calls that are over, the newest last; with an ID all that is known of one.
+    """Show recorded calls that are over, the newest last; with an ID, all about a single call.
 
-    Calls are recorded where [recording] says so. Those that are still under way are shown by
-    'metamcp ctl calls'.
+    Calls are recorded where [recording] says so. 'metamcp ctl calls' shows calls that are still
+    under way.
     """
     since = None if since_s is None else datetime.fromtimestamp(time.time() - since_s).astimezone()
 
@@ -106,8 +106,8 @@ def _many(
     as_json: bool,
     follow: bool,
 ) -> None:
-    """Raises Failed."""
-    if not (follow and where.folder.parent.is_dir()):  # else there may be some soon
+    """Show all calls that fit. Raises Failed."""
+    if not (follow and where.folder.parent.is_dir()):  # else calls may be recorded soon
         where.check()
     following = recordings.Following(where.folder)
     lost = 0
@@ -140,7 +140,7 @@ def _many(
 
 
 def follow_line(line: RecordedLine, fits: Callable[[FinishedCall], bool], *, as_json: bool) -> None:
-    """Show what came, if it fits. Of whom the lost ones were nobody knows, so they always do."""
+    """Print a new line, if it fits. Lost calls always fit, because their servers are not known."""
     if line.call is not None and not fits(line.call):
         return
     if as_json:
@@ -174,12 +174,12 @@ def foot(where: RecordingPlace, count: int, lost: int) -> str:
 
 
 def told_of(lost: int) -> str:
-    """Calls that were to be recorded and are not."""
+    """Return the sentence about calls that could not be recorded."""
     return f"{lost} more could not be written"
 
 
 def outcome(call: FinishedCall) -> str:
-    """How it ended, in a word where there is one."""
+    """Return how a call ended, with the name of the error code if the code is known."""
     known = {str(int(code)): code.name.lower() for code in Code}
     return f"{call.outcome} {known[call.outcome]}" if call.outcome in known else call.outcome
 
@@ -216,7 +216,8 @@ def _body(call: FinishedCall, what: str, body: Raw | UnsetType, size: int) -> No
 
 
 def pretty(body: Raw) -> list[str]:
-    """JSON for people, in a fixed order; as it is, if it is a text or has no value (1e999)."""
+    """Return JSON as lines for people, with members in a fixed order. A text, or JSON that cannot
+    be decoded (1e999), stays as it is."""
     try:
         found = codec.value(body)
     except codec.Malformed:
@@ -227,7 +228,7 @@ def pretty(body: Raw) -> list[str]:
 
 
 def _when(call: FinishedCall) -> str:
-    """Of today the time, of other days the day too."""
+    """Return the time of a call, with the date if the call was not today."""
     found = datetime.fromisoformat(call.time).astimezone()
     today = found.date() == datetime.now().astimezone().date()
     return found.strftime("%H:%M:%S.%f" if today else "%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,10 +1,10 @@
-"""Recorded calls, as the fronts have left them in the state directory.
+"""Recorded calls, in the files that the fronts write to the state directory.
 
-Owns: where they are, reading them in order, what comes while one looks, and why there are none.
-Never: writing them
-(the fronts do), tables (`call_records`), calling anything again (`replay`).
+Owns: finding the files, reading them in order, following new calls, why there are none, and the end
+of verbs that read such files (`ending`). Never: writing the files (the fronts), tables
+(`recorded_calls`), making a call again (`replay`).
 
-The files are read as they are, so that this works without a gateway.
+The files are read directly, so this works without a gateway.
 """
 
 import os
@@ -22,11 +22,11 @@ from metamcp_worker.ipc import call_records, codec
 from metamcp_worker.ipc.call_records import FinishedCall, Gap
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
-"""Two bodies of the largest size, in which every character is an escape."""
+"""Maximum bytes of a line: two bodies of the largest size, in which every character is escaped."""
 
 
 class RecordedLine(Struct, frozen=True):
-    """One line of a file: a call, or how many are missing there."""
+    """Line of a file: a call, or the number of calls that are missing there (`lost`)."""
 
     raw: bytes
     call: FinishedCall | None = None
@@ -34,8 +34,8 @@ class RecordedLine(Struct, frozen=True):
 
 
 class RecordingPlace(Struct, frozen=True):
-    """Where they are. `source`: the configuration that says so, empty if it is not known;
-    `records`: does it say that any call is recorded?"""
+    """Folder of recorded calls. `source`: configuration that names it, empty if that is not known;
+    `records`: whether that configuration says that calls are recorded."""
 
     folder: Path
     source: str = ""
@@ -43,11 +43,11 @@ class RecordingPlace(Struct, frozen=True):
 
     @property
     def any(self) -> bool:
-        """Was anything ever recorded there? Raises Failed."""
+        """Whether calls were ever recorded there. Raises Failed."""
         return bool(files(self.folder))
 
     def check(self) -> None:
-        """Raises Failed where nothing was, with what is the matter."""
+        """Raise Failed, with the reason, if calls were never recorded there."""
         if not self.any:
             raise Failed(Exit.UNKNOWN_NAME, self.why_none)
 
@@ -66,9 +66,9 @@ class RecordingPlace(Struct, frozen=True):
 
 
 def place(state_dir: str | None, path: Path | None) -> RecordingPlace:
-    """For this state directory, or for that of the configuration that `metamcp up` would take.
-    Raises Failed."""
-    if state_dir is not None and path is None:  # whose it is nobody has said
+    """Return the place for this state directory, or for that of the configuration that `metamcp up`
+    would take. Raises Failed."""
+    if state_dir is not None and path is None:  # its configuration is not known
         return RecordingPlace(Path(state_dir) / call_records.FOLDER)
     from metamcp_supervisor.config import sources
     from metamcp_supervisor.config.config import ConfigInvalid
@@ -88,12 +88,12 @@ def place(state_dir: str | None, path: Path | None) -> RecordingPlace:
 
 
 def lines(where: Path) -> Iterator[RecordedLine]:
-    """All that is there, file by file. Raises Failed."""
+    """Yield all lines that are there, file by file. Raises Failed."""
     return Following(where).news()
 
 
 def find(where: RecordingPlace, word: str) -> FinishedCall:
-    """The call with this id. Raises Failed."""
+    """Return the call with this id. Raises Failed."""
     word = word.lower()
     where.check()
     for line in lines(where.folder):
@@ -103,7 +103,8 @@ def find(where: RecordingPlace, word: str) -> FinishedCall:
 
 
 def files(where: Path) -> list[Path]:
-    """The oldest first; none where nothing was recorded. Raises Failed."""
+    """Return the files, the oldest first; an empty list if calls were never recorded. Raises
+    Failed."""
     try:
         names = os.listdir(where)
     except FileNotFoundError:
@@ -115,26 +116,26 @@ def files(where: Path) -> list[Path]:
 
 
 class _Place(Struct):
-    """How far a file was read."""
+    """Position in a file. `offset`: bytes that were read."""
 
     offset: int = 0
 
 
 class Following:
-    """All that is there, and then what is added to it, each once."""
+    """Reader of all lines that are there and then of added lines, each once."""
 
     def __init__(self, where: Path) -> None:
         self._where = where
         self._places: dict[str, _Place] = {}
 
     def news(self) -> Iterator[RecordedLine]:
-        """What came since the last time; the first time everything. Raises Failed."""
+        """Yield the lines since the last time; the first time, all lines. Raises Failed."""
         for path in files(self._where):
             yield from _new_lines(path, self._places.setdefault(path.name, _Place()))
 
 
 def _new_lines(path: Path, place: _Place) -> Iterator[RecordedLine]:
-    """Whole lines behind this place; half of one at the end is read when it is whole."""
+    """Yield the whole lines after this place; a partial line at the end waits until it is whole."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
@@ -153,7 +154,7 @@ def _new_lines(path: Path, place: _Place) -> Iterator[RecordedLine]:
 
 
 def _read(raw: bytes) -> RecordedLine | None:
-    """None for what a front that was killed has left half written."""
+    """Return the line; None if a front that was killed has left it half written."""
     try:
         return RecordedLine(raw, call=codec.typed(FinishedCall, raw))
     except codec.Malformed:
@@ -164,7 +165,7 @@ def _read(raw: bytes) -> RecordedLine | None:
 
 
 def ending(work: Callable[[], int]) -> NoReturn:
-    """Do the work of a command, and end it with its exit code or with that of what failed."""
+    """Do the work of a command, and end with its exit code or with that of its failure."""
     from metamcp_supervisor.cli.show import printable
 
     try:
@@ -174,8 +175,8 @@ def ending(work: Callable[[], int]) -> NoReturn:
             click.echo(f"metamcp: {printable(line)}", err=True)
         code = failed.exit
     except KeyboardInterrupt:
-        code = 130  # as every shell says it: 128 and the number of SIGINT
-    except BrokenPipeError:  # a pager that was left
+        code = 130  # as in every shell: 128 plus the number of SIGINT
+    except BrokenPipeError:  # the user has left the pager
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = Exit.OK
     raise SystemExit(code)

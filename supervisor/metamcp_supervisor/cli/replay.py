@@ -1,4 +1,4 @@
-"""`metamcp replay`: a recorded call once more, and whether the outcome is the same.
+"""`metamcp replay`: make a recorded call once more, and compare the outcomes.
 
 Owns: which calls can be replayed, the question before a tool that may change something, and a small
 MCP client of both eras. Never: the recordings (`recordings`).
@@ -31,15 +31,16 @@ from metamcp_worker.runtime.masking import MASK
 
 MODERN = "2026-07-28"
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""Of an answer: more than any that passes the gateway."""
+"""Maximum bytes of an answer; more than any answer that passes the gateway."""
 PAGES_MAX = 1000
-"""Of a list."""
+"""Maximum pages of a list."""
 _PREFIX = "io.modelcontextprotocol/"
 _ME = {"name": "metamcp replay", "version": "1"}
 
 
 class Asker:
-    """`protocol`: the revision to speak. Raises Failed, as all its methods do."""
+    """MCP client for a few requests. `protocol`: the revision to speak. Raises Failed, as all
+    methods do."""
 
     def __init__(self, url: str, protocol: str, timeout_s: float) -> None:
         place = urlsplit(url)
@@ -69,15 +70,15 @@ class Asker:
                 self._http.request("DELETE", self._path, headers=self._headers({}))
                 self._http.getresponse().read()
         except (OSError, http.client.HTTPException):
-            pass  # it ends by itself when nobody comes back
+            pass  # the session ends by itself when its client does not come back
         finally:
             self._http.close()
 
     def ask(
         self, method: str, params: Mapping[str, object], tool: Mapping[str, Any] | None = None
     ) -> codec.Envelope:
-        """The answer, with a result or an error. `tool`: the definition of the one that is called,
-        which may want arguments repeated in headers."""
+        """Send a request and return the answer, with a result or an error. `tool`: definition of
+        the called tool, which may want arguments repeated in headers."""
         self._last += 1
         whole = dict(params)
         if self._protocol == MODERN:
@@ -99,7 +100,7 @@ class Asker:
         raise Failed(Exit.FAILED, f"{self._url} {what}")
 
     def tool(self, name: str) -> Mapping[str, Any] | None:
-        """Its definition, None if there is no such tool."""
+        """Return the definition of a tool; None if the endpoint does not have the tool."""
         cursor: dict[str, object] = {}
         for _ in range(PAGES_MAX):
             answer = self.ask("tools/list", cursor)
@@ -139,7 +140,7 @@ class Asker:
 
 
 def _messages(kind: str, body: bytes) -> Iterator[codec.Envelope]:
-    """What came, on a stream or alone."""
+    """Yield the messages of an answer, on a stream or alone."""
     streamed = kind.startswith("text/event-stream")
     for raw in _events(body) if streamed else [body]:
         try:
@@ -168,18 +169,18 @@ def _message(error: bytes | Raw) -> str:
 
 
 def repeated(method: str, params: Mapping[str, object], tool: Mapping[str, Any]) -> dict[str, str]:
-    """What of a request revision 2026-07-28 wants in its headers too."""
+    """Return the headers in which revision 2026-07-28 wants parts of a request repeated."""
     raw = codec.level(codec.dump(params))
     found = mcp_headers.routing(method, raw)
     try:
         wishes = mcp_headers.wanted(codec.dump(tool.get("inputSchema", {})))
         return found | mcp_headers.repeated(wishes, raw.get("arguments", Raw(b"")))
-    except (mcp_headers.HeaderRuleUnfit, codec.Malformed):  # of such a tool the gateway wants none
+    except (mcp_headers.HeaderRuleUnfit, codec.Malformed):  # the gateway wants none for such a tool
         return found
 
 
 def outcome_of(answer: codec.Envelope) -> tuple[str, Raw]:
-    """How a call ended, in the words of `finished`, and what came of it."""
+    """Return how a call ended, in the words of `call_records`, and its result or error."""
     if bytes(answer.error):
         try:
             code = codec.typed(_ErrorHead, answer.error).code
@@ -192,7 +193,7 @@ def outcome_of(answer: codec.Envelope) -> tuple[str, Raw]:
 
 
 DIFF_LINES_MAX = 40
-"""What differs after so many lines is another result."""
+"""Maximum lines of a difference to print; beyond them the result is simply another one."""
 
 
 @click.command()
@@ -216,9 +217,9 @@ def replay(
     state_dir: str | None,
     path: Path | None,
 ) -> None:
-    """Make a recorded call once more, with the same arguments, and compare what comes of it.
+    """Make a recorded call once more, with the same arguments, and compare the results.
 
-    Exit code 1 if it is something else than before. 'metamcp calls' shows what is recorded.
+    Exit code 1 if the result differs. 'metamcp calls' shows what is recorded.
     """
 
     def work() -> int:
@@ -235,7 +236,8 @@ def replay(
 
 
 def params(call: FinishedCall) -> dict[str, object]:
-    """What is to be asked. Raises Failed for a call of which that is not known."""
+    """Return the parameters of the request. Raises Failed for a call whose arguments are not fully
+    known."""
     why = ""
     if call.arguments is UNSET and call.arguments_bytes:
         why = 'its arguments were not recorded; [recording] calls = "full" records them'
@@ -252,19 +254,19 @@ def params(call: FinishedCall) -> dict[str, object]:
 
 
 def _url(endpoint: str, runtime_dir: str | None) -> str:
-    """Raises Failed."""
+    """Return the URL of the endpoint. Raises Failed."""
     with client.connect(runtime_dir) as gateway:
         status = codec.typed(GatewayStatus, gateway.call("status"))
     if endpoint not in status.endpoints:
         known = ", ".join(status.endpoints) or "none"
-        text = f"there is no endpoint {endpoint!r}; say --endpoint with one of: {known}"
+        text = f"no endpoint is named {endpoint!r}; say --endpoint with one of: {known}"
         raise Failed(Exit.UNKNOWN_NAME, text)
     return status.endpoints[endpoint]
 
 
 def _ask_first(asker: Asker, name: str, *, yes: bool) -> Mapping[str, Any]:
-    """The definition of the tool. Raises Failed for one that may change something, unless somebody
-    says yes."""
+    """Return the definition of the tool. Ask first if the tool may change something, unless `yes`.
+    Raises Failed if the user does not agree."""
     tool = asker.tool(name)
     if tool is None:
         raise Failed(Exit.UNKNOWN_NAME, f"the endpoint has no tool {name!r} now")
@@ -284,7 +286,7 @@ def _ask_first(asker: Asker, name: str, *, yes: bool) -> Mapping[str, Any]:
 
 
 def _told(call: FinishedCall, ended: str, result: Raw) -> int:
-    """Show what came, and whether it is what came before. The exit code."""
+    """Print the result, and how it differs from the recorded one. Return the exit code."""
     for line in pretty(result):
         click.echo(show.printable(line))
     if ended != call.outcome:
@@ -313,5 +315,5 @@ def _told(call: FinishedCall, ended: str, result: Raw) -> int:
 def _differences(before: Raw, now: Raw) -> Iterator[str]:
     found = difflib.unified_diff(pretty(before), pretty(now), n=1, lineterm="")
     for number, line in enumerate(found):
-        if number > 1:  # the first two name files, and there are none
+        if number > 1:  # the first two lines name files, but these are not files
             yield columns.cut(line, 200)

@@ -1,5 +1,5 @@
-"""The terminal of `metamcp up`: the first screen, events as they come, and the question about a
-reload that needs a yes.
+"""Terminal of `metamcp up`: the first screen, events as they come, and the question about a reload
+that has to be confirmed.
 
 Never: what has to be confirmed (`config.confirmation`).
 """
@@ -26,15 +26,15 @@ from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control.services import NotNow, ReloadRefused
 
 SETTLE_S_MAX = 15.0
-"""How long the first screen waits for servers that are still starting."""
+"""Seconds that the first screen waits for servers that are still starting."""
 #: Phases in which the first start of a server is decided.
 _DECIDED = frozenset({"ready", "backoff", "failed", "disabled", "quarantined"})
 _DOWN = frozenset({"error", "quarantined", "stopped"})
 
 
 class EventLines:
-    """What happens, a line each. On a terminal words stay whole, and an event that comes again and
-    again for one server is told the second, fourth, eighth time and so on, with how often."""
+    """Writer of events, a line each. On a terminal words stay whole, and an event that a server
+    repeats is shown only the first, second, fourth, eighth time and so on, with the number."""
 
     def __init__(self, out: Callable[[str], None], *, terminal: bool) -> None:
         self._out = out
@@ -57,7 +57,8 @@ class EventLines:
 
 
 class FirstScreen:
-    """Shown once: when every server is ready or failed, or at the latest after SETTLE_S_MAX."""
+    """First screen, shown once: when every server is ready or failed, at the latest after
+    SETTLE_S_MAX."""
 
     def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
         self._gateway = gateway
@@ -84,7 +85,7 @@ class FirstScreen:
 
 
 def first_screen(status: GatewayStatus) -> str:
-    """Servers, where to connect, and what to paste."""
+    """Return the first screen: servers, where to connect, and what to paste."""
     rows = [
         (
             server.name,
@@ -110,13 +111,13 @@ def first_screen(status: GatewayStatus) -> str:
 
 
 def _less(tokens: int) -> str:
-    """Where to look, if there is anything to save."""
+    """Return a hint how to save tokens; empty if there is little to save."""
     worth = tokens > tool_costs.at_start("search", ())
     return "; 'metamcp tools --tokens' says what would save most of them" if worth else ""
 
 
 def _metrics(ops_url: str) -> str:
-    """Where they are; for a unix socket, which no browser opens, how to get them."""
+    """Return the URL of the metrics; for a unix socket, which browsers cannot open, a command."""
     if not ops_url.startswith(UNIX):
         return f"{ops_url}/metrics"
     path = shlex.quote(ops_url.removeprefix(UNIX))
@@ -142,15 +143,16 @@ def _how_to_connect(status: GatewayStatus) -> list[str]:
 
 
 KEYBOARD = 0
-"""The descriptor that answers are read from."""
+"""Descriptor from which answers are read."""
 ANSWER_BYTES_MAX = 1024
 _YES = (b"y", b"yes")
 
 
 class Asking:
-    """The person at the terminal of a gateway in the foreground; a `reloading.Ask`. `out` prints.
+    """Questions to the user at the terminal of a gateway in the foreground; a `reload.Ask`. `out`
+    prints.
 
-    The gateway goes on meanwhile. What was typed before the question is no answer to it.
+    The gateway goes on meanwhile. Keys that were typed before the question are ignored.
     """
 
     def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
@@ -189,7 +191,7 @@ class Asking:
 
 
 def in_foreground() -> bool:
-    """May this process read from its terminal? One in the background would be stopped."""
+    """Whether this process may read from its terminal; in the background it would be stopped."""
     try:
         return os.tcgetpgrp(KEYBOARD) == os.getpgrp()
     except OSError:

@@ -1,7 +1,8 @@
-"""`metamcp init`, `add` and `remove`: the configuration that is in use, edited as text.
+"""`metamcp init`, `add` and `remove`: edit the configuration in use as text.
 
-Owns: these verbs, which file it is, what an entry says. Never: text (`client_files.json_edit`,
-`client_files.toml_edit`), bytes (`client_files.disk`), what a configuration means (`sources`).
+Owns: these verbs, the choice of the file, the content of an entry. Never: editing text
+(`client_files.json_edit`, `client_files.toml_edit`), reading and writing bytes
+(`client_files.disk`), what a configuration means (`sources`).
 """
 
 import os
@@ -40,8 +41,8 @@ _NAME = click.argument("name", metavar="NAME")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The configuration in use, read. `place`: of the table with its servers; `found`: nobody named
-    the file, it merely lies here."""
+    """Configuration in use, already read. `place`: path of the table with its servers; `found`:
+    whether the file was only found in this folder, and not named by the user."""
 
     content: disk.Content
     place: tuple[str, ...]
@@ -54,12 +55,12 @@ class _File:
         return printable(str(self.content.path))
 
     def put(self, name: str, entry: Mapping[str, object]) -> str:
-        """Raises Unfit."""
+        """Return the text with this entry. Raises FileUnfit."""
         put = json_edit.put if self.is_json else toml_edit.put
         return put(self.content.text, self.place, name, entry)
 
     def without(self, name: str) -> str:
-        """Raises Unfit."""
+        """Return the text without this entry. Raises FileUnfit."""
         drop = json_edit.drop if self.is_json else toml_edit.drop
         return drop(self.content.text, self.place, name, self.content.text)
 
@@ -76,7 +77,7 @@ class _Add(Command):
 @click.command(cls=Command)
 @told
 def init() -> None:
-    """Make metamcp.toml in this folder. The file of a client here, as .mcp.json, is included."""
+    """Make metamcp.toml in this folder, and include the file of a client, such as .mcp.json."""
     folder = Path.cwd()
     content = disk.read(folder / "metamcp.toml")
     label = printable(str(content.path))
@@ -155,7 +156,8 @@ def _entry(words: tuple[str, ...], url: str | None, *, is_json: bool) -> dict[st
 
 
 def _words(command: tuple[str, ...]) -> tuple[str, ...]:
-    """A whole command in one pair of quotes is its words, unless a program has that name."""
+    """Return the words of the command. A single word with spaces is split like a command line,
+    unless a file of that name exists."""
     if len(command) == 1 and " " in command[0] and not os.path.exists(command[0]):
         try:
             return tuple(shlex.split(command[0]))
@@ -178,10 +180,10 @@ def _pairs(texts: tuple[str, ...], mark: str, option: str) -> dict[str, str]:
 
 
 def _file(given: Path | None) -> _File:
-    """Raises Refused."""
+    """Read the configuration in use. Raises CommandRefused."""
     path = places.find(given, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     if path is None or not path.exists():
-        what = f"there is no {printable(str(path))}" if path else "there is no configuration here"
+        what = f"{printable(str(path))} does not exist" if path else "no configuration was found"
         raise CommandRefused(
             f"{what}; 'metamcp init' makes metamcp.toml in this folder", Exit.CONFIG
         )
@@ -210,7 +212,8 @@ def _file(given: Path | None) -> _File:
 def _edit(
     file: _File, edit: Callable[[], str], what: str, *, dry_run: bool, command: bool = False
 ) -> None:
-    """`command`: a new one is to be started. Raises Refused and OSError."""
+    """Edit the file, or show the difference. `command`: whether the edit adds a command that a
+    gateway will start. Raises CommandRefused and OSError."""
     try:
         made = edit()
     except FileUnfit as unfit:
@@ -241,7 +244,7 @@ def _write(content: disk.Content, text: str) -> None:
 
 
 def _elsewhere(name: str, path: Path) -> str:
-    """Where that server is, if it is in a file that is included; else nothing."""
+    """Return a hint to the server if an included file has it; else an empty string."""
     try:
         found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid:

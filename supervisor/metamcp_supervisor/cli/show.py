@@ -25,11 +25,12 @@ _STYLES = {
 }  # fmt: skip
 GAP = 2
 SENTENCE_CHARACTERS_MIN = 30
-"""Room that a last column of sentences needs; with less, the sentences stand below the table."""
+"""Minimum characters for a last column of sentences; with less room, the sentences stand below the
+table."""
 CUT_CHARACTERS_MIN = 8
-"""What stays at least of a cell that is cut."""
+"""Minimum characters that stay of a cell that is cut."""
 KEYS_MAX = 64
-"""Read at once; nobody types faster than a table is drawn."""
+"""Maximum bytes of keys read at once; users do not type more while a table is drawn."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} | {
     code: f"\\u{code:04x}"
     for code in [0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -37,18 +38,18 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} 
 
 
 class Picture(Struct, frozen=True):
-    """A table with a line before and a line after it."""
+    """Table with a line before and a line after it."""
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[str]]
     head: str = ""
     foot: str = ""
     right: frozenset[str] = frozenset()
-    """Columns of numbers, which stand at the right."""
+    """Columns of numbers, which are aligned to the right."""
     sentences: bool = True
-    """Is the last column one of sentences? They stand below a table that is too wide."""
+    """Whether the last column has sentences, which stand below a table that is too wide."""
     spared: tuple[str, ...] = ()
-    """Columns that a narrow terminal goes without, the least needed first."""
+    """Columns that a narrow terminal leaves out, the least needed first."""
 
 
 def on_terminal() -> bool:
@@ -61,12 +62,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def picture(shown: Picture) -> None:
-    """Print a table with its surroundings."""
+    """Print a table with the lines around it."""
     click.echo(text(shown), nl=False)
 
 
 def text(shown: Picture) -> str:
-    """A table with its surroundings, as standard output wants it."""
+    """Return a table with the lines around it: drawn for a terminal, else plain."""
     if not on_terminal():
         return plain(shown) + "\n"
     from rich.console import Console
@@ -94,7 +95,8 @@ def watch(take: Callable[[], Picture], every_s: float) -> None:
 
 
 def live(take: Callable[[], Picture], every_s: float, press: Callable[[str], bool]) -> None:
-    """As `watch` on a terminal, until `press`, which is told every key, says that it is over."""
+    """Show the picture as `watch` does on a terminal, until `press`, called with each key, returns
+    True."""
     from rich.console import Console
     from rich.live import Live
 
@@ -107,20 +109,20 @@ def live(take: Callable[[], Picture], every_s: float, press: Callable[[str], boo
 
 
 def verdict(word: str) -> str:
-    """`ok`, `warn` or `fail` in its colour, where there are colours."""
+    """Return `ok`, `warn` or `fail`, in its colour where there are colours."""
     if not on_terminal() or os.environ.get("NO_COLOR"):
         return f"{word:<4}"
     return click.style(f"{word:<4}", fg={"ok": "green", "warn": "yellow"}.get(word, "red"))
 
 
 def clock(seconds: float) -> str:
-    """The local time of day, as people at a prompt have it on their watch."""
+    """Return the local time of day, to the millisecond."""
     whole = time.localtime(seconds)
     return f"{time.strftime('%H:%M:%S', whole)}.{int(seconds * 1000) % 1000:03}"
 
 
 def plain(shown: Picture) -> str:
-    """Columns parted by two spaces, no lines, no trailing spaces."""
+    """Return a plain table: two spaces between columns, no lines, no trailing spaces."""
     rows = [[printable(cell) for cell in row] for row in (shown.columns, *shown.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -134,12 +136,13 @@ def plain(shown: Picture) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything spelled out that a terminal would obey or that turns its order."""
+    """Return the text with an escape for each character that a terminal would obey or that changes
+    the order of the text."""
     return text.expandtabs().translate(_CONTROLS)
 
 
 def wrapped(line: str, indent: str) -> str:
-    """The line as a terminal shows it without breaking a word; in a pipe as it is."""
+    """Return the line, wrapped between words for a terminal; unchanged for a pipe."""
     if not on_terminal():
         return line
     import shutil
@@ -153,7 +156,8 @@ def wrapped(line: str, indent: str) -> str:
 
 @contextlib.contextmanager
 def _keyboard() -> Generator[int | None, None, None]:
-    """Standard input, with every key told at once and none shown; None if it is no terminal."""
+    """Yield standard input, which gives each key at once and shows none; None if it is not a
+    terminal."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -170,7 +174,7 @@ def _keyboard() -> Generator[int | None, None, None]:
 
 
 def _pressed(keyboard: int | None, seconds: float) -> str:
-    """Keys that are pressed within so long, at once when one is."""
+    """Wait so many seconds for a key, and return the pressed keys as soon as there are any."""
     import select
 
     if keyboard is None:
@@ -185,7 +189,7 @@ def _end(shown: Picture) -> list[str]:
 
 
 def _crowded(shown: Picture, width: int) -> bool:
-    """Is there too little room for the sentences in the last column?"""
+    """Whether there is too little room for the sentences in the last column."""
     widths = _widths(shown)
     left = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
     return left < min(widths[-1], SENTENCE_CHARACTERS_MIN)
@@ -203,9 +207,9 @@ def _without(shown: Picture, at: int) -> Picture:
 
 
 def _fitted(shown: Picture, width: int) -> tuple[Picture, list[int], tuple[str, ...]]:
-    """The table as a terminal of this width has room for it, the width of each column, and the
-    columns that it goes without. Names stay whole as long as there is anything else to leave out or
-    to cut, numbers always; only the heading of a column of numbers may stand on two lines."""
+    """Return the table as it fits a terminal of this width, the width of each column, and the
+    columns that are left out. Names stay whole as long as anything else can be left out or cut.
+    Numbers always stay whole; only the heading of a column of numbers may take two lines."""
     left_out: list[str] = []
     spared = [name for name in shown.spared if name in shown.columns]
     while (more := _excess(shown, width)) > 0 and spared:

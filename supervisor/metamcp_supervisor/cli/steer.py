@@ -1,5 +1,5 @@
-"""`metamcp ctl set`, `signal`, `drain`, `undrain`, `quarantine`, `clear`, `roll`, `dump-stacks`:
-orders that are rarely needed.
+"""`metamcp ctl set`, `signal`, `drain`, `undrain`, `quarantine`, `clear`, `roll`, `upgrade` and
+`dump-stacks`: orders that are rarely needed.
 
 Never: carrying them out (`control.orders`).
 """
@@ -22,9 +22,10 @@ from metamcp_supervisor.verbs import Exit, GatewayStatus, Overridden, Upgrade
 from metamcp_worker.ipc import codec
 
 ROLL_S_MAX = 900.0
-"""Sixteen fronts that each wait half a minute for their last calls."""
+"""Seconds to wait for a roll; enough for sixteen fronts that each wait half a minute for their last
+calls."""
 AGAIN_S = 0.05
-"""Between two looks whether the new program is there."""
+"""Seconds between two checks whether the new program is there."""
 
 
 @click.command()
@@ -32,7 +33,7 @@ AGAIN_S = 0.05
 @json_option
 @click.pass_obj
 def drain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> None:
-    """Keep new calls from servers. They run on, and finish what they have."""
+    """Keep new calls from servers, which go on running and finish the calls they have."""
     _order(runtime_dir, "drain", names, as_json=as_json)
 
 
@@ -41,7 +42,7 @@ def drain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
 @json_option
 @click.pass_obj
 def undrain(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> None:
-    """Let calls come again."""
+    """Let new calls come to servers again."""
     _order(runtime_dir, "undrain", names, as_json=as_json)
 
 
@@ -68,7 +69,7 @@ def clear(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
 @json_option
 @click.pass_obj
 def roll(runtime_dir: str | None, as_json: bool) -> None:
-    """Another process for each front, one after the other; no client is refused."""
+    """Replace the process of each front, one after the other; no client is refused."""
     with client.connect(runtime_dir) as gateway:
         gateway.call("roll", timeout_s=ROLL_S_MAX)
     if as_json:
@@ -108,7 +109,7 @@ def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
 
 
 def _told(gateway: client.ControlClient, end: float) -> Upgrade:
-    """What is taken over. Raises Failed when nothing is."""
+    """Return what is taken over. Raises Failed if nothing is."""
     told: Upgrade | None = None
     try:
         for _, raw in gateway.stream("upgrade", timeout_s=max(1.0, end - time.monotonic())):
@@ -122,7 +123,7 @@ def _told(gateway: client.ControlClient, end: float) -> Upgrade:
 
 
 def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> GatewayStatus:
-    """The status as soon as the new program answers. Raises Failed."""
+    """Return the status as soon as the new program answers. Raises Failed."""
     while (left_s := end - time.monotonic()) > 0:
         with client.connect(runtime_dir, timeout_s=left_s) as gateway:
             found = codec.typed(GatewayStatus, gateway.call("status", timeout_s=left_s))
@@ -136,7 +137,7 @@ def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> Gateway
 @click.argument("name", shell_complete=complete_names)
 @click.pass_obj
 def dump_stacks(runtime_dir: str | None, name: str) -> None:
-    """What the worker of a server is doing at this moment. It goes on."""
+    """Show what the worker of a server is doing at this moment. The worker goes on."""
     with client.connect(runtime_dir) as gateway:
         found = codec.value(gateway.call("dump-stacks", {"name": name}))
     click.echo(found["stacks"])
@@ -156,7 +157,7 @@ def _order(
 
 
 _LOG = "log."
-"""Before what is set of the log; no name of a server has a dot."""
+"""Prefix of the settings of the log; names of servers do not contain a dot."""
 
 
 def _complete_signals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -203,10 +204,10 @@ def set_(
     clear: bool,
     as_json: bool,
 ) -> None:
-    """Other settings for a server than in the file, for a time.
+    """Change settings of a server for a time, without changing the file.
 
-    'set log.level debug' and 'set log.levels.front debug' are for the log of the gateway; they are
-    over with the next reload, too.
+    'set log.level debug' and 'set log.levels.front debug' are for the log of the gateway; they also
+    end with the next reload.
     """
     words = (name, *settings)
     own = name.startswith(_LOG)
@@ -248,7 +249,8 @@ def signal_(runtime_dir: str | None, name: str, sig: str, as_json: bool) -> None
 
 
 def _levels(words: tuple[str, ...], *, clear: bool) -> dict[str, str]:
-    """`log.level debug` is the same as `log.level=debug`. With `clear` all of them are over."""
+    """Return the levels of the log: `log.level debug` is the same as `log.level=debug`. `clear`
+    ends all levels that were set."""
     if clear:
         if given := [word for word in words if "=" in word or not word.startswith(_LOG)]:
             raise click.UsageError(f"{given[0]!r} is too much: --clear is for all levels")
@@ -271,7 +273,7 @@ def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise click.UsageError(f"{setting!r} is no KEY=VALUE, such as timeout=5s")
+            raise click.UsageError(f"{setting!r} is not KEY=VALUE, such as timeout=5s")
         if key.strip() in found:
             raise click.UsageError(f"{key.strip()!r} is there twice")
         found[key.strip()] = value.strip()

@@ -1,7 +1,7 @@
 """`metamcp systemd`: the gateway as a service of this machine or of one user.
 
-Owns: which units are written where, the paths in them, and the calls of `systemctl`. Never: what
-the units say (the files in `systemd/` of the package), the gateway (`up`).
+Owns: which units are written where, the paths in them, and the calls of `systemctl`. Never: the
+text of the units (the files in `systemd/units` of the package), the gateway (`up`).
 """
 
 import difflib
@@ -26,30 +26,32 @@ from metamcp_supervisor.verbs import Exit
 SYSTEM_UNITS = Path("/etc/systemd/system")
 SYSTEM_CONFIG = "/etc/metamcp/metamcp.toml"
 USER_CONFIG = "%E/metamcp/metamcp.toml"
-"""systemd puts $XDG_CONFIG_HOME or ~/.config in place of %E."""
+"""Configuration of a service of a user; systemd replaces %E by $XDG_CONFIG_HOME or ~/.config."""
 SERVICE, SOCKET = "metamcp.service", "metamcp.socket"
 STEPS = "metamcp.service.d/restart-steps.conf"
 STEPS_SINCE = 254
-"""The first version of systemd that knows RestartSteps=."""
+"""First version of systemd that knows RestartSteps=."""
 SYSTEMCTL_S_MAX = 120.0
-"""More than TimeoutStartSec= of the unit; for what has no limit of its own."""
+"""Seconds to wait for `systemctl`; longer than TimeoutStartSec= of the unit, and a limit for calls
+that do not have one."""
 _CONFIGURED = re.compile(r"(?<= --config )\S.*$", re.MULTILINE)
 _STARTS = re.compile(r"^ExecStart=(.*?) serve\b", re.MULTILINE)
 _PROGRAM = "/usr/bin/metamcp"
-"""In the units as they are delivered."""
+"""Program in the units as they are delivered."""
 _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user")))
-"""What ProtectHome=yes hides from the service."""
+"""Folders that ProtectHome=yes hides from the service."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPlace:
-    """Where units are, and whose `systemctl` it is."""
+    """Place of units. `folder`: folder of the files; `user`: whether they are units of this user,
+    not of the machine."""
 
     folder: Path
     user: bool
 
     def systemctl(self, *arguments: str) -> None:
-        """Raises Refused with what it said."""
+        """Run `systemctl` and print the command. Raises CommandRefused with its error output."""
         command = ["systemctl", *(["--user"] if self.user else []), *arguments]
         try:
             done = subprocess.run(
@@ -81,7 +83,7 @@ def systemd() -> None:
 @_DRY
 @errors.told
 def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
-    """Write the units of this installation. Again and again does no harm."""
+    """Write the units of this installation. Repeating this does no harm."""
     place = _place(user)
     program = _program()
     if not dry_run:
@@ -135,7 +137,7 @@ def uninstall(user: bool, dry_run: bool) -> None:
 @_USER
 @_CONFIG
 def show(user: bool, config: str | None) -> None:
-    """Print the units of this installation. Exit code 1 if others are installed, or none."""
+    """Print the units of this installation. Exit code 1 unless exactly these are installed."""
     place = _place(user)
     same = True
     for name, text in units(user, _program(), config, version=_version()).items():
@@ -154,8 +156,8 @@ def show(user: bool, config: str | None) -> None:
 def units(
     user: bool, program: Sequence[str], config: str | None, *, version: int
 ) -> dict[str, str]:
-    """File name -> text. `program`: argv of this installation; `version`: of systemd, 0 if it is
-    not known."""
+    """Return the text of each unit by file name. `program`: argv of this installation; `version`:
+    of systemd, 0 if it is not known."""
     files = {SERVICE: "metamcp-user.service"} if user else {SERVICE: SERVICE, SOCKET: SOCKET}
     if not user and version >= STEPS_SINCE:
         files[STEPS] = STEPS
@@ -172,8 +174,8 @@ def units(
 
 
 def installed(user: bool) -> list[tuple[Path, str | None, str]]:
-    """Path, text and due text of each unit of this installation; none if no service is installed.
-    It may have a configuration of its own."""
+    """Return path, text and due text of each unit of this installation; an empty list without an
+    installed service. The due text keeps the configuration that the installed service names."""
     place = _place(user)
     service = _text(place.folder / SERVICE)
     if service is None:
@@ -186,13 +188,13 @@ def installed(user: bool) -> list[tuple[Path, str | None, str]]:
 
 
 def started(unit: str) -> str:
-    """The program that a unit starts, with what tells it from another; empty for a socket."""
+    """Return the command, up to `serve`, that a unit starts; empty for a socket."""
     found = _STARTS.search(unit)
     return found[1] if found is not None else ""
 
 
 def older(unit: Path) -> bool:
-    """Was it written before this version was installed?"""
+    """Whether the unit was written before this version was installed."""
     with resources.as_file(
         resources.files("metamcp_supervisor") / "systemd" / "units" / SERVICE
     ) as own:
@@ -200,8 +202,8 @@ def older(unit: Path) -> bool:
 
 
 def quoted(word: str) -> str:
-    """One word of a command line in a unit: `%` and `$` have a meaning there, and so has a space.
-    Raises Refused for what a unit cannot hold."""
+    """Return a word as it stands in a command line of a unit, where `%`, `$` and spaces have a
+    meaning. Raises CommandRefused for a word that a unit cannot hold."""
     if not word.isprintable():
         raise CommandRefused(f"{word!r} cannot be written into a unit; rename it")
     word = word.replace("%", "%%").replace("$", "$$")
@@ -211,7 +213,7 @@ def quoted(word: str) -> str:
 
 
 def _program() -> tuple[str, ...]:
-    """This installation: its script if it has one, else the module."""
+    """Return the command of this installation: its script if it has one, else the module."""
     script = Path(sys.executable).parent / "metamcp"
     if script.is_file() and os.access(script, os.X_OK):
         return (str(script),)
@@ -219,7 +221,7 @@ def _program() -> tuple[str, ...]:
 
 
 def _version() -> int:
-    """Of systemd; 0 if there is none."""
+    """Return the version of systemd; 0 if it is not known."""
     command = [shutil.which("systemctl") or "", "--version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
@@ -247,7 +249,8 @@ def _text(path: Path) -> str | None:
 
 
 def _write(path: Path, text: str, dry_run: bool) -> bool:
-    """True if the file is another one now. What was changed by hand is shown before it goes."""
+    """Write a unit, unless `dry_run`, and return whether its text is new. Changes by hand are
+    printed before they are lost."""
     old = _text(path)
     if old == text:
         click.echo(f"{path}: unchanged")
@@ -268,11 +271,11 @@ def _write(path: Path, text: str, dry_run: bool) -> bool:
     return True
 
 
-# What has to be so
+# Conditions
 
 
 def _check(place: UnitPlace) -> None:
-    """Raises Refused."""
+    """Raise CommandRefused if this user cannot install units here."""
     if not place.user and os.geteuid() != 0:
         raise CommandRefused(
             f"writing to {place.folder} needs root: use sudo, or --user for a service of your own",
@@ -286,7 +289,7 @@ def _check(place: UnitPlace) -> None:
 
 
 def _check_within_reach() -> None:
-    """Raises Refused when the service could not even start."""
+    """Raise CommandRefused if the service could not read this installation, and so not start."""
     for path in map(Path, (sys.executable, os.path.realpath(sys.executable), sys.base_prefix)):
         if any(path.is_relative_to(hidden) for hidden in _HIDDEN):
             raise CommandRefused(
@@ -300,7 +303,7 @@ def _warn_of_config(user: bool, config: str | None) -> None:
     path = Path(config or (SYSTEM_CONFIG if not user else "~/.config/metamcp/metamcp.toml"))
     path = path.expanduser().absolute()
     if not path.exists():
-        errors.say(f"warning: there is no {path} yet")
+        errors.say(f"warning: {path} does not exist yet")
     elif not user and not path.stat().st_mode & 0o004:
         errors.say(
             f"warning: the service has a user of its own and cannot read {path}; run 'chmod o+r' on"

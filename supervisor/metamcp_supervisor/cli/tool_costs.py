@@ -1,5 +1,5 @@
-"""What the tools of an endpoint cost its clients, as far as it follows from the configuration and
-what servers have offered.
+"""Cost of the tools of an endpoint for its clients, as far as the configuration and the offers of
+the servers tell.
 
 Owns: which tools an endpoint has, under which names, how large their definitions are in its list,
 and what is in context at the start under each exposure. Never: tokens of bytes (`token_cost`), the
@@ -28,7 +28,7 @@ EXPOSURES: tuple[Exposure, ...] = get_args(Exposure)
 
 
 class Priced(Struct, frozen=True):
-    """One tool of an endpoint. `size`: bytes of its definition, as it is in a list."""
+    """Tool of an endpoint. `size`: bytes of its definition, as it is in a list."""
 
     server: str
     name: str
@@ -41,9 +41,9 @@ def tools(
     catalogues: Mapping[str, ServerCatalogue],
     withheld: Collection[Pair] = (),
 ) -> Sequence[Priced]:
-    """All that there are, be their servers there or away. `withheld`: tools that nobody gets; their
-    names are taken all the same. Other words that the configuration gives a tool are not counted:
-    only a front makes them."""
+    """Return all tools of an endpoint, whether their servers are there or not. `withheld`: tools
+    that clients do not get; their names are taken all the same. Other words that the configuration
+    gives a tool are not counted, because only a front applies them."""
     found = {
         (server, one.key): one
         for server in endpoint.servers
@@ -64,14 +64,14 @@ def tools(
 
 
 def at_start(exposure: Exposure, tools: Sequence[Priced]) -> int:
-    """Tokens that a client of this endpoint has in context before it has asked for anything."""
+    """Return the tokens that a client has in context before it has asked for anything."""
     if exposure == "all":
         return token_cost.of_bytes(sum(tool.size for tool in tools))
     return token_cost.of_bytes(builtin_definitions.size(exposure))
 
 
 def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:
-    """Names that tools have whatever the rule says."""
+    """Return the names that the configuration gives to tools, whatever the rule for names says."""
     found: dict[str, Pair] = {}
     for one in endpoint.overrides:
         pair = one.server, one.tool

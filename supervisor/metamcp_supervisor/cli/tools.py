@@ -35,14 +35,15 @@ TOOLS = ("TOOL", "TOKENS", "% OF SERVER")
 RIGHT = frozenset({*ENDPOINTS[2:], "TOKENS", "%", "% OF SERVER"})
 SERVERS_MAX = 20
 LARGEST_MAX = 10
-"""Tools. The first screen is for what is large; `--json` has all, and all tools of one server are
-shown where that is named."""
+"""Maximum number of tools in the table of the largest tools. `--json` shows all tools, and a table
+for a single server shows all of its tools."""
 ADVISED: Exposure = "search"
-"""Everything can still be found and called, and it costs the same however many tools there are."""
+"""Exposure to advise: everything can still be found and called, and the cost does not depend on the
+number of tools."""
 
 
 class ToolCost(Struct, frozen=True):
-    """`tokens`: of the definition as its server gives it."""
+    """Cost of a tool. `tokens`: of the definition as its server gives it."""
 
     server: str
     tool: str
@@ -50,7 +51,8 @@ class ToolCost(Struct, frozen=True):
 
 
 class ServerCost(Struct, frozen=True):
-    """`percent`: of all servers together; `largest`: empty for a server without tools."""
+    """Cost of the tools of a server. `percent`: share in the cost of all servers; `largest`: its
+    largest tool, empty for a server without tools."""
 
     name: str
     tools: int
@@ -60,9 +62,9 @@ class ServerCost(Struct, frozen=True):
 
 
 class EndpointCost(Struct, frozen=True):
-    """`tools`: how many are behind it; `at_start`: tokens that a client has in context under the
-    configured exposure before it has asked for anything; `all`: those of everything; `exposures`:
-    what each would have at the start."""
+    """Cost of an endpoint. `tools`: number of its tools; `at_start`: tokens that a client has in
+    context under the configured exposure before it has asked for anything; `all`: tokens of all
+    tools; `exposures`: tokens at the start under each exposure."""
 
     name: str
     exposure: Exposure
@@ -75,7 +77,7 @@ class EndpointCost(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What there is to do, and what comes of it; empty where nothing would."""
+        """Advice to change the exposure, with the saving; empty if there is nothing to save."""
         other = self.exposures[ADVISED]
         if self.exposure != "all" or other >= self.all:
             return ""
@@ -84,8 +86,8 @@ class EndpointCost(Struct, frozen=True):
 
 
 class Costs(Struct, frozen=True):
-    """All of it, the most tokens first; endpoints as they are configured. `unseen`: servers of
-    which nothing is known yet."""
+    """Costs of everything, the most tokens first, but endpoints in the order of the configuration.
+    `unseen`: servers that were not seen yet."""
 
     endpoints: tuple[EndpointCost, ...]
     servers: tuple[ServerCost, ...]
@@ -104,7 +106,7 @@ def tell(
     *,
     as_json: bool,
 ) -> None:
-    """Raises Failed."""
+    """Print the costs. Raises Failed."""
     found = offers.kept(path, state_dir, lock)
     wish = _wish(what, found)
     all_of_it = reckoned(found)
@@ -120,7 +122,7 @@ def tell(
 
 
 def reckoned(found: StoredOffers) -> Costs:
-    """From what is on disk."""
+    """Calculate the costs from the offers on disk."""
     seen = {name: each for name, each in found.catalogues.items() if each is not None}
     tools = sorted(_tools(seen), key=lambda one: -one.tokens)
     sums = {name: token_cost.together(each.tools) for name, each in seen.items()}
@@ -171,7 +173,7 @@ def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> Endpoin
 
 
 def _withheld(found: StoredOffers, seen: Mapping[str, ServerCatalogue]) -> frozenset[Pair]:
-    """What is in quarantine reaches no client."""
+    """Return the tools in quarantine, which clients do not get."""
     servers = found.config.servers
     pinnings: dict[str, Pinning | None] = {name: servers[name].pinning for name in seen}
     pins = Pins(found.seen, found.lock, pinnings, definitions(servers.values()))
@@ -190,7 +192,7 @@ def _percent(part: int, whole: int) -> int:
 
 
 def _wish(what: str | None, found: StoredOffers) -> ToolFilter:
-    """Raises Failed."""
+    """Return the filter for the wished tools. Raises Failed."""
 
     def tools(server: str) -> list[str] | None:
         each = found.catalogues[server]
@@ -237,7 +239,7 @@ def _tell_server(found: Costs, server: str) -> None:
 
 
 def _show(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], foot: str = "") -> None:
-    """A table without rows is none."""
+    """Print a table; without rows, print only the foot."""
     head = columns if rows else ("",)
     show.picture(show.Picture(head, rows, foot=foot, right=RIGHT, sentences=False))
 
@@ -275,7 +277,8 @@ def _estimate() -> str:
 
 COLUMNS = ("SERVER", "TOOL", "FINGERPRINT", "STATE")
 FINGERPRINT_CHARACTERS = 15
-"""Of the scheme and twelve digits: enough to tell two apart at a glance."""
+"""Characters of a fingerprint in the table: the scheme and twelve digits, enough to see at a glance
+that two differ."""
 RECORDED = "not locked"
 
 Row = tuple[str, str, str, str]
@@ -300,9 +303,10 @@ def tools(
 ) -> None:
     """List the tools that the servers offered last, and whether they are as approved.
 
-    Compared with metamcp.lock, or with what a server offered when it was first seen. Clients do not
-    get what is in quarantine, nor definitions that are not valid: these have a row with place and
-    reason, prompts and resources too. No gateway needs to run.
+    Tools are compared with metamcp.lock, or with what a server offered when it was first seen.
+    Clients do not get tools in quarantine, nor definitions that are not valid. Each definition that
+    is not valid, also of a prompt or resource, has a row with place and reason. The gateway need
+    not run.
     """
     if differences and costs:
         raise click.UsageError("--diff and --tokens are two questions: ask one of them.")
@@ -366,7 +370,8 @@ def _left_out(sight: OfferComparison) -> Iterator[Row]:
 
 
 def _row(drift: ToolDrift, *, kept: bool, first: bool) -> Row:
-    """`first`: nobody has approved it, so it is held against what was offered at first."""
+    """Return the row of a tool. `first`: whether the tool is not in the lock, and so compared with
+    what its server offered at first."""
     known = drift.new or drift.old
     state = drift.word if drift.is_news else "as first seen" if first else "as approved"
     state += ", in quarantine" if kept else ""

@@ -1,14 +1,14 @@
 """`metamcp toolsets`: named choices of tools, for operators, and files of them.
 
-Owns: these verbs at the prompt, the table, asking before one is deleted, reading a file. Never:
-what an order does (`control.toolsets`).
+Owns: these verbs at the prompt, the table, asking before a tool set is deleted, reading and writing
+a file. Never: the effect of an order (`control.toolsets`).
 
     {"name": "dev", "description": "…", "tools": [{"namespacedName": "git.git_status"}],
      "createdAt": "…", "updatedAt": "…"}
 
-What `toolsets list --json` and `toolsets show --json` print is taken, too: the list is the member
-`toolsets` there. Tools may be plain strings. Other members are ignored, and so are the times: they
-say when another gateway got it.
+A file has such an object, or a list of them. The output of `toolsets list --json` and `toolsets
+show --json` is accepted too, where the list is the member `toolsets`. Tools may be plain strings.
+Other members are ignored, also the times, which say when another gateway got the tool set.
 """
 
 import json
@@ -38,7 +38,7 @@ LIST = ("NAME", "TOOLS", "EQUIPPED ON", "CHANGED", "DESCRIPTION")
 SHOW = ("TOOL",)
 SHOWS_ALL = "all tools are in view, whatever is equipped"
 DESCRIPTION_CHARACTERS_MAX = 60
-"""A table is for the eye; `show` and `--json` have all of it."""
+"""Maximum characters of a description in the table; `show` and `--json` show all of it."""
 
 
 def _complete_sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -47,7 +47,7 @@ def _complete_sets(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [name for name in names(runtime_dir_of(ctx)) if name.startswith(incomplete)]
 
 
-#: Words that people bring along, and what they are here.
+#: Words of other programs, each with the sentence that answers it.
 WORDS = {
     "save": "say which tools with 'metamcp toolsets create NAME SERVER.TOOL…'; what is in view is"
     " saved by a client, with the tool save_tool_set",
@@ -88,7 +88,7 @@ force_option = click.option("--force", is_flag=True, help="Also tools that no se
 @json_option
 @click.pass_obj
 def list_(runtime_dir: str | None, as_json: bool) -> None:
-    """All tool sets, and where they are equipped."""
+    """List all tool sets, and where they are equipped."""
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("toolsets")
     if as_json:
@@ -105,7 +105,7 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def show_(runtime_dir: str | None, name: str, as_json: bool) -> None:
-    """One tool set, with all of its tools."""
+    """Show a tool set with all of its tools."""
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("toolsets", {"names": [name]})
     if as_json:
@@ -147,7 +147,7 @@ def create(
     force: bool,
     as_json: bool,
 ) -> None:
-    """A new tool set of these tools, written as git.git_status."""
+    """Make a tool set of these tools, written as git.git_status."""
     order: dict[str, object] = {
         "type": "Build", "toolset": name, "tools": _pairs(tools), "description": description,
         "equip": equip, "replace": replace,
@@ -171,7 +171,7 @@ def add(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Put tools into a tool set. Where it is equipped they are in view at once."""
+    """Put tools into a tool set. The tools are in view at once where the set is equipped."""
     order: dict[str, object] = {"type": "Amend", "toolset": name, "add": _pairs(tools)}
     with client.connect(runtime_dir) as gateway:
         raw = _order(gateway, order, force=force)
@@ -197,7 +197,7 @@ def remove(runtime_dir: str | None, name: str, tools: tuple[str, ...], as_json: 
 @json_option
 @click.pass_obj
 def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool) -> None:
-    """Forget a tool set. Nothing of it stays in view where it is equipped."""
+    """Delete a tool set, and take its tools out of the views in which it is equipped."""
     with client.connect(runtime_dir) as gateway:
         found = codec.typed(ToolSets, gateway.call("toolsets", {"names": [name]}))
         if not yes:
@@ -223,7 +223,7 @@ def equip(runtime_dir: str | None, name: str, endpoint: str, as_json: bool) -> N
 @json_option
 @click.pass_obj
 def unequip(runtime_dir: str | None, endpoint: str, as_json: bool) -> None:
-    """Nothing but the built-in tools stays in view."""
+    """Leave only the built-in tools in view; with the exposure `all`, all tools."""
     with client.connect(runtime_dir) as gateway:
         raw = _order(gateway, {"type": "Unequip"}, endpoint=endpoint)
     _say(raw, f"endpoint {_of(raw).endpoint}: {_put_away(_of(raw))}", as_json=as_json)
@@ -236,7 +236,7 @@ def unequip(runtime_dir: str | None, endpoint: str, as_json: bool) -> None:
 @click.pass_obj
 @told
 def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> None:
-    """Take over tool sets from a file, as 'export' writes one: all of them, or none."""
+    """Add the tool sets of a file, as 'export' writes it: all of them, or none."""
 
     orders: list[dict[str, object]] = [
         {
@@ -258,7 +258,7 @@ def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> N
 @click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Else standard output.")
 @click.pass_obj
 def export(runtime_dir: str | None, names: tuple[str, ...], output: str | None) -> None:
-    """Tool sets as JSON: one, if one is named, else a list."""
+    """Write tool sets as JSON: an object if a single name is given, else a list."""
     with client.connect(runtime_dir) as gateway:
         level = codec.level(gateway.call("toolsets", {"names": names}))
     found: list[Any] = codec.value(level["toolsets"])
@@ -284,7 +284,7 @@ def _order(
     force: bool = False,
     dry_run: bool = False,
 ) -> bytes:
-    """The raw answer. Raises Failed."""
+    """Send an order and return the raw answer. Raises Failed."""
     return gateway.call(
         "toolsets-change",
         {"order": order, "endpoint": endpoint, "force": force, "dry_run": dry_run},
@@ -292,7 +292,7 @@ def _order(
 
 
 def _confirm(name: str, found: ToolSets) -> None:
-    """Raises Failed unless somebody says yes."""
+    """Ask before a tool set is deleted. Raises Failed without a yes."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Failed(Exit.USAGE, "nobody can be asked here: say --yes to delete it")
     where = _where(name, found)
@@ -325,7 +325,7 @@ def _count(raw: bytes) -> str:
 
 
 def _put_away(changed: ToolSetChanged) -> str:
-    """What is not in view any more, be it a tool set, single tools or whole servers."""
+    """Return a sentence on what is not in view any more: a tool set, single tools or servers."""
     tools, servers = changed.tools_before, changed.servers_before
     everything = changed.exposure == "all"
     if changed.before:
@@ -375,9 +375,9 @@ def _row(one: ToolSetShown, found: ToolSets) -> Sequence[str]:
 
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
-"""A thousand tool sets of two hundred tools."""
+"""Maximum bytes of a file; enough for a thousand tool sets of two hundred tools."""
 TOLD_CHARACTERS_MAX = 64
-"""Of what stands in a file."""
+"""Maximum characters that a sentence quotes from a file."""
 
 
 class _Tool(Struct, frozen=True):
@@ -401,7 +401,7 @@ _read_printed = codec.reader(_Printed)
 
 
 class FileToolset(Struct, frozen=True):
-    """One tool set of a file."""
+    """Tool set of a file."""
 
     name: str
     tools: tuple[Pair, ...]
@@ -409,7 +409,7 @@ class FileToolset(Struct, frozen=True):
 
 
 def load(path: str) -> list[FileToolset]:
-    """What is in this file, or comes on standard input (`-`). Raises Failed."""
+    """Read the tool sets in this file, or on standard input (`-`). Raises Failed."""
     where = "standard input" if path == "-" else path
     try:
         if path == "-":
@@ -425,7 +425,7 @@ def load(path: str) -> list[FileToolset]:
 
 
 def parse(data: bytes, where: str) -> list[FileToolset]:
-    """`where`: named in what is said of it. Raises Failed."""
+    """Return the tool sets in the data. `where`: name of the file in messages. Raises Failed."""
     try:
         value = _value(data.removeprefix(b"\xef\xbb\xbf"))
     except codec.Malformed as error:
@@ -449,7 +449,7 @@ def parse(data: bytes, where: str) -> list[FileToolset]:
 
 
 def _value(data: bytes) -> _Set | list[_Set] | _Printed:
-    """Raises codec.Malformed."""
+    """Decode the data in the shape that it has. Raises codec.Malformed."""
     if data.lstrip()[:1] == b"{" and "toolsets" in codec.level(data):
         printed: _Printed = _read_printed(data)
         return printed

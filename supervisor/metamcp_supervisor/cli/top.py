@@ -1,7 +1,7 @@
-"""`metamcp ctl top`: which server uses how much, now.
+"""`metamcp ctl top`: show how much each server uses now.
 
-Owns: rates between two looks, the order of the rows, and the keys. Never: measuring (the gateway),
-terminals (`show`).
+Owns: rates between two measurements, the order of the rows, and the keys. Never: measuring (the
+gateway), terminals (`show`).
 """
 
 import time
@@ -19,18 +19,18 @@ from metamcp_worker.ipc import codec
 
 EVERY_S = 2.0
 ONE_TABLE_S = 1.0
-"""Between the two looks of a single table: rates need two."""
+"""Seconds between the two measurements of a single table; rates need two."""
 COLUMNS = (
     "SERVER", "STATE", "CALLS/S", "ERRORS/S", "INFL", "P95", "CPU%", "MEM", "FDS", "PROCS",
     "RESTARTS",
 )  # fmt: skip
-#: Key to what it sorts by; the column that it sorts gets a mark.
+#: Key -> the column by which it sorts; that column gets a mark.
 KEYS = {"c": "CPU%", "m": "MEM", "n": "CALLS/S", "e": "ERRORS/S"}
 
 
 class Use(Struct, frozen=True):
-    """One server between two looks. Rates are 0 until there are two. `p95_s`: of the requests that
-    were answered between them, None without any."""
+    """Use of a server between two measurements. Rates are 0 until there are two. `p95_s`: of the
+    requests that were answered between them, None without any."""
 
     server: ServerStatus
     footprint: Footprint
@@ -57,7 +57,7 @@ _BY: dict[str, Callable[[Use], float]] = {
 @json_option
 @click.pass_obj
 def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool) -> None:
-    """Which server uses how much: live on a terminal (q quits), else one table."""
+    """Show how much each server uses: live on a terminal (q quits), else in one table."""
     with client.connect(runtime_dir) as gateway:
         if as_json:
             click.echo(gateway.call("top"))
@@ -75,7 +75,7 @@ def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool
 
 
 def uses(before: TopFigures, now: TopFigures) -> list[Use]:
-    """How much each server of `now` did and used since `before`."""
+    """Return how much each server of `now` did and used since `before`."""
     passed_s = now.clock - before.clock
     known = {server.name: server for server in before.status.servers}
     found: list[Use] = []
@@ -85,7 +85,7 @@ def uses(before: TopFigures, now: TopFigures) -> list[Use]:
         if old is None or passed_s <= 0:
             found.append(Use(server, footprint))
             continue
-        # A process that is gone takes its time with it: what a restart leaves below is nothing.
+        # The time of a process ends with it, so after a restart the difference may be negative.
         cpu_s = footprint.cpu_s - old_footprint.cpu_s if old_footprint else 0.0
         found.append(
             Use(
@@ -101,7 +101,7 @@ def uses(before: TopFigures, now: TopFigures) -> list[Use]:
 
 
 def picture(before: TopFigures, now: TopFigures, sort: str) -> show.Picture:
-    """The table, the highest first."""
+    """Return the table, with the highest value of the sorted column first."""
     found = sorted(uses(before, now), key=_BY[sort], reverse=True)
     titles = tuple(f"{title}↓" if title == KEYS[sort] else title for title in COLUMNS)
     calls = sum(use.calls_per_s for use in found)

@@ -1,8 +1,8 @@
-"""`metamcp up` and `metamcp serve`: find the configuration, run the gateway, say what goes on.
+"""`metamcp up` and `metamcp serve`: find the configuration, run the gateway, show what happens.
 
-Owns: the options, the one place where a failure to start becomes a sentence and an exit code, lines
-for a person. Never: the gateway itself (`run`), looking up files (`sources`), the first screen
-(`screen`), lines of a service (`jsonrpc_lines`).
+Owns: the options, the place where a failure to start becomes a sentence and an exit code, which
+events a terminal shows. Never: the gateway itself (`gateway`), finding files (`sources`), the first
+screen (`screen`), lines of a service (`output`).
 """
 
 import asyncio
@@ -31,22 +31,23 @@ if TYPE_CHECKING:
     from metamcp_worker.ipc.spec import LogSpec
 
 TRIM_S = 30.0
-"""So often the memory that is free is given back."""
+"""Seconds between two times that free memory is given back."""
 CLIENTS_S = 1.0
-"""Between two looks whether a gateway that ends with its last client has any."""
+"""Seconds between two checks whether a gateway that ends with its last client has clients."""
 CLIENTS_GONE_S = 5.0
-"""Without a client until such a gateway ends: a client that starts anew comes back sooner."""
+"""Seconds without a client until such a gateway ends; a client that restarts is back sooner."""
 
-#: Parts of an event that a person at a terminal wants to see at once, beside the gateway's own.
+#: Parts of events that a terminal shows, in addition to events of the gateway itself.
 _TOLD = ("→ready", "→error", "→quarantined", "→stopped", "error", "bug",
          "note", "left out", "lists changed", "tools drifted", "tools released", "kill",
          "heartbeat", "unroutable")  # fmt: skip
 _KNOWN = frozenset({"starting", "listening", "error→warming"})
-"""The first screen tells the addresses, and the line before it that a server is tried again."""
+"""Events that a terminal does not show: the first screen shows the addresses, and the line before
+says that a server is tried again."""
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """What both verbs know. A setting of the gateway given here wins over its file."""
+    """Add the options of both verbs. Settings of the gateway given here win over its file."""
     for option in (
         click.option("--log-format", metavar="FORM", help="`auto`, `text` or `json`."),
         click.option("--drain-delay", metavar="TIME", help="How long a stop is told in advance."),
@@ -77,9 +78,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--from", "word", metavar="CLIENT|PATH", help="The servers of a client, or a file.")
 @click.option("--yes", is_flag=True, help="Start the commands of a file found here unasked.")
 def up(path: Path | None, word: str | None, yes: bool, **flags: str | None) -> None:
-    """Start the gateway in the foreground. It ends with its terminal.
+    """Start the gateway in the foreground. The gateway ends with its terminal.
 
-    Without --config or --from, metamcp.toml or the .mcp.json of this directory will do.
+    Without --config or --from, use metamcp.toml or the .mcp.json of this directory.
     """
     _keep_standard_streams()
     path = path if word is None else _origin(path, word)
@@ -98,7 +99,7 @@ def up(path: Path | None, word: str | None, yes: bool, **flags: str | None) -> N
 @click.option("--any-port", is_flag=True, help="Take the next free ports if those are taken.")
 @click.option("--while-used", is_flag=True, help="End when the last client has gone.")
 def serve(path: Path | None, any_port: bool, while_used: bool, **flags: str | None) -> None:
-    """Run the gateway as a service: its log on stderr, nothing asked."""
+    """Run the gateway as a service: with its log on stderr, and without questions."""
     from metamcp_supervisor.cli.output import ServiceLines
 
     _keep_standard_streams()
@@ -128,10 +129,10 @@ def _origin(path: Path | None, word: str) -> Path:
 
 
 class CommandLineConfig:
-    """The configuration of this command line: as it was read at the start, how to read it again,
-    and whether its commands may be started. When it is invalid the command ends, or goes on with
-    that of the gateway which it takes over: `outdated`. `watch`: about changed files, if nothing
-    says it. `any_port`: see `sources.load`."""
+    """Configuration of this command line: as it was read at the start, how to read it again, and
+    whether its commands may be started. With an invalid configuration the command ends, or goes on
+    with the configuration of the gateway that it takes over (`outdated`). `watch`: whether to watch
+    the files if no source says it; `any_port`: see `sources.load`."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class CommandLineConfig:
         self.config = self._first()
 
     def load(self) -> "Config":
-        """Read it again. Raises config.ConfigInvalid."""
+        """Read the configuration. Raises config.ConfigInvalid."""
         from metamcp_supervisor.config.sources import load
 
         return load(
@@ -167,14 +168,16 @@ class CommandLineConfig:
         )
 
     def log_spec(self) -> "LogSpec":
-        """How this process speaks; a nursery before it is told anything speaks the same way."""
+        """Return the log settings of this process. A nursery logs in the same format before it gets
+        its own settings."""
         from metamcp_supervisor.servers.specs import own_log_spec
 
         os.environ[logs.FORMAT] = self.config.log.format
         return own_log_spec(self.config)
 
     def confirm(self, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
-        """A configuration that merely lies in this directory starts commands only after a yes."""
+        """Have a configuration confirmed that was only found in this directory, before its commands
+        start. Without a yes, end the command or go on with the configuration in force."""
         from metamcp_supervisor.config import confirmation_io
         from metamcp_supervisor.config.confirmation import NotConfirmed
 
@@ -192,8 +195,8 @@ class CommandLineConfig:
             _say(f"warning: {warning}")
 
     def permit(self, new: "Config", yes: bool) -> None:
-        """The same for a reload. `yes`: whoever asks for it confirms. Raises
-        confirm.NotConfirmed."""
+        """Check the same for a reload. `yes`: the caller of the reload confirms. Raises
+        confirmation.NotConfirmed."""
         from metamcp_supervisor.config import confirmation_io
 
         main = self._unnamed(new)
@@ -223,8 +226,8 @@ class CommandLineConfig:
         return config
 
     def _spoilt(self, config: "Config") -> "Config | None":
-        """What was in force in the program before this one, if `config` would stop servers of it
-        by their mistakes."""
+        """Return the configuration in force in the program before this one, if `config` would stop
+        servers of it because of errors; else None."""
         from metamcp_supervisor.config.reload import spoilt
         from metamcp_supervisor.gateway import upgrade_exec
 
@@ -232,7 +235,8 @@ class CommandLineConfig:
         return before if before is not None and spoilt(before, config) else None
 
     def _before(self, code: Exit) -> "Config":
-        """What was in force in the program before this one; without any, the command ends."""
+        """Return the configuration in force in the program before this one; without such a program,
+        end the command with `code`."""
         from metamcp_supervisor.gateway import upgrade_exec
 
         config = upgrade_exec.before(self._environ)
@@ -242,7 +246,7 @@ class CommandLineConfig:
         return config
 
     def _unnamed(self, config: "Config") -> Path | None:
-        """The main file, if nobody named it and it was only found in this directory."""
+        """Return the main file if it was only found in this directory, and not named."""
         from metamcp_supervisor.config.sources import was_found_in
 
         main = config.files[0] if config.files else None
@@ -259,10 +263,10 @@ class CommandLineConfig:
 
 
 def ask(question: str) -> bool:
-    """Show what a configuration starts, and have somebody say yes or no on the terminal."""
+    """Show what a configuration starts, and ask for a yes or no on the terminal."""
     from metamcp_supervisor.gateway.upgrade_exec import VARIABLE
 
-    if VARIABLE in os.environ:  # there is a gateway to go on with, which cannot wait for people
+    if VARIABLE in os.environ:  # an upgrade: the gateway goes on, and cannot wait for an answer
         return False
     click.echo(question, err=True)
     try:
@@ -272,14 +276,14 @@ def ask(question: str) -> bool:
 
 
 def _ends_with_its_terminal() -> bool:
-    """Under `nohup` nobody wants that: it has hang-ups ignored."""
+    """Whether the gateway ends with its terminal: not under `nohup`, which ignores hang-ups."""
     on_terminal = any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     return on_terminal and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
 
 
 def _keep_standard_streams() -> None:
-    """Where one of the first three descriptors is closed, the next socket would get its number, and
-    what is printed would go into it."""
+    """Open the null device for each closed standard stream. Otherwise the next socket would get its
+    number, and printed lines would go into the socket."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -295,8 +299,8 @@ def _run(
     hangup_ends: bool = False,
     while_used: bool = False,
 ) -> None:
-    """Run to the end. `watch` gets the gateway before it starts and returns what to do once it is
-    up."""
+    """Run the gateway until it ends. `watch` gets the gateway before the start and returns what to
+    do once the gateway is up."""
     from metamcp_supervisor.gateway import upgrade_exec, upgrade_state
     from metamcp_supervisor.gateway.gateway import CannotStart, Gateway
     from metamcp_supervisor.systemd import sd_sockets
@@ -306,7 +310,7 @@ def _run(
     if order == upgrade_exec.TRIAL:
         click.echo(codec.dump(upgrade_state.program(VERSION)))
         raise SystemExit(Exit.OK)
-    faulthandler.enable(2)  # what the watchdog aborts says where it hung
+    faulthandler.enable(2)  # a process that the watchdog aborts prints where it hung
     memory.share_one_heap()
     memory.give_back_large_blocks(memory.RARE_BYTES, memory.RARE_BYTES)
     told = Notify.take(os.environ, os.getpid())
@@ -334,7 +338,7 @@ def _run(
             on_up()
             if while_used:
                 tasks.append(asyncio.create_task(_end_with_clients(gateway)))
-            memory.trim()  # what reading code and the configuration took: half a MiB
+            memory.trim()  # half a MiB, taken by reading code and the configuration
 
         try:
             return await gateway.run(risen)
@@ -351,8 +355,8 @@ def _run(
 
 
 async def _end_with_clients(gateway: "Gateway") -> None:
-    """End the gateway once nobody has used it for CLIENTS_GONE_S: no bridge has joined it, and no
-    client has a connection."""
+    """End the gateway after CLIENTS_GONE_S without use: no bridge has joined it, and no client has
+    a connection."""
     clients = runtime.Clients(str(gateway.config.gateway.runtime_dir))
     looks = 0
     try:
@@ -372,7 +376,7 @@ async def _end_with_clients(gateway: "Gateway") -> None:
 
 
 def _say(sentence: str) -> None:
-    """On stderr. A full disk or a reader that is gone costs the sentence and not the gateway."""
+    """Print on stderr. A full disk or a missing reader loses the sentence, not the gateway."""
     from metamcp_supervisor.cli.show import printable
 
     line = f"metamcp: {printable(sentence)}\n"
@@ -390,12 +394,13 @@ def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
     return lambda: None
 
 
-# For a person
+# On a terminal
 
 
 def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
-    """Lines for what happens, and the first screen when every server had its chance. All through
-    the outlet: a terminal that is gone or stopped (^S) must not hold up the gateway."""
+    """Print a line for each event, and the first screen when every server had its chance. All
+    output goes through the outlet, because a terminal that is gone or stopped (^S) must not hold up
+    the gateway."""
     from metamcp_supervisor.cli import show
     from metamcp_supervisor.cli.screen import Asking, EventLines, FirstScreen
 

@@ -1,7 +1,7 @@
-"""`metamcp ctl views`: what every view has in its list of tools now, and what that saves.
+"""`metamcp ctl views`: show what each view has in its list of tools now, and what that saves.
 
-Owns: the verb, and its table. Never: what is in view (the fronts), what it would cost under another
-exposure (`tokens`), terminals (`show`).
+Owns: the verb and its table. Never: what is in view (the fronts), the cost under another exposure
+(`tools`), terminals (`show`).
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ RIGHT = frozenset({"TOOLS", "OF", "TOKENS", "OF ALL", "SAVED", "%"})
 @json_option
 @click.pass_obj
 def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> None:
-    """What is in view now: how many tools, and what they cost a client in tokens.
+    """Show what is in view now: how many tools, and what they cost a client in tokens.
 
-    'metamcp tools --tokens' tells what each server and tool costs, and what another exposure would.
+    'metamcp tools --tokens' shows the cost of each server and tool, and under another exposure.
     """
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("views", {"names": names})
@@ -49,7 +49,7 @@ def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
 
 
 def rows(found: Sequence[ViewShown]) -> list[tuple[str, ...]]:
-    """The most tokens first."""
+    """Return a row for each view, the most tokens first."""
     return [
         (
             one.endpoint,

@@ -122,7 +122,7 @@ def test_levels_of_the_log_are_set_like_settings_of_a_server() -> None:
         (("log.level", "debug", "--until", "2d"), Exit.USAGE, "24h"),
         (("log.level", "debug", "--clear"), Exit.USAGE, "'debug' is too much"),
         (("git", "timeout=5"), Exit.CONFIG, "servers.git.timeout: is not a duration"),
-        (("git", "timeout"), Exit.USAGE, "is no KEY=VALUE"),
+        (("git", "timeout"), Exit.USAGE, "is not KEY=VALUE"),
         (("git", "timeout=5s", "timeout=6s"), Exit.USAGE, "'timeout' is there twice"),
         (("git",), Exit.USAGE, "say what to set"),
         (("git", "timeout=5s", "--clear"), Exit.USAGE, "say what to set"),

@@ -125,7 +125,7 @@ def test_what_is_no_listener_is_refused_and_closed(
 def test_what_is_no_socket_has_an_unknown_name_or_is_too_much_is_refused() -> None:
     read, write = os.pipe()
     os.close(write)
-    with pytest.raises(SocketUnusable, match="is no socket"):
+    with pytest.raises(SocketUnusable, match="is not a socket"):
         take(environ(1, "ops"), ME, read)
     with pytest.raises(SocketUnusable, match=r"the name 'unknown'; .*FileDescriptorName=mcp-http"):
         take(environ(2, "mcp-http"), ME, 2_000)

@@ -100,7 +100,7 @@ def test_what_a_link_leads_to_is_not_replaced(address: UnixAddress, tmp_path: Pa
 
 
 def test_a_place_where_none_can_be_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(CannotBind, match=r"there is no directory .*/no; make it, or choose"):
+    with pytest.raises(CannotBind, match=r"directory .*/no does not exist; make it, or choose"):
         listen.bind_file(UnixAddress(tmp_path / "no" / "ops.sock"), FLAG)
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotBind, match="Not a directory; choose another path with --ops-listen"):

@@ -61,7 +61,7 @@ def program(path: Path, content: str, mode: int = 0o755) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("echo without a first line", "is not a program: it has no '#!' line and is no binary"),
+        ("echo without a first line", "is not a program: it has no '#!' line and is not a binary"),
         ("#!/no/such -x\n", "is there, but its '#!' line names '/no/such', which is not"),
         ("#!/bin/sh\r\n", r"is there, but its '#!' line names '/bin/sh\r', which is not; it ends"),
     ],

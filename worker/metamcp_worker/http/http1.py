@@ -24,6 +24,8 @@ JSON = (b"content-type", b"application/json")
 _FRAMING = frozenset({b"content-length", b"expect", b"transfer-encoding"})
 #: A head with one of these says more than a length of the body.
 _UNLIKE = frozenset({b"transfer-encoding", b"upgrade"})
+#: Headers with a credential.
+_SECRET = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
@@ -47,23 +49,29 @@ class Head(Struct, gc=False):
 
 
 class KnownHead(Struct, frozen=True, gc=False):
-    """Head that a connection recognizes by its bytes, so that it is not parsed again. `around`: its
-    bytes without the digits of Content-Length, before which there are `before` bytes."""
+    """Head that a connection recognizes by its bytes, so that it is not parsed again. `before`,
+    `behind`: its bytes on both sides of the digits of Content-Length; `secret`: the head has a
+    credential, so it is compared in constant time."""
 
     head: Head
-    around: bytes
-    before: int
+    before: bytes
+    behind: bytes
+    secret: bool
 
     def body(self, read: bytes) -> bytes | None:
         """Return the body of the request if these bytes are one whole request with this head, else
-        None. The bytes of the head, which may hold a credential, are compared in constant time."""
-        around, first = self.around, self.before
+        None."""
+        before, behind = self.before, self.behind
+        first = len(before)
         last = read.find(b"\r", first, first + LENGTH_DIGITS_MAX + 1)
-        start = last - first + len(around)
+        start = last + len(behind)
         digits = read[first:last]
         if last < 0 or not digits.isdigit() or int(digits) != len(read) - start:
             return None
-        same = compare_digest(read[:first] + read[last:start], around)
+        if self.secret:
+            same = compare_digest(read[:first] + read[last:start], before + behind)
+        else:
+            same = read.startswith(before) and read.startswith(behind, last)
         return read[start:] if same else None
 
 
@@ -77,11 +85,12 @@ def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
     if head.version != "1.1" or head.awaits or not head.keeps_alive:
         return None
     names = [name for name, _ in head.headers]
+    secret = not _SECRET.isdisjoint(names)
     found = _LENGTH.search(read, 0, start)
     if found is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
         return None
     first, last = found.span(1)
-    return KnownHead(head, read[:first] + read[last:start], first)
+    return KnownHead(head, read[:first], read[last:start], secret)
 
 
 class MovedConnection(Struct, frozen=True):
