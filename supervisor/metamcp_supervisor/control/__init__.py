@@ -1,4 +1,4 @@
-"""The control socket: who may use it, its orders, and their answers.
+"""The control socket: access to it, its orders, and their answers.
 
 Never: carrying an order out (`gateway`).
 """

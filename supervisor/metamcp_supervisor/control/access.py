@@ -13,7 +13,7 @@ from metamcp_supervisor import rations
 
 
 class Role(IntEnum):
-    """Each may do what those before it may."""
+    """Role of a user; each role may do everything that the roles before it may."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -24,8 +24,9 @@ class Role(IntEnum):
 
 
 def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) -> Role:
-    """What user `uid`, a member of `groups`, is to the gateway of user `owner`, which shares its
-    socket with `group`. A uid of -1: the kernel does not tell, so mode and token have decided."""
+    """Return the role of user `uid`, a member of `groups`, at the gateway of user `owner`, which
+    shares its socket with `group`. A `uid` of -1 is a user that the kernel does not tell; then the
+    mode of the socket and the token have decided already."""
     if uid in {owner, 0, -1}:
         return Role.ADMIN
     if group is not None and group in groups:
@@ -34,21 +35,22 @@ def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) ->
 
 
 PER_MINUTE_MAX = 30
-"""Kept; of more only how many they were."""
+"""Maximum refused orders that the journal shows per minute; further ones are only counted."""
 NAMES_MAX = 4
 NAME_CHARACTERS_MAX = 64
-"""Names come from the outside; a sentence repeats so much of them."""
+"""Maximum names in a sentence, and characters of each; names come from outside."""
 WHY_CHARACTERS_MAX = 500
 
 
 class Details(Struct, frozen=True):
-    """What an invalid configuration is refused with."""
+    """Data of a refusal: everything that is wrong with a configuration or with the named tools."""
 
     problems: tuple[str, ...] = ()
 
 
 class Aimed(Struct, frozen=True):
-    """What nearly all orders have: servers that they are for. `dry_run`: it is only a question."""
+    """Parameters that nearly all orders have: the servers they are for. `dry_run`: the order only
+    asks what would happen."""
 
     names: tuple[str, ...] = ()
     name: str = ""
@@ -60,7 +62,7 @@ class Aimed(Struct, frozen=True):
 
 
 def reason(message: str, problems: Sequence[str]) -> str:
-    """`problems`: everything that is wrong with a configuration; the first one is told."""
+    """Return `message` with the first of `problems` and the number of the others."""
     if not problems:
         return message
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -68,7 +70,8 @@ def reason(message: str, problems: Sequence[str]) -> str:
 
 
 def sentence(verb: str, names: Sequence[str], caller: str, why: str, left_out: int = 0) -> str:
-    """`left_out`: how many others are not told of."""
+    """Return the journal's sentence about a refused order. `left_out`: number of refusals before
+    it that the journal does not show."""
     more = [f"and {len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else []
     words = [verb, *map(_shown, names[:NAMES_MAX]), *more]
     before = rations.left_out(left_out)
@@ -76,5 +79,5 @@ def sentence(verb: str, names: Sequence[str], caller: str, why: str, left_out: i
 
 
 def _shown(name: str) -> str:
-    """On one line, and without what steers a terminal."""
+    """Return a name cut short, on one line, and without characters that control a terminal."""
     return "".join(each if each.isprintable() else "?" for each in name[:NAME_CHARACTERS_MAX])

@@ -1,11 +1,12 @@
-"""Who is at the other end of the control socket, and how far the socket is shared.
+"""Clients of the control socket as the kernel knows them, and the users with whom it is shared.
 
-Owns: asking the kernel for the other side, the group with which a gateway shares its socket, the
-modes that follow from that. Never: what a role may do (`access`, `orders`), the runtime directory
-itself (`runtime`).
+Owns: asking the kernel about a client, the group with which a gateway shares its socket, the modes
+that follow from that. Never: what a role may do (`access`, `orders`), the runtime directory itself
+(`runtime`).
 
-The runtime directory decides: it is shared when it belongs to the group `metamcp` and lets that
-group in. A directory that is open by chance, because of somebody's umask, shares nothing.
+The runtime directory decides: the socket is shared when that directory belongs to the group
+`metamcp` and lets the group in. A directory that is open by chance, because of a user's umask,
+shares nothing.
 """
 
 import contextlib
@@ -19,14 +20,16 @@ from msgspec import Struct
 
 GROUP = "metamcp"
 _SO_PEERGROUPS = 59
-"""Of Linux on all architectures but two old ones; there the option is another and is refused."""
+"""Socket option of Linux, on all architectures but two old ones; there the number of the option is
+different and the kernel refuses this one."""
 _GROUPS_BYTES_MAX = 65536 * 4
-"""A process has at most 65536 groups."""
+"""Maximum bytes of a process's list of groups; a process has at most 65536 groups."""
 _GROUP_MAY_ENTER, _OTHERS_MAY_ENTER = 0o010, 0o001
 
 
 class SocketPeer(Struct, frozen=True):
-    """`pid`, `uid`: -1 where the kernel does not tell. `command`: the name of its process."""
+    """Client of the control socket. `pid`, `uid`: -1 where the kernel does not tell. `command`:
+    name of the client's process."""
 
     pid: int = -1
     uid: int = -1
@@ -41,8 +44,8 @@ class SocketPeer(Struct, frozen=True):
 
 
 def peer(sock: socket.socket) -> SocketPeer:
-    """As it was when it connected. Nobody can be told apart where the system has no SO_PEERCRED:
-    there the modes and the token alone decide."""
+    """Return the client as it was when it connected. A system without SO_PEERCRED does not tell
+    clients apart: there the modes and the token alone decide."""
     if not hasattr(socket, "SO_PEERCRED"):
         return SocketPeer()
     layout = struct.Struct("3i")
@@ -53,9 +56,9 @@ def peer(sock: socket.socket) -> SocketPeer:
 
 
 def share(directory: str, files: Collection[str], group: int | None) -> int | None:
-    """Let into `files` of the runtime directory whom the directory lets in: `group`, or GROUP, and
-    others if they may enter too. The group, or None when it stays private. Raises OSError when the
-    directory is shared and its files cannot be."""
+    """Open `files` of the runtime directory for those users who may enter the directory: members of
+    `group`, or else of GROUP, and all others if they may enter too. Return the group, or None if
+    the files stay private. Raises OSError if the directory is shared and its files cannot be."""
     found = os.stat(directory)
     if not found.st_mode & _GROUP_MAY_ENTER:
         return None

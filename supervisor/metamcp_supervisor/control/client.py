@@ -1,7 +1,8 @@
-"""A small synchronous client of the control socket, for commands at a prompt.
+"""Small synchronous client of the control socket, for commands at a prompt.
 
-Owns: finding the gateway, the words for not finding it, requests and streams. Never: what an answer
-means or looks like (`cli`), asyncio: it would cost `metamcp ctl` more than everything else.
+Owns: finding the gateway, the message if it is not found, requests and streams. Never: the meaning
+and printing of an answer (`cli`), asyncio: importing it would take `metamcp ctl` longer than
+everything else.
 """
 
 import os
@@ -19,17 +20,18 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 ANSWER_S = 10.0
-"""For the gateway to answer a verb that does not wait for anything."""
+"""Seconds for the gateway to answer a verb that does not wait for anything."""
 CONNECT_AGAIN_S = 0.05
-"""Between two looks whether a gateway that is waited for is there."""
+"""Seconds between two attempts to connect to a gateway that may still be starting."""
 LINE_BYTES_MAX = 4 * 1024 * 1024
-"""Of a line of the gateway: more than it sends, so that a newer one may send more."""
+"""Maximum bytes of a line of the gateway; more than it sends, so that a newer gateway may send
+more."""
 _SHARED = 0o060
-"""Mode of a socket that its gateway shares with a group (`peers`)."""
+"""Mode bits of a socket that its gateway shares with a group (`access_io`)."""
 
 
 class Failed(MetaMCPError):
-    """A verb did not succeed. `exit`: what the command ends with; `details`: further lines."""
+    """Raised if a verb did not succeed. `exit`: exit code of the command; `details`: more lines."""
 
     def __init__(self, exit_code: Exit, message: str, details: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -38,7 +40,7 @@ class Failed(MetaMCPError):
 
 
 class ControlClient:
-    """A connection to a running gateway. Close it, or use it in a `with`."""
+    """Connection to a running gateway. Close it, or use it in a `with`."""
 
     def __init__(self, sock: socket.socket, path: str) -> None:
         self._sock = sock
@@ -47,7 +49,7 @@ class ControlClient:
         self._asked = 0
 
     def call(self, method: str, params: object = None, *, timeout_s: float = ANSWER_S) -> bytes:
-        """The raw JSON result of one verb. Raises Failed."""
+        """Send one verb and return its raw JSON result. Raises Failed."""
         self._sock.settimeout(timeout_s)
         self._ask(method, params)
         while True:
@@ -64,8 +66,8 @@ class ControlClient:
         begun: Callable[[], None] = lambda: None,
         timeout_s: float = ANSWER_S,
     ) -> Iterator[tuple[str, bytes]]:
-        """What a verb tells, as (kind, raw JSON). With `follow` without end; `begun`: called when
-        all of the past was told. Raises Failed."""
+        """Yield the notifications of a verb as (kind, raw JSON); with `follow` without end.
+        `begun`: called when all past ones have been sent. Raises Failed."""
         self._sock.settimeout(timeout_s)
         self._ask(method, params)
         while True:
@@ -82,7 +84,7 @@ class ControlClient:
             self._sock.settimeout(None)  # the user ends it, or the end of the gateway does
 
     def pid(self) -> int:
-        """Of the gateway, by the word of the kernel; -1 where it does not tell."""
+        """Return the gateway's process id from the kernel; -1 where the kernel does not tell."""
         from metamcp_supervisor.control.access_io import peer
 
         return peer(self._sock).pid
@@ -135,7 +137,7 @@ class ControlClient:
         try:
             return codec.envelope(line)
         except codec.Malformed as error:
-            raise Failed(Exit.FAILED, f"{self._path} sent what is no answer: {error}") from None
+            raise Failed(Exit.FAILED, f"{self._path} sent a bad answer: {error}") from None
 
     def _silent(self) -> Failed:
         waited = self._sock.gettimeout() or 0.0
@@ -143,8 +145,8 @@ class ControlClient:
 
 
 def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> ControlClient:
-    """A connection to the gateway of this directory, or to the one that is meant here. `timeout_s`:
-    for each of its answers until then. Raises Failed."""
+    """Connect to the gateway of this directory, or else of `meant()`. `timeout_s`: seconds for each
+    answer of the gateway until the token is accepted. Raises Failed."""
     directory = runtime_dir or meant()
     try:
         path = runtime.socket_path(directory)
@@ -171,7 +173,7 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
 
 
 def connect_here(runtime_dir: str | None) -> ControlClient:
-    """As `connect`, but without a directory to the gateway of this folder and no other. Raises
+    """Connect as `connect` does, but without a directory only to the gateway of this folder. Raises
     Failed."""
     from metamcp_supervisor.config import places
 
@@ -182,8 +184,9 @@ def connect_here(runtime_dir: str | None) -> ControlClient:
 
 
 def meant() -> str:
-    """The runtime directory of the gateway of this folder; outside of any project the one gateway
-    that runs. Raises Failed if there are several."""
+    """Return the runtime directory that the environment names, or else that of this folder's
+    gateway; outside of a project, that of the only gateway that runs. Raises Failed if several
+    run."""
     from metamcp_supervisor.config import places
 
     if given := runtime.given(os.environ):
@@ -200,7 +203,8 @@ def meant() -> str:
 
 
 def _others() -> tuple[str, ...]:
-    """The gateways that run, when the one that is meant does not."""
+    """Return lines that list the running gateways, for a message that the meant one is not
+    running."""
     from metamcp_supervisor.config import places
 
     found = places.running(os.environ)
@@ -208,7 +212,8 @@ def _others() -> tuple[str, ...]:
 
 
 def connect_within(runtime_dir: str | None, timeout_s: float) -> ControlClient:
-    """As `connect`, for a gateway that may just be starting."""
+    """Connect as `connect` does, and try again for `timeout_s` seconds while no gateway runs, since
+    it may just be starting."""
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -220,10 +225,11 @@ def connect_within(runtime_dir: str | None, timeout_s: float) -> ControlClient:
 
 
 def _check_owner(path: str, *, given: bool) -> None:
-    """The default directory may lie where everybody can make one: trust only our own and root's.
+    """Raise Failed for the socket of another user, unless `given` allows it.
 
-    Another one's directory must be named: by root, who may steer everybody's gateway, or by one
-    with whom that gateway shares its socket.
+    The default directory may lie where every user can make one, so only that of this user or of
+    root is trusted. Another user's directory must be given, by root, who may steer every gateway,
+    or for a gateway that shares its socket.
     """
     me, found = os.geteuid(), os.stat(path)
     owner, shared = found.st_uid, bool(found.st_mode & _SHARED)
@@ -272,7 +278,7 @@ class _Error(Struct, frozen=True):
 
 
 def _result(message: codec.Envelope) -> bytes:
-    """The result, or raises Failed with the exit code that the gateway chose."""
+    """Return the result of an answer. Raises Failed with the exit code that the gateway chose."""
     if bytes(message.result):
         return bytes(message.result)
     try:

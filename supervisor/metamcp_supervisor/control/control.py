@@ -1,8 +1,8 @@
-"""The control socket: who may speak on it, and one JSON-RPC object per line.
+"""The control socket: its connections, the check of its clients, and one JSON-RPC object per line.
 
 Owns: the unix socket in the runtime directory, the check of its clients (token and role), lines,
-deadlines and limits of connections. Never: what a verb does (`orders`), who is who
-(`client_identity`), printing (`cli.ctl`).
+deadlines and limits of connections. Never: what a verb does (`orders`), asking the kernel who a
+client is (`access_io`), printing (`cli.ctl`).
 
     gateway: {"jsonrpc":"2.0","method":"hello","params":{"v":1,"pid":…,"version":"…"}}
     client:  {"jsonrpc":"2.0","id":1,"method":"hello","params":{"token":"…"}}
@@ -11,7 +11,7 @@ deadlines and limits of connections. Never: what a verb does (`orders`), who is 
     gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
     gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
 
-`wait`, and what follows, is the last verb of its connection: whatever the client sends ends it.
+While `wait` runs or a verb follows, anything that the client sends ends the connection.
 """
 
 import asyncio
@@ -35,17 +35,20 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, PeerGone, ProtocolError
 
 LINE_BYTES_MAX = 1024 * 1024
-"""Of a line in either direction: the status of some two thousand servers."""
+"""Maximum bytes of a line in either direction; enough for the status of some two thousand
+servers."""
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
-"""What may wait for a client that follows and does not read; then it is cut."""
+"""Maximum bytes that wait for a client that follows and does not read; beyond it the connection is
+closed."""
 WRITE_S = 10.0
-"""For a client to read an answer."""
+"""Seconds for a client to read an answer."""
 LINGER_S = 2.0
-"""For the last words to a client that is cut."""
+"""Seconds for the last lines to reach a client whose connection is being closed."""
 DESCRIPTORS_KEPT = 4
-"""Connections that come in although the gateway has no free descriptor: to see why."""
+"""Connections that are accepted although the gateway has no free descriptor, so that an operator
+can see why."""
 CLOSE_S = 3.0
-"""For all connections to end when the gateway stops."""
+"""Seconds for all connections to end when the gateway stops."""
 
 _NULL = b"null"
 
@@ -53,7 +56,8 @@ logger = logging.getLogger("metamcp.control")
 
 
 class ControlSnapshot(Struct, frozen=True, kw_only=True):
-    """`lock`, `state`: what holds the runtime directory and the state directory."""
+    """Open control socket for the program after this one. `lock`, `state`: descriptors that hold
+    the runtime directory and the state directory."""
 
     directory: str
     lock: int
@@ -63,11 +67,11 @@ class ControlSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ControlLimits(Struct, frozen=True, kw_only=True):
-    """What a test may want otherwise. `hello_s`: from connecting to a valid token; `idle_s`:
-    between two requests (`ctl` sends its request at once). `connections_max`: of the gateway's own
-    user and root together, many more than people at prompts; `user_max`: of each other user;
-    `others_max`: of all other users together, who take no place of the owner. The first and the
-    last together are at most `events.FOLLOWERS_MAX`."""
+    """Limits, which a test may change. `hello_s`: seconds from connecting to a valid token;
+    `idle_s`: seconds between two requests (`ctl` sends its request at once). Connections at once:
+    `connections_max` of the gateway's own user and root together, many more than people at prompts;
+    `user_max` of each other user; `others_max` of all other users together, who take no place of
+    the owner. `connections_max` and `others_max` together are at most `journal.FOLLOWERS_MAX`."""
 
     hello_s: float = 2.0
     idle_s: float = 60.0
@@ -81,8 +85,8 @@ class Hello(Struct, frozen=True):
 
 
 class Control:
-    """Listens from `start` to `close`. `steering` is the gateway, `config` its main file. `group`:
-    which may share it, else the one with the name of `peers.GROUP`."""
+    """Control socket, which listens from `start` to `close`. `steering`: the gateway; `config`: its
+    main file; `group`: id of the group that may share the socket, else `access_io.GROUP` may."""
 
     def __init__(
         self,
@@ -109,8 +113,9 @@ class Control:
         self._lines: set[ControlConnection] = set()
 
     async def start(self, found: ControlSnapshot | None = None) -> None:
-        """Claim the directories and listen in that of the run time, or go on with what the program
-        before has `found`. Raises runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
+        """Claim the directories and listen in the runtime directory, or go on with the socket that
+        the program before this one has handed over (`found`). Raises runtime.AlreadyRunning and
+        runtime.RuntimeDirUnfit."""
         sock: socket.socket | None = None
         if found is not None:
             claim = runtime.DirectoryClaim(found.directory, found.lock, found.token, found.state)
@@ -136,14 +141,15 @@ class Control:
         self._claim, self._socket = claim, sock
 
     def _own(self, claim: runtime.DirectoryClaim) -> None:
-        """Where nothing can be written there is nothing to overwrite: who writes there says so.
-        Raises runtime.AlreadyRunning."""
+        """Claim the state directory. A directory that cannot be written stays unclaimed: no other
+        gateway overwrites anything there, and a later write reports the error. Raises
+        runtime.AlreadyRunning."""
         if self._state_dir is not None and claim.state_fd < 0:
             with contextlib.suppress(OSError):
                 claim.state_fd = runtime.own(str(self._state_dir))
 
     def handed(self) -> ControlSnapshot:
-        """What the program after this one goes on with."""
+        """Return the open socket and the held directories, for the program after this one."""
         assert self._claim is not None
         assert self._socket is not None
         return ControlSnapshot(
@@ -156,17 +162,18 @@ class Control:
 
     @property
     def busy(self) -> bool:
-        """Does somebody wait for an answer, or is about to ask? Those who follow do not."""
+        """Whether a client waits for an answer or is about to ask; clients that follow do not
+        count."""
         opening = self._acceptor is not None and self._acceptor.opening
         return opening or any(line.in_hand for line in self._lines)
 
     def admit(self, yes: bool) -> None:
-        """Talk to new clients, or let them wait for now."""
+        """Accept new clients, or let them wait for now."""
         if self._acceptor is not None:
             self._acceptor.admit(yes)
 
     async def close(self) -> None:
-        """End every connection; remove socket and token."""
+        """End every connection, and remove socket and token."""
         if self._acceptor is not None:
             await self._acceptor.close()
             self._acceptor = None
@@ -204,7 +211,7 @@ class Control:
                 self._acceptor.refill()
 
     async def _talk(self, line: "ControlConnection") -> None:
-        """One connection, from hello to its end."""
+        """Serve one connection, from hello to its end."""
         try:
             self._check_place(line)
             self._check(line)
@@ -231,7 +238,7 @@ class Control:
             line.in_hand = False
 
     def _check_place(self, line: "ControlConnection") -> None:
-        """Raises Refused for one connection too many."""
+        """Raise ProtocolError for a connection above a limit."""
         limits = self._limits
         if line.role is Role.ADMIN:
             admins = [other for other in self._lines if other.role is Role.ADMIN]
@@ -242,7 +249,8 @@ class Control:
         _bound(len(others), limits.others_max, "connections of other users")
 
     def _check(self, line: "ControlConnection") -> None:
-        """A socket that is not shared is for its owner and root alone. Raises Refused."""
+        """Raise ProtocolError for another user if the socket is not shared; then it is for its
+        owner and root alone."""
         if self._group is None and line.role is not Role.ADMIN:
             raise ProtocolError(
                 Exit.DENIED,
@@ -251,7 +259,8 @@ class Control:
             )
 
     async def _admit(self, line: "ControlConnection") -> None:
-        """The first request must be `hello` with the token. Raises Refused."""
+        """Wait for the first request, which must be `hello` with the token. Raises ProtocolError,
+        and PeerGone if no request comes."""
         request = await line.request(self._limits.hello_s)
         if request is None:
             raise PeerGone("no hello")
@@ -270,7 +279,8 @@ class Control:
         await line.answer({"v": VERSION})
 
     async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
-        """Raises Refused, also for a fault of the gateway, and PeerGone."""
+        """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and
+        PeerGone."""
         if request.jsonrpc != "2.0" or request.method is None or line.asked == _NULL:
             raise ProtocolError(
                 Code.INVALID_REQUEST,
@@ -292,7 +302,8 @@ class Control:
 
 
 class ControlConnection:
-    """One client: a `line.Line`. `group`: which shares the socket, if one does."""
+    """Connection of one client: a `stream.ControlStream`. `group`: id of the group that shares the
+    socket, if one does."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, group: int | None
@@ -304,9 +315,9 @@ class ControlConnection:
         self._peer = access_io.peer(writer.get_extra_info("socket"))
         self._role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
         self.asked = _NULL
-        """The id of the request that is being answered, raw."""
+        """Raw id of the request that is being answered."""
         self.in_hand = True
-        """Its first request is not answered yet, or another one is being carried out."""
+        """Whether the first request is not answered yet, or another one is being carried out."""
 
     @property
     def uid(self) -> int:
@@ -321,7 +332,8 @@ class ControlConnection:
         return str(self._peer)
 
     async def request(self, timeout_s: float) -> codec.Envelope | None:
-        """The next request, or None at the end. Raises Refused for a line that is no JSON."""
+        """Return the next request, or None at the end or if none comes in `timeout_s` seconds.
+        Raises ProtocolError for a line that is not JSON-RPC."""
         self.asked = _NULL
         begun = await self._watched()
         try:
@@ -388,7 +400,7 @@ class ControlConnection:
             raise PeerGone("the client left")
 
     async def _watched(self) -> bytes:
-        """End the watch of `woken`; what it has read belongs to the next request."""
+        """End the watch of `woken`; the byte that it has read belongs to the next request."""
         left, self._left = self._left, None
         if left is None:
             return b""
@@ -397,7 +409,7 @@ class ControlConnection:
         return found if isinstance(found, bytes) else b""
 
     async def close(self) -> None:
-        """Close, after what still waits is sent or LINGER_S are over. Never raises."""
+        """Close the connection when all is sent, or after LINGER_S. Never raises."""
         self._writer.close()
         try:
             async with asyncio.timeout(LINGER_S):
@@ -427,14 +439,14 @@ class ControlConnection:
 
 
 def _bound(count: int, most: int, what: str) -> None:
-    """Raises Refused."""
+    """Raise ProtocolError if `count` is above `most`."""
     if count > most:
         raise ProtocolError(Exit.FAILED, f"{most} {what} to the control socket are open; close one")
 
 
 def _bind(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # so that there is no moment in which others could connect
+    before = os.umask(0o177)  # so that other users cannot connect at any moment
     try:
         sock.bind(path)
     except OSError:

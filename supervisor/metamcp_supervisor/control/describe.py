@@ -1,7 +1,7 @@
-"""Putting together what `describe`, `top` and `views` show.
+"""Answers of the verbs `describe`, `top` and `views`.
 
-Owns: what of a server belongs on that screen, and that no secret is in the commands of its
-processes. Never: the sentence about its state (`explain`), printing (`cli`), measuring (`usage`).
+Owns: the facts that belong in each answer, and hiding the secrets in the commands of processes.
+Never: the sentence about a server's state (`explain`), printing (`cli`), measuring (`usage`).
 """
 
 import asyncio
@@ -34,17 +34,19 @@ from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.messages import BUCKETS_S
 
 NAME_CHARACTERS_MAX = 64
-"""Told of a name that somebody wrote."""
+"""Maximum characters of a caller's name in a message."""
 HIDDEN_CHARACTERS_MIN = 6
-"""What is shorter is hidden only where it is a whole argument: inside of others it is chance."""
-#: What of a configuration says with which arguments, credentials or files a server works.
+"""Minimum characters of a secret that is hidden inside an argument; a shorter secret is hidden only
+where it is the whole argument, because inside of others it is there by chance."""
+#: Keys of a configuration that say with which arguments, credentials or files a server works.
 _PRIVATE = frozenset(
     {"command", "module", "env", "inherit_env", "cwd", "url", "headers", "oauth", "options"}
 )
 
 
 async def describe(steering: Steering, server: ServerStatus, *, private: bool) -> Description:
-    """`private`: with commands, environment and addresses, for whoever may steer the gateway."""
+    """Return everything about one server. `private`: with commands, environment and addresses, for
+    a caller who may steer the gateway."""
     known = steering.particulars(server.name)
     history = steering.journal.histories.of(server.name)
     tries = structs.replace(known.tries, because=history.because)
@@ -70,7 +72,7 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
         exits=tuple(history.ends),
         processes=tuple(
             structs.replace(process, command=("metamcp", "worker", server.name))
-            if process.pid in roots  # a fork of the nursery, which it would be called
+            if process.pid in roots  # a fork of the nursery, with the nursery's command
             else _shown(process, known.hidden, private=private)
             for process in found
         ),
@@ -82,7 +84,7 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
 
 
 async def load(steering: Steering) -> TopFigures:
-    """How much every server does at this moment."""
+    """Return the figures of every server at this moment, for `top`."""
     status = steering.status()
     roots = {server.name: _workers(server) for server in status.servers}
     trees = await asyncio.to_thread(usage.trees, [pid for pids in roots.values() for pid in pids])
@@ -101,7 +103,8 @@ async def load(steering: Steering) -> TopFigures:
 
 
 def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
-    """Of these endpoints, or of all. Raises Refused."""
+    """Return the figures of the views of these endpoints, or of all. Raises ProtocolError for an
+    unknown endpoint."""
     known = steering.status().endpoints
     for name in endpoints:
         if name not in known:
@@ -137,12 +140,13 @@ def _view(one: ViewStats) -> ViewShown:
 
 
 def _workers(server: ServerStatus) -> list[int]:
-    """Of all copies of it, the one that serves first."""
+    """Return the ids of the workers of all copies; the worker that serves is the first."""
     return [pid for pid in dict.fromkeys((server.worker_pid, *server.worker_pids)) if pid]
 
 
 def command_shown(command: tuple[str, ...], hidden: Mapping[str, str]) -> tuple[str, ...]:
-    """A command without what is secret: by the configuration of the server, or by its look."""
+    """Return a command without secrets: those that the server's configuration names, and arguments
+    that look like secrets."""
     return masked([_without(argument, hidden) for argument in command])
 
 

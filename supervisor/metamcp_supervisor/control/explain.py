@@ -1,6 +1,6 @@
-"""Why a server is in its state, and what comes next: one sentence.
+"""Why a server is in its state, and what comes next, in one sentence.
 
-Owns: the wording. Never: deciding anything, clocks, looking anything up.
+Owns: the wording. Never: decisions, clocks, finding the facts.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,18 +11,18 @@ from metamcp_supervisor.config.units import duration_text
 from metamcp_supervisor.verbs import ServerStatus
 
 CONFIGURATION = "configuration"
-"""The reason of a server whose table has a mistake."""
+"""Reason of a server whose table in the configuration has a mistake."""
 MESSAGE_CHARACTERS_MAX = 300
-"""Of what is quoted: it is to stay one sentence."""
+"""Maximum characters of a quoted message, so that the whole stays one sentence."""
 
 
 class Tries(Struct, frozen=True, kw_only=True):
-    """How often its start failed: `failures` in a row, `recent` of `recent_max` within `window_s`.
-    `trips`: how often in a row the circuit opened. `because`: the last cause in the journal.
-    `restart`: its policy; `start_timeout_s`: what its start may take. `degraded`: its worker does
-    not answer now; `parted`: an operator keeps new calls from it; `probing`: this is the one
-    attempt of an open circuit; `for_others`: it starts before its turn, because others wait for
-    the same."""
+    """Attempts to start a server. Failed starts: `failures` in a row, `recent` of `recent_max`
+    within `window_s` seconds. `trips`: how often in a row the circuit opened. `because`: the last
+    cause in the journal. `restart`: the server's policy; `start_timeout_s`: seconds that a start
+    may take. `degraded`: the worker does not answer now; `parted`: an operator keeps new calls from
+    the server; `probing`: the start is the one attempt of an open circuit; `for_others`: the server
+    starts before its turn, because others wait for the same."""
 
     failures: int = 0
     recent: int = 0
@@ -39,13 +39,13 @@ class Tries(Struct, frozen=True, kw_only=True):
 
 
 def why(server: ServerStatus, tries: Tries) -> str:
-    """The sentence, without its period."""
+    """Return the sentence, without its period."""
     say = _BY_PHASE.get(server.phase)
     return say(server, tries) if say else f"it is {server.state}{_after(_trouble(server))}"
 
 
 def counted(tries: Tries) -> str:
-    """The arithmetic of its backoff: `3 failures in a row, 2 of 8 in 120 s`."""
+    """Return the arithmetic of the backoff: `3 failures in a row, 2 of 8 in 120 s`."""
     row = f"{_failures(tries.failures)} in a row"
     return f"{row}, {tries.recent} of {tries.recent_max} in {tries.window_s:g} s"
 
@@ -152,7 +152,7 @@ def _trouble(server: ServerStatus) -> str:
 
 
 def _quoted(text: str) -> str:
-    """On one line, and not too long."""
+    """Return `text` on one line, cut to MESSAGE_CHARACTERS_MAX."""
     flat = " ".join(text.split())
     return flat if len(flat) <= MESSAGE_CHARACTERS_MAX else flat[: MESSAGE_CHARACTERS_MAX - 1] + "…"
 

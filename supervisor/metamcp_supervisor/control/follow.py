@@ -1,7 +1,7 @@
-"""The verbs that send one line after the other: logs and events, of the past and as they come.
+"""The verbs that send one item after the other: `logs` and `events`, of the past and as they come.
 
-Owns: what of the past is sent and what of the new fits. Never: keeping it (`logs`, `events`), the
-socket and its limit for a slow reader (`control`).
+Owns: which past items are sent, and which new items fit. Never: keeping items (`telemetry.logs`,
+`telemetry.journal`), the socket and its limit for a slow reader (`control`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from metamcp_supervisor.verbs import VERSION, JournalEvent, LogLine
 
 
 class Numbered(Protocol):
-    """An item of the journal or of a log."""
+    """Item of the journal or of a log."""
 
     @property
     def seq(self) -> int: ...
@@ -30,8 +30,9 @@ N = TypeVar("N", bound=Numbered)
 
 
 class Logs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines of the last `since_s` seconds with `grep` in them, whatever its case; of them the last
-    `n`, or all. `after`: number and time of the last one that was seen, for who goes on."""
+    """Lines of the last `since_s` seconds that contain `grep` in any case; of these lines the last
+    `n`, or all. `after`: number and time of the last line that was seen, for a client that goes on
+    from there."""
 
     name: str
     n: int | None = 100
@@ -42,8 +43,8 @@ class Logs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Events(Struct, frozen=True, forbid_unknown_fields=True):
-    """Those after number `since`, of the last `since_s` seconds, with `type` in what happened; of
-    them the last `n`, or all. `after`: as in `Logs`."""
+    """Events after number `since`, of the last `since_s` seconds, with `type` in what happened; of
+    these events the last `n`, or all. `after`: as in `Logs`."""
 
     since: int = 0
     n: int | None = None
@@ -99,8 +100,8 @@ async def events(steering: Steering, line: ControlStream, params: Events) -> obj
 
 
 def newer(items: Sequence[N], after: tuple[int, float] | None) -> Sequence[N]:
-    """Those that came after this number and time. If that item is not here, another gateway counts
-    now, or it fell out of what is kept: then the time alone decides."""
+    """Return the items that came after this number and time. If the item with both is missing,
+    another gateway counts now, or the item is not kept any more; then the time alone decides."""
     if after is None:
         return items
     seq, time = after
@@ -117,7 +118,7 @@ def _last(items: Iterable[T], n: int | None) -> list[T]:
 async def _feed(
     line: ControlStream, follower: Follower[T], method: str, fits: Callable[[T], bool]
 ) -> None:
-    """Pass on what comes and fits until the client leaves or falls behind."""
+    """Pass on new items that fit, until the client leaves or falls behind."""
     while True:
         await line.woken(None)
         for item in filter(fits, follower.take()):

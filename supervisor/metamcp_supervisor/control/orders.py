@@ -1,4 +1,4 @@
-"""What each verb of the control socket does: the table from name to function.
+"""Table of the control socket's verbs, from name to function.
 
 Owns: the verbs' parameters, their limits, the role that each needs, and which exit code of `ctl`
 stands for which refusal.
@@ -40,20 +40,20 @@ class Reload(ChangeParams, frozen=True):
 
 
 class QuarantineParams(ServerNames, frozen=True):
-    """`why`: what people are told."""
+    """Parameters of `quarantine`. `why`: reason that people are shown."""
 
     why: str = ""
 
 
 class CallsParams(Struct, frozen=True, forbid_unknown_fields=True):
-    """`slow_s`: only those that have taken so long."""
+    """Parameters of `calls`. `slow_s`: only calls that have taken so many seconds."""
 
     names: tuple[str, ...] = ()
     slow_s: float = 0.0
 
 
 class Endpoints(Struct, frozen=True, forbid_unknown_fields=True):
-    """Only of these; else of all."""
+    """Endpoints to show; all of them without names."""
 
     names: tuple[str, ...] = ()
 
@@ -68,7 +68,7 @@ async def _status(steering: Steering, line: ControlStream, params: NoParams) -> 
 
 async def _start(steering: Steering, line: ControlStream, params: ServerNames) -> object:
     found = known(steering, params.names)
-    # One that runs already counts as it is; the others only after a new start.
+    # A server that runs already counts as it is; the others only after a new start.
     above = {s.name: s.generation for s in found if s.state not in {"ready", "active"}}
     _record(steering, line, params.names, "start")
     steering.start(params.names)
@@ -168,8 +168,8 @@ def _record(steering: Steering, line: ControlStream, names: Sequence[str], verb:
 
 
 class Verb(Struct, frozen=True):
-    """One row of the table. The function gets the parameters as a value of `params`. `least`: the
-    role that it needs; for a verb about which nobody has thought, the highest."""
+    """Row of the table. `run` gets the parameters as a value of `params`. `least`: lowest role that
+    may use the verb; unless it is given, the highest."""
 
     params: type[Struct]
     run: Callable[[Steering, ControlStream, Any], Awaitable[object]]
@@ -206,8 +206,8 @@ VERBS: dict[str, Verb] = {
 async def carry_out(
     steering: Steering, line: ControlStream, refusals: Ration, method: str, params: bytes
 ) -> object:
-    """The result of one verb, or None when it has sent everything itself. Raises Refused; a refusal
-    of what would change something is in the journal, too."""
+    """Carry out one verb. Return its result, or None if the verb has sent everything itself. Raises
+    ProtocolError; the journal records that too for a verb that would change something."""
     try:
         return await _carried_out(steering, line, method, params)
     except ProtocolError as refusal:
@@ -234,7 +234,7 @@ def _record_refusal(
         return
     reason = access.reason(refusal.message, _problems(refusal.data))
     why = access.sentence(method, aimed.all, line.caller, reason, left_out)
-    # The names are whatever somebody wrote: nobody's history is to hold them.
+    # The client may have written any names, so no server's history is to hold the refusal.
     steering.journal.add("gateway", "order refused", why)
 
 

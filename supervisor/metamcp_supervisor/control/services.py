@@ -1,7 +1,7 @@
-"""What the control socket may ask of the gateway: the seam between steering and doing.
+"""Interface between the control socket and the gateway: what can be asked and ordered.
 
-Owns: the protocol that the gateway implements, and the error for a name it does not know. Never:
-carrying anything out (`run`), the socket (`control`).
+Owns: the protocol that the gateway implements, and the errors for orders that it does not carry
+out. Never: carrying an order out (`gateway`), the socket (`control`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ from metamcp_worker.ipc.errors import MetaMCPError
 
 _SHOWN_NAMES = 8
 _SHOWN_CHARACTERS = 64
-"""Names come from the outside; a message repeats so much of them."""
+"""Maximum names in a message, and characters of each; names come from outside."""
 
 
 class UnknownName(MetaMCPError):
-    """Servers that are not configured. `names`: those; `nearest`: the known name most like the
-    first of them, or None."""
+    """Raised if named servers are not configured. `names`: the unknown names; `nearest`: the known
+    name most like the first of them, or None."""
 
     def __init__(self, names: Sequence[str], known: Iterable[str]) -> None:
         known = sorted(known)
@@ -36,17 +36,18 @@ class UnknownName(MetaMCPError):
 
 
 class NotNow(MetaMCPError):
-    """The gateway ends and takes no orders any more."""
+    """Raised if the gateway cannot carry out the order now, for example because it is ending. The
+    text says why."""
 
 
 class ReloadRefused(MetaMCPError):
-    """A reload that was not carried out although its configuration is valid: the plan is not the
-    expected one, or its commands were never confirmed. The text says which."""
+    """Raised if a reload was not carried out although its configuration is valid: the plan is not
+    the expected one, or its commands were never confirmed. The text says which."""
 
 
 class Unconfirmed(ReloadRefused):
-    """A reload that needs somebody's yes. `question`: what that person reads; `plan`: the hash of
-    what is applied then."""
+    """Raised if a reload needs the confirmation of a person. `question`: text to show; `plan`: hash
+    of the plan that is applied after a yes."""
 
     def __init__(self, why: str, question: str, plan: str) -> None:
         super().__init__(why)
@@ -55,12 +56,13 @@ class Unconfirmed(ReloadRefused):
 
 
 class Particulars(Struct, frozen=True, kw_only=True):
-    """What the gateway knows of a server beyond its status. `config`: in effect, secrets masked;
-    `source`: where it was read; `endpoints`: that expose it; `hidden`: what may be secret in the
-    commands of its processes, and what is shown instead; `overrides`: what is set for a time;
-    `drift`: tools that are not as approved, each with how. `withheld`: variables of the gateway
-    that it does not get and that could matter. `left_out`: definitions that are not valid, each
-    with place and reason."""
+    """Facts about a server beyond its status. `config`: configuration in effect, secrets masked;
+    `source`: where the configuration was read; `endpoints`: endpoints that expose the server;
+    `hidden`: text in the commands of its processes that may be secret, with the text to show
+    instead; `overrides`: settings that are overridden for a time; `drift`: tools that are not as
+    approved, each with the difference. `withheld`: environment variables of the gateway that the
+    server does not get and that could matter. `left_out`: definitions that are not valid, each with
+    place and reason."""
 
     config: Mapping[str, Any]
     source: str
@@ -75,32 +77,33 @@ class Particulars(Struct, frozen=True, kw_only=True):
 
 
 class ViewStore(Protocol):
-    """What is remembered of views and tool sets."""
+    """Store of views and tool sets."""
 
     def everything(self) -> Everything: ...
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
-        """An order, to its end: every front knows of it then."""
+        """Carry out an order, and return when every front knows its outcome."""
         ...
 
     def endpoints(self) -> Mapping[str, Exposure]:
-        """How much each one shows; the default one is the first."""
+        """Return the exposure of each endpoint; the default endpoint is the first."""
         ...
 
     def tools(self, server: str) -> frozenset[str]:
-        """What it offered last, also in an earlier run; nothing, if that is not known."""
+        """Return the tools that the server offered last, also in an earlier run; empty if they are
+        not known."""
         ...
 
     def kept(self) -> frozenset[Pair]:
-        """Tools in quarantine: they come into no view."""
+        """Return the tools in quarantine; no view contains them."""
         ...
 
 
 class Steering(Protocol):
-    """The gateway, as far as it can be watched and steered.
+    """The gateway, as far as the control socket can watch and steer it.
 
-    The verbs only order and return at once; `status` and the journal tell what became of it. They
-    are all-or-nothing: with one unknown name nothing is ordered. Each may raise NotNow.
+    An order that is not a coroutine returns at once; `status` and the journal show its outcome.
+    Orders are all-or-nothing: with one unknown name nothing is ordered. Each may raise NotNow.
     """
 
     @property
@@ -115,36 +118,38 @@ class Steering(Protocol):
     def status(self) -> GatewayStatus: ...
 
     def longest_s(self) -> dict[str, float]:
-        """The longest call so far, by server."""
+        """Return the seconds of the longest call so far, by server."""
         ...
 
     def latencies(self) -> dict[str, tuple[int, ...]]:
-        """How many requests took how long so far, by server: counts per bucket of `BUCKETS_S`."""
+        """Return the numbers of requests so far by how long they took: by server, one count per
+        bucket of `BUCKETS_S`."""
         ...
 
     def views(self) -> Sequence[ViewStats]:
-        """What is in view, as the fronts told it last, every two seconds."""
+        """Return the figures of all views, as the fronts last reported them; they report every two
+        seconds."""
         ...
 
     def particulars(self, name: str) -> Particulars:
-        """Of a server that `status` shows at this moment."""
+        """Return the particulars of a server that `status` shows at this moment."""
         ...
 
     def start(self, names: Sequence[str]) -> None:
-        """Raises UnknownName."""
+        """Start servers. Raises UnknownName."""
         ...
 
     def stop(self, names: Sequence[str]) -> None:
-        """Raises UnknownName."""
+        """Stop servers. Raises UnknownName."""
         ...
 
     def restart(self, names: Sequence[str]) -> None:
-        """Raises UnknownName."""
+        """Restart servers. Raises UnknownName."""
         ...
 
     def part(self, names: Sequence[str], *, yes: bool) -> None:
-        """Keep new calls from servers that are ready, or let them come again. Raises
-        UnknownName."""
+        """Keep new calls from servers that are ready (`yes`), or let new calls reach them again.
+        Raises UnknownName."""
         ...
 
     def quarantine(self, names: Sequence[str], why: str) -> None:
@@ -152,39 +157,40 @@ class Steering(Protocol):
         ...
 
     def signal(self, name: str, number: int) -> int:
-        """Send a signal to the server's own process; which that is. Raises UnknownName; NotNow
-        where there is none."""
+        """Send a signal to the server's own process, and return its id. Raises UnknownName, and
+        NotNow if the server has no process."""
         ...
 
     def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
-        """Set these for so long, other than in the file, of a server that `status` shows; without
-        a name levels of the log (`config.levels`). Raises config.ConfigInvalid."""
+        """Override these settings of a server that `status` shows for `for_s` seconds; with an
+        empty name, levels of the log (`config.overrides`). Raises config.ConfigInvalid."""
         ...
 
     def as_written(self, name: str) -> tuple[Overridden, ...]:
-        """All of it as in the file again; what was set. `name`: as in `override`."""
+        """End all overrides of a server, and return them. `name`: as in `override`."""
         ...
 
     async def stacks(self, name: str) -> str:
-        """What the threads of its worker are doing; it is in its log, too. Raises UnknownName,
-        NotNow."""
+        """Return the stacks of all threads in the server's worker; the server's log gets them too.
+        Raises UnknownName and NotNow."""
         ...
 
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
-        """Those that are under way: of these servers, or of all; only those that have taken so
-        long. Raises UnknownName."""
+        """Return the calls in flight to these servers, or to all; only calls that have taken
+        `slow_s` seconds. Raises UnknownName."""
         ...
 
     async def roll(self) -> None:
-        """Another process for each front, one after the other, without a gap. Raises NotNow."""
+        """Replace the process of each front, one after the other, without a gap. Raises NotNow."""
         ...
 
     async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
-        """Let the program that is installed now take over. `told` hears of it at the last moment;
-        it does not return then. Raises NotNow."""
+        """Let the program that is installed now take over. `told` is called at the last moment;
+        then this call does not return. Raises NotNow."""
         ...
 
     async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
-        """`yes`: whoever asks confirms what needs to be. Raises config.ConfigInvalid and
-        ReloadRefused."""
+        """Read the configuration again and apply it. `dry_run`: only make the plan; `expect`: hash
+        that the plan must have; `yes`: the caller confirms what needs confirmation. Raises
+        config.ConfigInvalid and ReloadRefused."""
         ...

@@ -1,7 +1,7 @@
-"""The verbs that reach into one server: `set`, which is for levels of the log too, and `signal`.
+"""The verbs `set`, for settings of a server or levels of the log, and `signal`, for a server.
 
-Owns: their parameters and limits, which signals there are, what the journal says. Never: reading a
-setting (`config.overrides`, `config.levels`), carrying anything out (the gateway, by `Steering`).
+Owns: their parameters and limits, the known signals, the journal's words. Never: reading a setting
+(`config.overrides`, `config.installation`), carrying an order out (the gateway, by `Steering`).
 """
 
 import signal
@@ -20,10 +20,10 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 
 SET_S_MAX = 86_400.0
-"""A day: what is to last longer belongs into the file."""
+"""Maximum seconds of an override: a day; a setting that is to last longer belongs in the file."""
 SIGNAL_MAX = 64
-"""The highest number that Linux has."""
-#: By name, without SIG; what ends a server, what tells it something, and what halts it.
+"""Highest signal number of Linux."""
+#: Signals by name, without SIG: those that end a server, notify it, or halt it.
 SIGNALS: dict[str, int] = {
     name: signal.Signals[f"SIG{name}"].value
     for name in ("HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP", "WINCH")
@@ -31,9 +31,9 @@ SIGNALS: dict[str, int] = {
 
 
 class Set(ChangeParams, frozen=True, kw_only=True):
-    """`name`: of a server; empty for levels of the gateway's log. `settings`: by key, values as in
-    the file, without quotes. `for_s`: how long they are in force. `clear`: everything that was set
-    before is over, and nothing else is set."""
+    """Parameters of `set`. `name`: server; empty for levels of the gateway's log. `settings`:
+    values by key, as in the file but without quotes. `for_s`: seconds that they are in force.
+    `clear`: end everything that was set before, and set nothing."""
 
     name: str = GATEWAY
     settings: dict[str, str] = field(default_factory=dict[str, str])
@@ -42,7 +42,7 @@ class Set(ChangeParams, frozen=True, kw_only=True):
 
 
 class SignalParams(ChangeParams, frozen=True, kw_only=True):
-    """`signal`: a name, with SIG or without, or a number."""
+    """Parameters of `signal`. `signal`: a name, with SIG or without, or a number."""
 
     name: str
     signal: str
@@ -83,7 +83,7 @@ async def signal_(steering: Steering, line: ControlStream, params: SignalParams)
 
 
 def number_of(text: str) -> int:
-    """Raises Refused."""
+    """Return the number of a signal. Raises ProtocolError."""
     if text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= SIGNAL_MAX:
         return int(text)
     number = SIGNALS.get(text.upper().removeprefix("SIG"))
@@ -107,7 +107,7 @@ def sentence(each: Overridden) -> str:
 
 
 def _check_rooms(settings: Mapping[str, str]) -> None:
-    """Raises ConfigInvalid."""
+    """Raise ConfigInvalid for levels of unknown rooms and libraries."""
     rooms = overrides.rooms_of(settings)
     if wrong := installation.unknown(rooms):
         raise ConfigInvalid(tuple(Problem("", rooms[name], why) for name, why in wrong.items()))

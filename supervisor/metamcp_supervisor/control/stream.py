@@ -1,4 +1,4 @@
-"""The connection on which a verb was asked, and the root of all orders.
+"""Connection on which a verb was asked, and the base of the parameters of all orders.
 
 Owns: the protocol that the control socket implements, and the check of names that verbs share.
 Never: the socket (`control`).
@@ -15,21 +15,21 @@ from metamcp_supervisor.verbs import ServerStatus
 
 
 class ControlStream(Protocol):
-    """The connection, as a verb sees it."""
+    """Connection to the client, as a verb sees it."""
 
     @property
     def caller(self) -> str:
-        """Who asks, for the journal."""
+        """Client that asks, as the journal names it."""
         ...
 
     @property
     def uid(self) -> int:
-        """The user who asks, -1 where the system does not tell."""
+        """Id of the user who asks, -1 where the system does not tell."""
         ...
 
     @property
     def role(self) -> Role:
-        """What this user may do."""
+        """Role of this user."""
         ...
 
     async def tell(self, method: str, params: object) -> None:
@@ -45,16 +45,16 @@ class ControlStream(Protocol):
         ...
 
     def wake(self) -> None:
-        """End a `woken`, now or the next one."""
+        """End the `woken` that waits now, or else the next one."""
         ...
 
     async def woken(self, timeout_s: float | None) -> None:
-        """Wait for `wake`, at most so long. Raises PeerGone when the client has left."""
+        """Wait for `wake`, at most `timeout_s` seconds. Raises PeerGone if the client has left."""
         ...
 
 
 def known(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
-    """The named servers as they stand. Raises UnknownName."""
+    """Return the status of the named servers. Raises UnknownName."""
     servers = {server.name: server for server in steering.status().servers}
     unknown = [name for name in names if name not in servers]
     if unknown:

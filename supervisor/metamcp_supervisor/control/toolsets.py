@@ -1,10 +1,10 @@
-"""The verbs about tool sets: which there are and where they are equipped, and the orders.
+"""The verbs about tool sets: list them, show where they are equipped, and change them.
 
-Owns: their parameters, whether what an operator names is there, what the journal says. Never: the
-rules of an order (`views.ledger`, by `ViewStore`), what a front shows.
+Owns: their parameters, the check that everything an operator names exists, the journal's words.
+Never: the rules of an order (`views.ledger`, by `ViewStore`), what a front shows.
 
-An operator's orders are for the view of `local_model`: of every client that does not have to say
-who it is.
+An operator's orders are for the view of the principal `local`: of every client that does not have
+to say who it is.
 """
 
 import time
@@ -42,24 +42,25 @@ from metamcp_worker.ipc.errors import ProtocolError
 
 PRINCIPAL = "local"
 TOLD_CHARACTERS_MAX = 64
-"""Of a name that somebody wrote."""
+"""Maximum characters of a caller's name in a message."""
 PROBLEMS_MAX = 20
-"""Told of one order."""
+"""Maximum problems that the answer to an order shows, and tools in a warning."""
 _THERE = {"active", "ready", "idle"}
 """States of servers whose tools are in lists."""
 _SHOWS = {"all": "all tools", "servers": "the tools of active servers"}
-"""By exposures that know no tool sets."""
+"""Tools that an endpoint shows, by exposures without tool sets."""
 
 
 class Toolsets(Struct, frozen=True, forbid_unknown_fields=True):
-    """`names`: only these; else all."""
+    """Parameters of `toolsets`. `names`: tool sets to show; empty means all."""
 
     names: tuple[str, ...] = ()
 
 
 class ToolsetsChange(ChangeParams, frozen=True, kw_only=True):
-    """`endpoint`: whose view the order is for, if it is for one; empty: of the default one.
-    `force`: tools that nobody offers are taken too. `dry_run`: only say what is in the way."""
+    """Parameters of `toolsets-change`. `endpoint`: endpoint whose view the order is for, if it is
+    for a view; empty means the default one. `force`: accept tools that no server offers. `dry_run`:
+    only check the order."""
 
     order: Build | Amend | Delete | Equip | Unequip
     endpoint: str = ""
@@ -126,7 +127,7 @@ async def toolsets_change(
 
 
 def shown(one: ToolSet) -> ToolSetShown:
-    """As it is written into a file."""
+    """Return a tool set as it is written into a file."""
     return ToolSetShown(
         name=one.name,
         description=one.description,
@@ -142,7 +143,7 @@ def _iso(seconds: float) -> str:
 
 
 def _check_there(name: str, everything: Everything) -> None:
-    """Raises Refused."""
+    """Raise ProtocolError if no tool set has this name."""
     names = [one.name for one in everything.toolsets]
     if name not in names:
         told = name[:TOLD_CHARACTERS_MAX]
@@ -152,7 +153,7 @@ def _check_there(name: str, everything: Everything) -> None:
 
 
 def _check_new(name: str, everything: Everything) -> None:
-    """Raises Refused."""
+    """Raise ProtocolError if a tool set has this name already."""
     if name in [one.name for one in everything.toolsets]:
         raise ProtocolError(
             Exit.FAILED,
@@ -162,7 +163,8 @@ def _check_new(name: str, everything: Everything) -> None:
 
 
 def _endpoint(shelf: ViewStore, name: str, *, equips: bool) -> str:
-    """Which one is meant. Raises Refused, also for one in which a tool set does nothing."""
+    """Return the named or the default endpoint. Raises ProtocolError for an unknown endpoint, and
+    with `equips` for an endpoint where a tool set does nothing."""
     known = shelf.endpoints()
     found = name or next(iter(known), "")
     if found not in known:
@@ -180,7 +182,8 @@ def _endpoint(shelf: ViewStore, name: str, *, equips: bool) -> str:
 
 
 def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
-    """Raises Refused: for all tools that no server offers, each with what was probably meant."""
+    """Raise ProtocolError for all tools that no server offers, each with the name that was probably
+    meant."""
     servers = {server.name for server in steering.status().servers}
     offered: dict[str, frozenset[str]] = {}
     problems: list[str] = []
@@ -206,7 +209,7 @@ def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
 
 
 def _skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
-    """A sentence for each server that is away or has tools in quarantine, with these tools."""
+    """Yield a sentence for each server that is away or has tools in quarantine, with its tools."""
     states = {server.name: server.state for server in steering.status().servers}
     kept = steering.shelf.kept()
     skipped: dict[str, list[str]] = {}
@@ -229,7 +232,7 @@ def _told(name: str) -> str:
 
 
 def _said(params: ToolsetsChange, endpoint: str) -> str:
-    """An order in the words of the journal."""
+    """Return an order in the words of the journal."""
     order = params.order
     on = f" on endpoint '{endpoint}'" if endpoint else ""
     name = "" if isinstance(order, Unequip) else f" {order.toolset!r}"

@@ -1,6 +1,7 @@
-"""The verb `wait`: until servers are as somebody wants them.
+"""The verb `wait`: wait until servers are in the state that the caller wants.
 
-Owns: which states fulfil which wish, and when waiting is in vain. Never: making it come true.
+Owns: which states fulfil which condition, and when waiting is in vain. Never: starting or stopping
+servers.
 """
 
 import asyncio
@@ -16,12 +17,13 @@ from metamcp_supervisor.verbs import VERSION, Exit, ServerStatus
 from metamcp_worker.ipc.errors import ProtocolError
 
 WAIT_S_MAX = 24 * 3600.0
-"""Nobody waits longer than a day at a prompt."""
+"""Maximum seconds of a `wait`: a day, longer than a person waits at a prompt."""
 WAIT_RECHECK_S = 1.0
-"""`wait` looks again at every event, and this often in case one tells nothing."""
+"""Seconds between two looks of `wait`, which also looks at every event; for a change without an
+event."""
 
 Condition = Literal["ready", "active", "idle", "stopped", "error"]
-#: Which states fulfil what `wait` waits for.
+#: States that fulfil each condition.
 FULFILS: dict[Condition, frozenset[str]] = {
     "ready": READY_STATES,
     "active": frozenset({"active"}),
@@ -29,13 +31,14 @@ FULFILS: dict[Condition, frozenset[str]] = {
     "stopped": frozenset({"stopped", "idle"}),
     "error": frozenset({"error", "quarantined"}),
 }
-#: Those that a start brings about: a server that nobody wants to run is not waited for.
+#: Conditions that a start brings about; without names, `wait` leaves out unwanted servers then.
 _UP: frozenset[Condition] = frozenset({"ready", "active"})
 
 
 class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "for"}):
-    """No names: every server that is wanted. `above`: a server's state counts only once its
-    generation is higher, so that one that is about to restart does not pass as ready."""
+    """Parameters of `wait`. Without `names`, `wait` is for every wanted server. `above`: a server's
+    state counts only when its generation is higher, so that a server that is about to restart does
+    not pass as ready."""
 
     names: tuple[str, ...] = ()
     wanted: Condition = "ready"
@@ -66,8 +69,9 @@ async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
 
 
 def _missing(steering: Steering, params: Wait, left_s: float) -> list[str]:
-    """Who is not there yet, and why. `left_s`: for how long it is still waited. Raises Refused for
-    one that will not come by waiting."""
+    """Return the servers that do not fulfil the condition yet, each with the reason. `left_s`:
+    seconds left to wait. Raises ProtocolError for a server that will not fulfil the condition by
+    waiting."""
     missing: list[str] = []
     status = steering.status()
     up = params.wanted in _UP
@@ -106,7 +110,7 @@ def _check_hope(server: ServerStatus, left_s: float) -> None:
     if server.reason == CONFIGURATION:
         raise ProtocolError(Exit.FAILED, f"{server.name} is not started: {server.message}")
     retry_s = server.retry_in_s
-    # Out of this phase no start leads soon: who waits less than that wants to know it now.
+    # The next start comes after the end of the wait, or never: tell the client now.
     if retry_s is None or (server.phase == "failed" and retry_s > left_s):
         coming = "" if retry_s is None else f" (next start in {retry_s:.0f} s)"
         raise ProtocolError(

@@ -1,11 +1,12 @@
 """Listening sockets: bound once by the supervisor and inherited by every front.
 
-Owns: TCP and unix sockets, the mode of a socket file, copies for fronts, and the sentence about who
-holds an address that is taken. Never: accepting.
+Owns: TCP and unix sockets, the mode of a socket file, copies for fronts, and the sentence about the
+process that holds an address. Never: accepting.
 
-The file outlives its listener, so whoever finds one asks the kernel whether somebody listens. That
-and what follows from it is done by one process after the other, under a lock of the directory: of
-two that start at once, the second would take the first one's file for a dead one.
+A socket file outlives its listener, so a process that finds a file asks the kernel whether another
+process still listens. The question and what follows from the answer are under a lock of the
+directory: of two processes that start at once, the second would otherwise take the first one's file
+for a dead one.
 """
 
 import contextlib
@@ -23,23 +24,23 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
 
 BACKLOG = 4096
-"""Connections that wait while a front restarts; the kernel may lower it to its own limit."""
+"""Maximum connections that wait while a front restarts; the kernel may have a lower limit."""
 PROCESSES_MAX = 4096
-"""How many processes are searched for the holder of a port; beyond it nobody is named."""
+"""Maximum processes that are searched for the holder of a port; then the message names none."""
 _LISTENING = "0A"
 
 
 class CannotBind(MetaMCPError):
-    """An address cannot be listened on. The text says why and what to do."""
+    """Raised if the supervisor cannot listen on an address. The text says why and what to do."""
 
 
 class PortTaken(CannotBind):
-    """Somebody else listens there."""
+    """Raised if another process listens on the port."""
 
 
 def bind(address: Address, flag: str) -> list[socket.socket]:
-    """Listening sockets on every address that the host name has. `flag`: what sets the address, for
-    the message. Raises CannotBind."""
+    """Return listening sockets on every address that the host name has. `flag`: option that sets
+    the address, for the message. Raises CannotBind."""
     try:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -68,11 +69,11 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
 
 
 def copies(sockets: Sequence[socket.socket], beside: int) -> list[int]:
-    """Descriptors of the same sockets, for another process. Raises OSError; then `beside`, which
-    was to go with them, is closed too.
+    """Return descriptors of the same sockets, for another process. Raises OSError; then `beside`, a
+    descriptor that was to go with them, is closed too.
 
-    `socket.dup` would make sockets that block of those that were adopted by number, and whoever
-    accepts on them now would hang.
+    `socket.dup` is not used: sockets that were adopted by number would become blocking, and a
+    process that accepts on them now would hang.
     """
     fds: list[int] = []
     try:
@@ -84,26 +85,26 @@ def copies(sockets: Sequence[socket.socket], beside: int) -> list[int]:
 
 
 def bound(address: Address, sockets: list[socket.socket]) -> Address:
-    """The address with the port that it got, for a configured port 0."""
+    """Return the address with its actual port, for a configured port 0."""
     return Address(address.host, sockets[0].getsockname()[1])
 
 
 def address_of(sockets: list[socket.socket]) -> Address:
-    """Of sockets that somebody else has bound: the first one's."""
+    """Return the address of the first of these sockets, which another process has bound."""
     host, port = sockets[0].getsockname()[:2]
     return Address(host, port)
 
 
 def any_address_of(sockets: list[socket.socket]) -> AnyAddress:
-    """The same where the first one may be a unix socket."""
+    """Return the address of the first of these sockets, which may be a unix socket."""
     if sockets[0].family == socket.AF_UNIX:
         return UnixAddress(Path(sockets[0].getsockname()))
     return address_of(sockets)
 
 
 def fits(address: AnyAddress, sockets: list[socket.socket]) -> bool:
-    """Would `bind` make these very sockets? For a configured port 0, with any port. Those of files
-    are never kept."""
+    """Whether `bind` would make these very sockets; for a configured port 0, with any port. False
+    for a socket file, which is never kept."""
     if isinstance(address, UnixAddress):
         return False
     try:
@@ -123,7 +124,7 @@ def fits(address: AnyAddress, sockets: list[socket.socket]) -> bool:
 
 
 def give_up(sockets: list[socket.socket]) -> None:
-    """Close them so that the port is free although others hold copies of them."""
+    """Close the sockets so that the port is free although other processes hold copies."""
     for sock in sockets:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
@@ -144,7 +145,8 @@ def _reason(address: Address, error: OSError, flag: str) -> str:
 
 
 def _holder(port: int) -> str:
-    """`name (pid)` of the process that listens on a port, or nothing if it cannot be seen."""
+    """Return `name (pid)` of the process that listens on a port, or an empty string if this process
+    cannot see it."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     with contextlib.suppress(OSError):
         pids = [name for name in os.listdir("/proc") if name.isdecimal()]
@@ -168,19 +170,19 @@ def _inodes(port: int) -> set[str]:
 
 
 MODE = 0o660
-"""Of the file: whoever may write to it may connect. The group is that of the process, or of the
-directory where that hands its own down."""
+"""Mode of a socket file; a process that may write to the file may connect. The group is that of the
+gateway, or of the directory if the directory passes on its own."""
 
 
 def bind_file(address: UnixAddress, flag: str) -> socket.socket:
-    """A listening socket; a dead one at this path is replaced. `flag`: what sets the address, for
-    the message. Raises CannotBind."""
+    """Return a listening socket; a dead one at this path is replaced. `flag`: option that sets the
+    address, for the message. Raises CannotBind."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _alone(address, flag):
             if is_dead(address, flag):
                 os.unlink(address.path)
-            before = os.umask(0o777 & ~MODE)  # so that there is no moment with another mode
+            before = os.umask(0o777 & ~MODE)  # so that the file has the mode from the beginning
             try:
                 sock.bind(str(address.path))
             finally:
@@ -197,15 +199,15 @@ def bind_file(address: UnixAddress, flag: str) -> socket.socket:
 
 
 def is_dead(address: UnixAddress, flag: str) -> bool:
-    """Is there a socket on which nobody listens? False: there is nothing. Raises CannotBind for
-    what must stay: a living one, and what is no socket."""
+    """Whether there is a socket on which no process listens; False if there is not a file at all.
+    Raises CannotBind for a file that must stay: a socket with a listener, or not a socket."""
     path = address.path
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise CannotBind(f"{path} is there and no socket; choose another path with {flag}")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
-            with contextlib.suppress(BlockingIOError):  # somebody is slow to accept
+            with contextlib.suppress(BlockingIOError):  # the listener is slow to accept
                 probe.connect(str(path))
             raise CannotBind(
                 f"{path}: {_file_holder(probe)} listens there; stop it, or choose another path with"
@@ -220,7 +222,7 @@ def is_dead(address: UnixAddress, flag: str) -> bool:
 
 
 def remove(address: UnixAddress) -> None:
-    """The file, unless somebody else listens there by now, or is about to."""
+    """Remove the file, unless another process listens there by now, or is about to."""
     with contextlib.suppress(OSError, CannotBind), _alone(address, ""):
         if is_dead(address, ""):
             os.unlink(address.path)
@@ -228,8 +230,9 @@ def remove(address: UnixAddress) -> None:
 
 @contextlib.contextmanager
 def _alone(address: UnixAddress, flag: str) -> Generator[None]:
-    """Meanwhile no other gateway makes or removes a socket in this directory. Where it cannot be
-    locked, which needs the right to read it, this is not so. Raises CannotBind."""
+    """Keep other gateways from making or removing a socket in this directory meanwhile. A directory
+    that this process may not read cannot be locked; then they are not kept from it. Raises
+    CannotBind if another process holds the lock."""
     try:
         directory = os.open(address.path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -263,7 +266,7 @@ def _file_holder(probe: socket.socket) -> str:
 def _file_reason(address: UnixAddress, error: OSError, flag: str) -> str:
     if isinstance(error, FileNotFoundError):
         return (
-            f"{address.path}: there is no directory {address.path.parent}; make it, or choose"
+            f"{address.path}: directory {address.path.parent} does not exist; make it, or choose"
             f" another path with {flag}"
         )
     return f"{address.path}: {error.strerror or error}; choose another path with {flag}"

@@ -1,10 +1,10 @@
-"""What systemd is told: datagrams to the socket named in NOTIFY_SOCKET (the sd_notify protocol).
+"""Messages to systemd: datagrams to the socket named in NOTIFY_SOCKET (the sd_notify protocol).
 
-Owns: the form of the messages, and sending them. Never: when what is said (`systemd.sd_service`),
-what systemd hands in (`sd_sockets`).
+Owns: the form of the messages, and sending them. Never: the time of each message (`sd_service`),
+sockets from systemd (`sd_sockets`).
 
-Nothing here raises into the caller or waits. A service manager that does not read must not hold up
-the gateway: what cannot be sent now is answered with False, and the caller says it again.
+No function here raises or waits, because a service manager that does not read must not hold up the
+gateway. For a message that cannot be sent now, `send` returns False, and the caller sends it again.
 """
 
 import array
@@ -18,15 +18,18 @@ READY = "READY=1"
 STOPPING = "STOPPING=1"
 WATCHDOG = "WATCHDOG=1"
 STATUS_CHARACTERS_MAX = 500
-"""One line on a terminal; systemd cuts datagrams of more than 4 KiB."""
+"""Maximum characters of the status, for one line on a terminal; systemd cuts datagrams of more than
+4 KiB."""
 FDS_MAX = 64
-"""In one datagram, and in the store that our unit asks for (FileDescriptorStoreMax=)."""
+"""Maximum descriptors in one datagram, and in the store that our unit asks for
+(FileDescriptorStoreMax=)."""
 
 
 class Notify:
-    """`address`: a path, `@name` of the abstract namespace, or nothing. Then nobody is told.
+    """Sender of messages to systemd. `address`: a path, `@name` of the abstract namespace, or
+    empty; then nothing is sent.
 
-    `watchdog_s`: how often systemd wants a sign of life at least; 0 when it wants none.
+    `watchdog_s`: maximum seconds between two signs of life that systemd wants; 0 if it wants none.
     """
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
@@ -44,8 +47,8 @@ class Notify:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str], pid: int) -> Self:
-        """As the environment says. The variables are removed, so that nothing that this process
-        starts takes itself for the service."""
+        """Return the sender that the environment describes. The variables are removed, so that a
+        process that this one starts does not take itself for the service."""
         address = environ.pop("NOTIFY_SOCKET", "")
         period, meant = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         watched = period.isdecimal() and (not meant or meant == str(pid))
@@ -53,11 +56,12 @@ class Notify:
 
     @property
     def wanted(self) -> bool:
-        """Does anybody listen?"""
+        """Whether there is a service manager to send to."""
         return self._socket is not None
 
     def environ(self) -> dict[str, str]:
-        """The variables that say so to the next program in this process."""
+        """Return the variables that give address and watchdog to the next program in this
+        process."""
         if self._socket is None:
             return {}
         found = {"NOTIFY_SOCKET": self._address.replace("\0", "@", 1)}
@@ -66,7 +70,8 @@ class Notify:
         return found
 
     def send(self, *assignments: str, fds: Sequence[int] = ()) -> bool:
-        """One datagram with these lines. True if it is sent, and if nobody wants it."""
+        """Send one datagram with these lines. Return True if it is sent, or if there is not a
+        service manager to send to."""
         if self._socket is None:
             return True
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -83,31 +88,34 @@ class Notify:
 
 
 def status(sentence: str) -> str:
-    """For people: `systemctl status` shows it."""
+    """Return the message with a sentence for people, which `systemctl status` shows."""
     flat = " ".join(sentence.split())
     return f"STATUS={flat[:STATUS_CHARACTERS_MAX]}"
 
 
 def reloading() -> str:
-    """READY=1 must follow. systemd orders this by the clock among its own requests to reload."""
+    """Return the message that a reload begins; READY=1 must follow. By the clock time in the
+    message, systemd knows which of its own requests to reload came before."""
     return f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
 
 
 def longer(seconds: float) -> str:
-    """From now on, so long at least: systemd's own limit is not what ends a drain."""
+    """Return the message that asks for at least so many more seconds from now on, so that systemd's
+    own limit does not end a drain."""
     return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
 
 
 def store(name: str) -> str:
-    """Keep these descriptors until the next start, also if this process is killed."""
+    """Return the message to keep the datagram's descriptors until the next start, also if this
+    process is killed."""
     return f"FDSTORE=1\nFDNAME={name}"
 
 
 def forget(name: str) -> str:
-    """Close what is kept under this name."""
+    """Return the message to close the descriptors that are kept under this name."""
     return f"FDSTOREREMOVE=1\nFDNAME={name}"
 
 
 def is_booted(root: str = "/") -> bool:
-    """Is systemd what runs this machine? The same question as sd_booted(3)."""
+    """Whether systemd runs this machine, found out as sd_booted(3) does."""
     return os.path.isdir(os.path.join(root, "run/systemd/system"))

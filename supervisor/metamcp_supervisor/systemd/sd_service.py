@@ -1,10 +1,10 @@
-"""The gateway as a service of systemd: what it is told, and the sockets that it lends and keeps.
+"""The gateway as a service of systemd: reports to systemd, and the sockets that systemd keeps.
 
-Owns: when readiness, reloads, the end and signs of life are told; which listeners are taken over
-and which are given to keep. Never: the form of the messages (`sd_notify`), reading the environment
-(`sd_sockets`), what is worth a sign of life (`sd_status`).
+Owns: the time to report readiness, reloads, the end and signs of life; which listeners are taken
+over and which are given to systemd to keep. Never: the form of the messages (`sd_notify`), reading
+the environment (`sd_sockets`), the condition for a sign of life (`sd_status`).
 
-Without systemd nothing here runs: listeners are bound, and that is all.
+Without systemd this module only binds the listeners.
 """
 
 import asyncio
@@ -22,26 +22,30 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import GatewayStatus
 
 LOOK_S = 0.1
-"""Between two looks whether something happened. A look at a quiet gateway compares two numbers."""
+"""Seconds between two looks whether something happened; a look at a quiet gateway only compares two
+numbers."""
 BEATS = 2
 """Signs of life within the time that systemd allows, as sd_watchdog_enabled(3) advises."""
 LOOKS = 10
-"""Looks within that time, at least: what is well again soon is not taken for dead."""
+"""Minimum looks within that time, so that a gateway that soon is well again does not seem dead."""
 LAG_PART_MAX = 0.25
-"""Part of that time which the event loop may be late. Later, and this is no sign of life."""
+"""Maximum part of that time that the event loop may be late; if it is later, no sign of life is
+sent."""
 PAIRS_MAX = 50
-"""Pairs of ports to try, one after the other, when nobody chose any."""
+"""Maximum pairs of ports to try, one after the other, if the operator chose none."""
 PAIR_STEP = 4
-"""From one pair to the next. Between them lies the port to which a browser comes back (OAuth)."""
+"""Distance from one pair of ports to the next; between them lies the port to which a browser comes
+back (OAuth)."""
 LONGER_S = 15.0
-"""By how much the end is put off while it makes progress. Every step of it is bounded by itself."""
+"""Seconds by which systemd's limit for the end is put off; every step of the end has its own
+limit."""
 LONGER_EVERY_S = 5.0
-"""How often that is told: twice it may be lost."""
+"""Seconds between two such messages; two of them may be lost."""
 
 
 class Service:
-    """`given`: sockets from systemd; they belong to this object from now on. `made`: a unix socket
-    whose file is removed at the end."""
+    """Service of systemd. `told`: sender of the reports; `given`: sockets from systemd, which
+    belong to this object from now on; `made`: unix socket whose file is removed at the end."""
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._owed: list[str] = []
-        """What must arrive in this order and did not yet."""
+        """Messages that must arrive in this order and are not sent yet."""
         self._ready = self._stopping = self._refused = self._unwell = False
         self._seen, self._said = -1, ""
         self._beat_at = self._longer_at = 0.0
@@ -69,8 +73,9 @@ class Service:
     def listeners(
         self, wanted: GatewayConfig
     ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
-        """For clients, and for metrics and health. Ports that nobody chose are those of the last
-        run, or the next free pair. Raises listen.CannotBind."""
+        """Return the listeners and the address for clients, then those for metrics and health.
+        Ports that the operator did not choose are those of the last run, or the next free pair.
+        Raises listen.CannotBind."""
         last = places.ports(wanted.state_dir) if wanted.movable else None
         *others, final = port_pairs(wanted, last)
         for listening, ops_listening in others:
@@ -81,7 +86,7 @@ class Service:
     def _both(
         self, listening: Address, ops_listening: AnyAddress, wanted: GatewayConfig
     ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
-        """Raises listen.CannotBind; then neither is bound."""
+        """Listen on both addresses. Raises listen.CannotBind; then neither is bound."""
         sockets, address = self.clients(listening)
         try:
             ops, ops_address = self.ops(ops_listening)
@@ -94,8 +99,9 @@ class Service:
         return sockets, address, ops, ops_address
 
     def clients(self, address: Address) -> tuple[list[socket.socket], Address]:
-        """Listeners for `address` and the address that they have: of the socket unit, or kept from
-        the last run, or bound now and given to keep. Raises listen.CannotBind."""
+        """Return listeners for `address` and their actual address. The listeners are those of the
+        socket unit, or kept from the last run, or bound now and given to systemd to keep. Raises
+        listen.CannotBind."""
         name = sd_sockets.CLIENTS
         _refuse_strangers(self._given.get(name, []))
         if unit := self._of_unit(name, address):
@@ -103,8 +109,8 @@ class Service:
         return self._own(address, "--listen", name)
 
     def ops(self, address: AnyAddress) -> tuple[list[socket.socket], AnyAddress]:
-        """The same for metrics and health. A unix socket is not given to keep: its file would not
-        be."""
+        """Return the same for metrics and health. A unix socket is not given to systemd to keep,
+        because its file would not be kept. Raises listen.CannotBind."""
         if unit := self._of_unit(sd_sockets.OPS, address):
             return unit, listen.any_address_of(unit)
         if isinstance(address, UnixAddress):
@@ -114,7 +120,8 @@ class Service:
         return self._own(address, "--ops-listen", sd_sockets.OPS)
 
     def _of_unit(self, name: str, address: AnyAddress) -> list[socket.socket]:
-        """Those of the socket unit. Kept ones that are not wanted now are given up."""
+        """Return the listeners of the socket unit. Kept listeners that are not wanted now are
+        closed."""
         unit = self._given.pop(name, [])
         kept = self._given.get(sd_sockets.STORED + name, [])
         if kept and (unit or not listen.fits(address, kept)):
@@ -139,14 +146,14 @@ class Service:
     # News
 
     def start(self) -> None:
-        """From now on, until `close`."""
+        """Begin to report to systemd, until `close`."""
         if self._told.wanted:
             self._task = asyncio.create_task(self._attend(), name="service")
 
     @contextlib.asynccontextmanager
     async def reloading(self, *, announced: bool) -> AsyncGenerator[None, None]:
-        """Around a reload. It is over for systemd also when it is refused. `announced`: False for
-        a dry run."""
+        """Report a reload, and its end also if the reload is refused. `announced`: False for a dry
+        run."""
         tell = announced and self._ready
         if tell:
             self._owe(sd_notify.reloading())
@@ -162,14 +169,14 @@ class Service:
                 self._owe(sd_notify.READY)
 
     def handing_over(self) -> dict[str, str]:
-        """Another program goes on in this process, and will say that it is ready. What it needs of
-        the environment for that."""
+        """Report that another program goes on in this process and will say when it is ready. Return
+        the environment variables that the program needs for that."""
         if self._ready:
             self._owe(sd_notify.reloading())
         return self._told.environ()
 
     def goes_on(self) -> None:
-        """No other program does."""
+        """Report that this program goes on after all."""
         if self._ready:
             self._owe(sd_notify.READY)
 
@@ -183,7 +190,7 @@ class Service:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         sd_sockets.close(self._given)
-        if self.made is not None:  # nobody listens there any more
+        if self.made is not None:  # no front listens there any more
             listen.remove(self.made)
         self._told.close()
 
@@ -201,7 +208,8 @@ class Service:
                 self._unwell = True
 
     def _look(self, *, late_s: float) -> None:
-        """One look. What is told twice does no harm; what is not told is told at the next one."""
+        """Look once, and report changes. A message that is sent twice does no harm; a message that
+        cannot be sent is sent at the next look."""
         now = self._loop.time()
         beat = bool(self._told.watchdog_s) and now >= self._beat_at
         if beat or self._seen != self._journal.last:
@@ -242,7 +250,7 @@ class Service:
         return not faults
 
     def _owe(self, message: str) -> None:
-        """Say it now, or as soon as it can be said."""
+        """Send a message now, or as soon as it can be sent."""
         self._owed.append(message)
         self._pay()
 
@@ -254,7 +262,7 @@ class Service:
 def port_pairs(
     wanted: GatewayConfig, last: tuple[int, int] | None
 ) -> Iterator[tuple[Address, AnyAddress]]:
-    """What to listen on, in the order of trying."""
+    """Yield the addresses to listen on, in the order of trying."""
 
     address, ops = wanted.listen, wanted.ops_listen
     first = address.port, ops.port if isinstance(ops, Address) else 0
@@ -272,7 +280,8 @@ def port_pairs(
 
 
 def _refuse_strangers(sockets: list[socket.socket]) -> None:
-    """The same rule as for `listen` in the configuration. Raises listen.CannotBind."""
+    """Raise listen.CannotBind for a socket that other machines can reach, by the same rule as for
+    `listen` in the configuration."""
     for sock in sockets:
         address = listen.address_of([sock])
         if not is_loopback(address.host):

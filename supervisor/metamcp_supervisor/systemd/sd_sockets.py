@@ -1,8 +1,8 @@
 """Listening sockets that this process was started with: from a socket unit, or from the store of
 descriptors that systemd keeps over a restart (the LISTEN_FDS protocol).
 
-Owns: reading LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and what is no listener of ours. Never:
-binding (`systemd.listen`), which of several sockets is used (`listen`).
+Owns: reading LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and refusing sockets that do not fit.
+Never: binding (`listen`), the choice between several sockets (`sd_service`).
 
 The descriptors belong to us only if LISTEN_PID names this process. Either way the variables are
 removed, so that no server takes them for its own.
@@ -16,28 +16,30 @@ from collections.abc import MutableMapping, Sequence
 from metamcp_worker.ipc.errors import MetaMCPError
 
 FIRST_FD = 3
-"""By the protocol."""
+"""Number of the first descriptor, by the protocol."""
 FDS_MAX = 64
-"""As many as our unit lets systemd keep; beyond it something is wrong."""
+"""Maximum descriptors: as many as our unit lets systemd keep; with more, something is wrong."""
 CLIENTS = "mcp-http"
 """Name of the listeners for clients, in the socket unit (FileDescriptorName=)."""
 OPS = "ops"
 """Name of the listeners for metrics and health."""
 STORED = "stored-"
-"""Before the name of a listener that we bound and gave systemd to keep."""
+"""Prefix of the name of a listener that the gateway bound and gave to systemd to keep."""
 NAMES = (CLIENTS, OPS, STORED + CLIENTS, STORED + OPS)
 
 
 class SocketUnusable(MetaMCPError):
-    """What was handed in cannot be used. The text says which, why, and what to do."""
+    """Raised if a descriptor from systemd cannot be used. The text says which, why, and what to
+    do."""
 
 
 Inherited = dict[str, list[socket.socket]]
-"""By name. Whoever has it closes what it does not use."""
+"""Listeners by name. The holder closes those that it does not use."""
 
 
 def take(environ: MutableMapping[str, str], pid: int, first_fd: int = FIRST_FD) -> Inherited:
-    """The listeners that are ours. Raises Unusable; then all of them are closed."""
+    """Return the listeners that are for this process. Raises SocketUnusable; then all of them are
+    closed, unless there are more than FDS_MAX."""
     meant, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "")
     if meant != str(pid) or not count.isdecimal() or not int(count):
@@ -65,7 +67,8 @@ def close(found: Inherited) -> None:
 
 
 def _names(text: str, count: int) -> Sequence[str]:
-    """A socket unit without FileDescriptorName= gives its own name: a single one is for clients."""
+    """Return one name per descriptor. A socket unit without FileDescriptorName= gives its own name;
+    then a single socket is for clients."""
     names = text.split(":") if text else []
     if len(names) != count:
         names = ["unknown"] * count
@@ -83,7 +86,9 @@ def _listener(fd: int, name: str) -> socket.socket:
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        raise SocketUnusable(f"{name} (descriptor {fd}) is no socket: {error.strerror}") from None
+        raise SocketUnusable(
+            f"{name} (descriptor {fd}) is not a socket: {error.strerror}"
+        ) from None
     if why := _flaw(sock, name):
         sock.detach()
         form = "HOST:PORT or ListenStream=/PATH" if name == OPS else "HOST:PORT"

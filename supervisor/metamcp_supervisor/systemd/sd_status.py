@@ -1,25 +1,27 @@
-"""Is the gateway itself well, and what is there to say of it in one line?
+"""Health of the gateway itself: the condition for a sign of life, and the status in one line.
 
-Owns: what a sign of life to systemd is worth, and the sentence for `systemctl status`. Never: the
-health pages (`telemetry.health`), sending anything (`sd_service`).
+Owns: the faults that keep back the sign of life to systemd, and the sentence for `systemctl
+status`. Never: the health pages (`telemetry.health`), sending anything (`sd_service`).
 
-No server matters for the sign of life: a restart of the whole gateway does not heal a server.
+Servers do not count for the sign of life: a restart of the whole gateway does not heal a server.
 """
 
 from metamcp_supervisor.telemetry import health
 from metamcp_supervisor.verbs import GatewayStatus
 
 FRONTLESS_S_MAX = 60.0
-"""Without any front that serves. A new one needs at most 20 s (`fronts.READY_S_MAX`), and fronts
-that crash again and again end the gateway by themselves; beyond this it is something unforeseen."""
+"""Maximum seconds without any front that serves. A new front needs at most 20 s
+(`fronts.READY_S_MAX`), and fronts that crash again and again end the gateway by themselves; a
+longer time has an unforeseen cause."""
 UNNURSED_S_MAX = 60.0
-"""Without a nursery: its own start has 30 s (`spawn.BORN_S_MAX`)."""
+"""Maximum seconds without a nursery, whose own start has 30 s (`nursery.BORN_S_MAX`)."""
 NAMES_MAX = 3
-"""Servers that the sentence names; the rest is a number."""
+"""Maximum servers that the sentence names; the rest is a number."""
 
 
 def faults(status: GatewayStatus, *, frontless_s: float, unnursed_s: float) -> list[str]:
-    """Why there is to be no sign of life. `…_s`: for how long there is none of these by now."""
+    """Return the reasons to keep back the sign of life. `frontless_s`, `unnursed_s`: seconds
+    without a front that serves, and without a nursery, until now."""
     if status.state == "draining":  # everything ends one after the other, in bounded time
         return []
     found: list[str] = []
@@ -35,8 +37,8 @@ def has_front(status: GatewayStatus) -> bool:
 
 
 def sentence(status: GatewayStatus, *, refused: bool) -> str:
-    """`4 of 5 servers ready; not ready: linear (backoff: connect)`. `refused`: the last reload
-    was."""
+    """Return the status, as in `4 of 5 servers ready; not ready: linear (backoff: connect)`.
+    `refused`: the last reload was refused."""
     if status.state == "draining":
         return "stops: clients get what they wait for, then servers are stopped"
     wanted = [

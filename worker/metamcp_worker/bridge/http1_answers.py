@@ -1,10 +1,11 @@
 """HTTP/1.1 as the bridge speaks it to the gateway: requests to bytes, bytes to answers.
 
-Owns: what a request looks like, when an answer is whole, whether its connection can be used again,
-the limit of what comes before a body. Never: connections, time, what a status means.
+Owns: the form of a request, when an answer is whole, whether its connection can be used again, the
+limit of bytes without a body. Never: connections, time, the meaning of a status.
 
-One request is under way on a connection at a time, so there is one answer at a time. Interim
-answers (1xx) are passed over. No answer leads to another protocol, and none is compressed.
+A connection has one request under way, and so at most one answer at a time. Interim answers (1xx)
+are passed over. An answer that changes to another protocol is refused, and every request asks for
+an answer without compression.
 """
 
 import re
@@ -15,25 +16,26 @@ import httptools
 from metamcp_worker.ipc.errors import MetaMCPError
 
 ASIDE_BYTES_MAX = 64 * 1024
-"""Of heads, interim answers and trailers without a byte of a body between them. It is looked at
-once per read of the connection."""
+"""Maximum bytes of heads, interim answers and trailers without a byte of a body between them; the
+sum is checked once per read of the connection."""
 
 _BODILESS = frozenset({204, 304})
 _UNFIT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-"""What would end a header's line, or is forbidden in one."""
+"""Bytes that would end a header's line, or are forbidden in one."""
 
 
 class MalformedAnswer(MetaMCPError):
-    """What came is no answer, or not the whole of one."""
+    """Raised if the bytes that came are not an answer, or not a whole one."""
 
 
 class HeaderUnfit(MetaMCPError):
-    """A header does not fit into HTTP. Its value is not told: it may be a secret."""
+    """Raised if a header does not fit into HTTP. The text does not have the header's value, which
+    may be a secret."""
 
 
 class HttpAnswer:
-    """An answer as far as it has come. `begun`: the head is there; `held`: pieces of the body that
-    nobody has taken, `held_bytes` long; `whole`: nothing more comes."""
+    """Answer as far as it has come. `begun`: the head is there; `held`: pieces of the body that the
+    caller has not taken yet, `held_bytes` long; `whole`: nothing more comes."""
 
     __slots__ = ("_headers", "begun", "held", "held_bytes", "status", "whole")
 
@@ -46,7 +48,8 @@ class HttpAnswer:
         self._headers: list[tuple[bytes, bytes]] = []
 
     def header(self, name: str) -> str:
-        """A header's value without blanks around it, or nothing. `name` in lower case."""
+        """Return a header's value without blanks around it, or an empty string. `name` in lower
+        case."""
         wanted = name.encode()
         for known, value in self._headers:
             if known == wanted:
@@ -54,7 +57,7 @@ class HttpAnswer:
         return ""
 
     def take(self) -> bytes:
-        """What has come of the body and was not taken yet."""
+        """Take the part of the body that has come and was not taken yet."""
         held, self.held, self.held_bytes = self.held, [], 0
         return held[0] if len(held) == 1 else b"".join(held)
 
@@ -69,8 +72,8 @@ class HttpAnswer:
 
 
 class HttpAnswerReader:
-    """The answers on one connection. `answer`: the one that is awaited or read, if there is one;
-    `reusable`: another request may follow the last answer."""
+    """Reader of the answers on one connection. `answer`: answer that is awaited or being read, if
+    there is one; `reusable`: another request may follow the last answer."""
 
     def __init__(self) -> None:
         self.answer: HttpAnswer | None = None
@@ -81,13 +84,13 @@ class HttpAnswerReader:
         self._open_ended = False
 
     def expect(self) -> HttpAnswer:
-        """A request is sent: what comes now answers it."""
+        """Return the answer that the next bytes belong to, since a request is being sent."""
         self.answer = HttpAnswer()
         self._aside = 0
         return self.answer
 
     def feed(self, data: bytes) -> None:
-        """What the connection brings. Raises Malformed; then close it."""
+        """Read bytes of the connection. Raises MalformedAnswer; then close the connection."""
         answer = self.answer
         if answer is None:
             raise MalformedAnswer("something came that nobody asked for")
@@ -98,13 +101,13 @@ class HttpAnswerReader:
             raise MalformedAnswer("it changes to another protocol") from None
         except httptools.HttpParserError as error:
             if not answer.whole:
-                raise MalformedAnswer(f"what it sends is no HTTP: {error}") from None
+                raise MalformedAnswer(f"what it sends is not HTTP: {error}") from None
             self.reusable = False  # more came than the answer
         if self._aside > ASIDE_BYTES_MAX and not answer.whole:
             raise MalformedAnswer(f"its headers have more than {ASIDE_BYTES_MAX} bytes")
 
     def ended(self) -> None:
-        """The connection ended. Raises Malformed if the answer has not."""
+        """Note the end of the connection. Raises MalformedAnswer if the answer is not whole."""
         answer, self.answer = self.answer, None
         self.reusable = False
         if answer is None or answer.whole:
@@ -147,7 +150,7 @@ class HttpAnswerReader:
 def request(
     verb: str, target: str, host: str, headers: Mapping[str, str | bytes], body: bytes
 ) -> bytes:
-    """One request as bytes. Raises Unfit."""
+    """Return a request as bytes. Raises HeaderUnfit."""
     lines = [f"{verb} {target} HTTP/1.1\r\nHost: {host}\r\nAccept-Encoding: identity".encode()]
     for name, value in headers.items():
         said = value.encode() if isinstance(value, str) else value

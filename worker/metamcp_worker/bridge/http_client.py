@@ -1,8 +1,9 @@
-"""One connection to a gateway, and the request that is under way on it.
+"""HTTP client of the bridge: its connections to one gateway, and the request on each of them.
 
-Owns: what of a failed request may have been processed, back-pressure towards the gateway, how long
-an answer may take. Never: which connection (`http_client`), what HTTP looks like (`http1_answers`),
-retries.
+Owns: opening, reusing and closing connections and their number, the header with the client's
+folder, whether a failed request may have been processed, back-pressure towards the gateway, how
+long an answer may take. Never: the form of HTTP (`http1_answers`), requests that are redirected and
+URLs with TLS (`http.fetch`), retries.
 """
 
 import asyncio
@@ -28,32 +29,33 @@ from metamcp_worker.http.response import Incoming
 from metamcp_worker.ipc.errors import MetaMCPError
 
 AHEAD_BYTES = 64 * 1024
-"""Of an answer that nobody takes: then nothing more is read."""
+"""Bytes of an answer that wait for the caller; above them the connection is not read."""
 
 _REDIRECTS = frozenset({301, 302, 307, 308})
 
 Then = Callable[["GatewayReply | MetaMCPError"], None]
-"""Called once: with the head of an answer, or with Unreachable or Broken. It does not raise."""
+"""Callback that is called once: with the head of an answer, or with Unreachable or Broken. The
+callback does not raise."""
 
 
 class Redirected(Unreachable):
-    """The request is for another address: nothing was processed."""
+    """Raised if the gateway redirects the request to another address; nothing was processed."""
 
 
 class ConnectionOwner(Protocol):
-    """What connections belong to. It is called in sentences what `str` makes of it."""
+    """Owner of connections. `str` of the owner is its name in sentences."""
 
     def made(self, line: "GatewayConnection") -> None: ...
 
     def rest(self, line: "GatewayConnection") -> None:
-        """Another request may use it."""
+        """Keep the connection for another request, or close it."""
 
     def gone(self, line: "GatewayConnection") -> None:
-        """Perhaps not for the first time."""
+        """Forget the connection; may be called more than once for it."""
 
 
 class GatewayReply(Incoming):
-    """One request and its answer."""
+    """Answer to one request, from the moment the request is sent."""
 
     def __init__(self, line: "GatewayConnection", answer: HttpAnswer) -> None:
         self.answer = answer
@@ -68,7 +70,7 @@ class GatewayReply(Incoming):
 
     @property
     def whole(self) -> bool:
-        """Is all of the body there?"""
+        """Whether all of the body has come."""
         return self.answer.whole
 
     @property
@@ -96,8 +98,8 @@ class GatewayReply(Incoming):
         return data
 
     def cancel(self) -> None:
-        """Nobody wants it any more; before its end this closes the connection, so that the gateway
-        learns of it. Nothing is called back then."""
+        """Give up the answer. Before its end this closes the connection, so that the gateway learns
+        of it, and `then` is not called any more."""
         line, self._line = self._line, None
         if line is not None:
             line.abort()
@@ -113,14 +115,14 @@ class GatewayReply(Incoming):
             more.set_result(None)
 
     def ended(self, failure: Broken | None) -> None:
-        """The connection is for others now, or gone."""
+        """Let go of the connection, which is free for another request or gone."""
         self._line = None
         self._failure = failure
         self.came()
 
 
 class GatewayConnection(asyncio.Protocol):
-    """One connection."""
+    """Connection to a gateway, with at most one request under way."""
 
     _transport: asyncio.Transport
 
@@ -132,13 +134,13 @@ class GatewayConnection(asyncio.Protocol):
         self._reply: GatewayReply | None = None
         self._then: Then | None = None
         self._written: Callable[[], None] | None = None
-        self._sent = False  # is all of the request with the kernel?
+        self._sent = False  # whether the kernel has all of the request
         self._paused = False
         self._late: asyncio.TimerHandle | None = None
 
     @property
     def stale(self) -> bool:
-        """Has the gateway closed it, perhaps without the loop having looked?"""
+        """Whether the gateway has closed the connection, perhaps before the loop has looked."""
         return self._transport.is_closing() or bool(self._readable.poll(0))
 
     def send(
@@ -155,18 +157,18 @@ class GatewayConnection(asyncio.Protocol):
         return reply
 
     def taken(self) -> None:
-        """Somebody has read what was there."""
+        """Read on, because the caller has taken the part that was there."""
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close it without a word to anybody."""
+        """Close the connection without calling the caller back."""
         self._forget()
         self._transport.abort()
 
     def drop(self) -> None:
-        """Close it; what is under way breaks."""
+        """Close the connection; the request under way breaks."""
         self._fail(f"the connection to {self.owner} was closed")
 
     # What the event loop calls
@@ -186,7 +188,7 @@ class GatewayConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         if not self._sent:
-            self._transport.abort()  # or the rest would still be sent, and the request be whole
+            self._transport.abort()  # else the rest would be sent, and the request be whole
 
     def data_received(self, data: bytes) -> None:
         reply = self._reply
@@ -201,7 +203,7 @@ class GatewayConnection(asyncio.Protocol):
         answer = reply.answer
         if answer.begun:
             self._begun(reply)
-        if answer.whole:  # behind its head: who has enough connections closes this one
+        if answer.whole:  # after its head: an owner with enough connections closes this one
             self._ended(reply)
         elif answer.held_bytes > AHEAD_BYTES and not self._paused:
             self._paused = True
@@ -222,7 +224,7 @@ class GatewayConnection(asyncio.Protocol):
     # The request under way
 
     def _begun(self, reply: GatewayReply) -> None:
-        """The head is there: tell it, once."""
+        """Call back with the head of the answer, once."""
         then, self._then = self._then, None
         if self._late is not None:
             self._late.cancel()
@@ -249,7 +251,7 @@ class GatewayConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _fail(self, why: str) -> None:
-        """What is under way has no answer, or not the whole of one."""
+        """Close the connection; the request under way gets no answer, or only a part of it."""
         reply, then, sent = self._reply, self._then, self._sent
         self.abort()
         if reply is None:
@@ -277,28 +279,29 @@ class GatewayConnection(asyncio.Protocol):
 
 
 IDLE_CONNECTIONS_MAX = 64
-"""For the calls that a busy client has at once; further ones are closed behind their answer."""
+"""Maximum idle connections, for the calls that a busy client has at once; further connections are
+closed after their answer."""
 ADDRESS_S = 2.0
-"""For one address of a name to take a connection, while it has others."""
+"""Seconds for one address of a host name to accept a connection, while other addresses are left."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-"""Hosts of a gateway that has the same folders."""
+"""Hosts of a gateway on this machine, which has the same folders."""
 DIRECTORY = "Metamcp-Directory"
-"""The header with the folder that the client works in, percent-encoded."""
+"""Header with the folder that the client works in, percent-encoded."""
 DESCRIPTORS = 4096
-"""More than one bridge has connections."""
+"""Open files that the bridge asks the system for; more than it has connections."""
 
 _PLAIN = re.compile(
     r"http://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[1-9]\d{0,4}))?"
     r"(?P<target>/[A-Za-z0-9\-._~:/?@!$&'()*+,;=%]*)?"
 )
-"""URLs that need no mending."""
+"""URLs that `Plain` can use as they are."""
 
 
 def opened(url: str, limits: FetchLimits | None = None, directory: str = "") -> "Plain | Origin":
-    """The client of the gateway at `url`. `directory`: the folder that the client works in; a
-    gateway on this machine is told it with each request. Raises Unreachable for a URL that is
-    none."""
+    """Return the HTTP client for the gateway at `url`. `directory`: folder that the bridge's client
+    works in; each request to a gateway on this machine has a header with it. Raises Unreachable for
+    an invalid URL."""
     limits = limits or FetchLimits()
     found = _PLAIN.fullmatch(url)
     here = found is not None and found["host"] in LOOPBACK
@@ -308,7 +311,8 @@ def opened(url: str, limits: FetchLimits | None = None, directory: str = "") -> 
 
 
 def allow() -> None:
-    """Let this process have a connection for each request at once, as far as it may."""
+    """Raise this process's limit of open files towards DESCRIPTORS, as far as it may, so that every
+    request at once can have a connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < enough:
@@ -316,8 +320,8 @@ def allow() -> None:
 
 
 class Plain:
-    """The client of one origin, as `fetch.Origin`. `found`: its URL; `origin`: for the unusual;
-    `told`: headers that go with every request."""
+    """HTTP client of one origin, used as `fetch.Origin` is. `found`: match of the URL; `origin`:
+    client that takes over if the gateway redirects; `told`: headers of every request."""
 
     def __init__(
         self, found: re.Match[str], origin: Origin, limits: FetchLimits, told: Mapping[str, str]
@@ -349,9 +353,9 @@ class Plain:
         then: Then,
         written: Callable[[], None] | None = None,
     ) -> GatewayReply | None:
-        """Write a request now, if a connection is free; otherwise nothing has happened. `then` is
-        called when the head of the answer is there, later than this returns. `written`: called as
-        in `send`. Raises Unreachable."""
+        """Write a request now if a connection is free; otherwise do nothing and return None. `then`
+        is called when the head of the answer is there, after this has returned. `written`: called
+        as in `send`. Raises Unreachable."""
         if not self._idle or self._elsewhere:
             return None
         said = self._said(verb, headers, body)
@@ -371,9 +375,9 @@ class Plain:
         answer_s: float,
         written: Callable[[], None] | None = None,
     ) -> GatewayReply | Response:
-        """One request; returns with the head of the answer, whatever its status is. `answer_s`: how
-        long that may take. `written`: called when the body is on its way. Raises Unreachable and
-        Broken."""
+        """Send one request, and return when the head of the answer is there, whatever its status.
+        `answer_s`: seconds for that. `written`: called when the body is on its way. Raises
+        Unreachable and Broken."""
         if not self._elsewhere:
             try:
                 return await self._send(method, headers, body, answer_s, written)
@@ -382,7 +386,7 @@ class Plain:
         return await self._origin.send(method, headers, body, answer_s=answer_s, written=written)
 
     async def close(self) -> None:
-        """Close all connections; answers that are still read break."""
+        """Close all connections; answers that are still being read break."""
         for line in list(self._open):
             line.drop()
         if self._sweep is not None:
@@ -446,7 +450,7 @@ class Plain:
             raise Unreachable(f"{self} cannot be asked: {why}") from None
 
     async def _connect(self) -> GatewayConnection:
-        """A new connection. Raises Unreachable."""
+        """Open a new connection. Raises Unreachable."""
         active = len(self._open) + self._connecting - len(self._idle)
         if active >= self._limits.requests_max:
             raise Unreachable(f"{self} already has {active} requests to answer at once")
@@ -465,8 +469,8 @@ class Plain:
         return line
 
     async def _reached(self) -> socket.socket:
-        """A socket to one of the addresses, tried one after the other. Raises OSError and
-        TimeoutError."""
+        """Return a socket connected to one of the addresses, which are tried one after the other.
+        Raises OSError and TimeoutError."""
         host, port = self._address
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for left, (family, kind, protocol, _, address) in enumerate(found, 1 - len(found)):
@@ -499,6 +503,6 @@ class Plain:
 
 
 def _reason(error: OSError) -> str:
-    """The system's words for it; those of the loop hold the address instead."""
+    """Return the system's words for an error; the loop's words have the address instead."""
     number = error.errno or 0
     return os.strerror(number) if number > 0 else tcp.words(error)

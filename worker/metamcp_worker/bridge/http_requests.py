@@ -1,11 +1,11 @@
-"""HTTP exchanges with the gateway: what is under way, and what the bridge wants done, as values.
+"""HTTP exchanges with the gateway, and the actions that the session asks for, as values.
 
 Owns: these values, the numbers of exchanges, the table of requests that wait for an answer, the
-errors that the bridge itself answers with. Never: an era, doing anything.
+errors that the bridge itself answers with. Never: an era, carrying out an action.
 
-A number stands for one HTTP request. What a client wants may take several, so an `BridgeExchange`
-lives longer than its number: when it is sent again it gets a new one, and what still comes for the
-old one belongs to nobody.
+A number stands for one HTTP request. A message of the client may take several, so a
+`BridgeExchange` lives longer than its number: when it is sent again it gets a new number, and
+everything that still comes for the old number is dropped.
 """
 
 from enum import Enum, auto
@@ -16,25 +16,26 @@ from metamcp_worker.ipc import codec
 
 
 class ExchangePurpose(Enum):
-    """Why something is sent. The first two are the client's messages, the rest are ours."""
+    """Purpose of an exchange. The first two are for messages of the client, the rest for messages
+    of the bridge."""
 
     REQUEST = auto()
     NOTICE = auto()
-    """A notification, or the answer to a request of a server: nothing comes back."""
+    """Notification, or answer to a request of a server; the gateway sends no message back."""
     HELLO = auto()
-    """The client's `initialize` again, for a session that the gateway has forgotten."""
+    """Client's `initialize` again, for a session that the gateway has forgotten."""
     REPLAY = auto()
-    """What the client said in the old session and the new one should know."""
+    """Message of the client in the old session that the new session must know."""
     STREAM = auto()
-    """The session's own stream."""
+    """Stream of the session itself."""
     LIST = auto()
-    """A look at the tools, for the headers that they want."""
+    """List of the tools, for the headers that they want."""
     GOODBYE = auto()
 
 
 class Send(Struct, frozen=True):
-    """One HTTP request. `after_s`: how long to wait before it; `settles`: what is to be sent next
-    waits for its answer, otherwise only until it is written."""
+    """Send one HTTP request. `after_s`: seconds to wait before it; `settles`: the next request
+    waits for the answer to this one, otherwise only until this one is written."""
 
     number: int
     verb: str
@@ -45,19 +46,19 @@ class Send(Struct, frozen=True):
 
 
 class WriteLine(Struct, frozen=True):
-    """One line for the client, without its end."""
+    """Write one line to the client. `line` has no line end."""
 
     line: bytes
 
 
 class StopExchange(Struct, frozen=True):
-    """Nobody waits for this exchange any more: end it."""
+    """End an exchange whose answer is not wanted any more."""
 
     number: int
 
 
 class WarnPeople(Struct, frozen=True):
-    """A sentence for people."""
+    """Write a sentence for people."""
 
     text: str
 
@@ -66,19 +67,21 @@ Action = Send | WriteLine | StopExchange | WarnPeople
 
 
 class Failure(Struct, frozen=True):
-    """Why there is no answer. `may_have_run`: the gateway may have seen the request."""
+    """Reason for a missing answer. `may_have_run`: the gateway may have seen the request."""
 
     text: str
     may_have_run: bool = True
 
 
 class BridgeExchange:
-    """`raw_id`, `method`: of a request; `number` 0: it is not sent now.
+    """Message to the gateway and its answer. `raw_id`, `method`: of a request; `number`: 0 while
+    the exchange is not under way.
 
-    `session`: that it was sent in; `status`: of the answer; `busy`, `resumes`: how often it was
-    sent again because the gateway was not ready, and its stream taken up again; `moved`: it was
-    sent to a second session; `silent`: its answer is not wanted any more; `last_id`: of the newest
-    event on its stream; `refusal`: an answer that is kept back while its headers are looked up.
+    `session`: session in which it was sent; `status`: status of the answer; `busy`: how often it
+    was sent again because the gateway was not ready; `resumes`: how often its stream was taken up
+    again; `moved`: it was sent to a second session; `silent`: its answer is not wanted any more;
+    `last_id`: id of the newest event on its stream; `refusal`: answer that is kept back while the
+    bridge looks up the headers.
     """
 
     __slots__ = (
@@ -113,7 +116,7 @@ class BridgeExchange:
 
 
 class Exchanges:
-    """All that are under way."""
+    """Table of the exchanges that are under way, and of the requests that wait for an answer."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -125,7 +128,7 @@ class Exchanges:
         return list(self._sent)
 
     def waiting(self) -> list[BridgeExchange]:
-        """The requests of the client that have no answer yet."""
+        """Return the requests of the client that have no answer yet."""
         return list(self._requests.values())
 
     def __len__(self) -> int:
@@ -135,14 +138,14 @@ class Exchanges:
         return self._sent.get(number)
 
     def add(self, request: BridgeExchange) -> bool:
-        """A request of the client. False if one with this id still waits."""
+        """Add a request of the client. Return False if another request with this id still waits."""
         return self._requests.setdefault(key(request.raw_id), request) is request
 
     def request(self, raw_id: bytes) -> BridgeExchange | None:
         return self._requests.get(key(raw_id))
 
     def send(self, exchange: BridgeExchange, verb: str = "POST", after_s: float = 0.0) -> Send:
-        """Send it, for the first time or again."""
+        """Return the action that sends an exchange, for the first time or again."""
         self.unsend(exchange)
         self._last += 1
         exchange.number = self._last
@@ -155,24 +158,24 @@ class Exchanges:
         return Send(self._last, verb, exchange.headers, body, after_s, settles)
 
     def unsend(self, exchange: BridgeExchange) -> None:
-        """What still comes for it belongs to nobody."""
+        """Drop everything that still comes for the exchange's number."""
         self._sent.pop(exchange.number, None)
         exchange.number = 0
 
     def done(self, exchange: BridgeExchange) -> None:
-        """It is over, and if it was a request it is answered."""
+        """End an exchange; if it is a request, it counts as answered."""
         self.unsend(exchange)
         if self._requests.get(key(exchange.raw_id)) is exchange:
             del self._requests[key(exchange.raw_id)]
 
 
 def key(raw_id: bytes) -> bytes:
-    """One spelling for each id, so that ids can be compared. `7` and `"7"` stay two."""
+    """Return an id in one spelling, so that ids can be compared. `7` and `"7"` stay different."""
     return codec.dump(codec.text(raw_id)) if b"\\" in raw_id else raw_id
 
 
 def error(raw_id: bytes, code: int, message: str, data: object = None) -> bytes:
-    """An error that the bridge answers with."""
+    """Return an error with which the bridge answers, as JSON."""
     found: dict[str, object] = {"code": code, "message": message}
     if data is not None:
         found["data"] = data
@@ -180,7 +183,7 @@ def error(raw_id: bytes, code: int, message: str, data: object = None) -> bytes:
 
 
 def one_line(message: bytes) -> bytes:
-    """The same JSON without the line ends between its tokens; inside a string there are none."""
+    """Return the same JSON without the line ends between its tokens; strings contain none."""
     if b"\n" in message or b"\r" in message:
         return message.replace(b"\n", b" ").replace(b"\r", b" ").strip()
     return message

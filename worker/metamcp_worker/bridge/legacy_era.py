@@ -1,12 +1,14 @@
-"""The bridge in the handshake era: one session with the gateway, opened by the client's own words.
+"""The bridge in the handshake era: one session with the gateway, opened as the client asked.
 
-Owns: the session's id and revision, what waits while it is opened, opening it again when the
-gateway has forgotten it, its stream. Never: the table of requests, modern requests, doing anything.
+Owns: the session's id and revision, the messages that wait while it is opened, opening it again
+when the gateway has forgotten it, its stream. Never: the table of requests (`http_requests`),
+modern requests, carrying out an action.
 
     CLOSED --initialize--> OPENING --its result--> OPEN --404--> OPENING (again, by ourselves)
 
 A gateway that was restarted knows none of its sessions. The client has said everything that a new
-one needs, so it is opened with the same bytes, and the client learns only that lists may be others.
+session needs, so the bridge opens it with the same bytes, and the client learns only that lists may
+have changed.
 """
 
 from msgspec import Raw
@@ -26,11 +28,12 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
 
 NOTICES_MAX = 256
-"""Notifications and answers that wait for the session; more than a client has in flight."""
+"""Maximum notifications and answers that wait for the session; more than a client has in flight."""
 REPLAYS_MAX = 1024
-"""Subscriptions that are asked for again in a new session."""
+"""Maximum subscriptions that are asked for again in a new session."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 15.0
-"""Before the stream is asked for again: doubled from the first to the second."""
+"""Seconds before the stream is asked for again: doubled each time from the minimum to the
+maximum."""
 
 POST = {
     "Content-Type": "application/json",
@@ -43,7 +46,7 @@ _NONE = Raw()
 
 
 class LegacySession:
-    """The one session of this bridge."""
+    """Session of this bridge with the gateway."""
 
     def __init__(self, exchanges: Exchanges) -> None:
         self._exchanges = exchanges
@@ -58,7 +61,7 @@ class LegacySession:
         self._pause_s = PAUSE_S_MIN
 
     def send(self, exchange: BridgeExchange) -> list[Action]:
-        """A message of the client."""
+        """Send a message of the client, or let it wait until the session is open."""
         if exchange.purpose is ExchangePurpose.REQUEST and exchange.method == "initialize":
             self._hello = exchange.body
             self._opening = True
@@ -70,7 +73,7 @@ class LegacySession:
         return [self._post(exchange)]
 
     def withdraw(self, exchange: BridgeExchange) -> bool:
-        """The client cancelled this request. False if the gateway never heard of it."""
+        """Note that the client cancelled this request. Return False if it was never sent."""
         exchange.silent = True
         if exchange in self._parked:
             self._parked.remove(exchange)
@@ -79,7 +82,7 @@ class LegacySession:
         return True
 
     def head(self, exchange: BridgeExchange, status: int, session: bytes) -> list[Action]:
-        """The gateway begins to answer. `session`: the id that it gave."""
+        """Take the head of an answer. `session`: session id in it."""
         if status == _GONE and exchange.session and not exchange.moved and not exchange.resumes:
             if exchange.silent:  # cancelled meanwhile: not to be done in another session
                 self._exchanges.done(exchange)
@@ -99,7 +102,7 @@ class LegacySession:
         return []
 
     def answered(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
-        """An answer to a request or to our own `initialize` has come."""
+        """Take the answer to a request of the client or to the bridge's own `initialize`."""
         if exchange.purpose is ExchangePurpose.HELLO or exchange.method == "initialize":
             if not message.result:
                 return self.refused(exchange, Failure("The gateway refused to open a session."))
@@ -109,20 +112,20 @@ class LegacySession:
         return []
 
     def refused(self, exchange: BridgeExchange, failure: Failure) -> list[Action]:
-        """There is no session after all; what waited for it is to be failed by the caller."""
+        """Note that the session was not opened. The caller fails the messages that wait for it."""
         self._exchanges.done(exchange)
         self._opening = False
         if not (self._welcomed and self._id) or self._stream is not None:
             return []
-        return self._listen(self._next_pause())  # it will find the session gone, and open one
+        return self._listen(self._next_pause())  # the next try finds the session gone and opens one
 
     def unpark(self) -> list[BridgeExchange]:
-        """What waited for the session."""
+        """Return the messages that waited for the session, which wait no longer."""
         parked, self._parked = self._parked, []
         return parked
 
     def ended(self, exchange: BridgeExchange, retry_ms: int | None) -> list[Action]:
-        """The session's stream is over: ask for it again, unless the gateway has none."""
+        """Ask for the session's stream again, which has ended, unless the gateway has none."""
         refused = 400 <= exchange.status < 500
         self._exchanges.done(exchange)
         if exchange is not self._stream:
@@ -136,7 +139,7 @@ class LegacySession:
         return self._listen(pause_s, exchange.last_id)
 
     def resume(self, exchange: BridgeExchange, after_s: float) -> Send:
-        """Take up the stream of a request where it broke off."""
+        """Continue the stream of a request where it broke off."""
         exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
         exchange.headers["Last-Event-ID"] = exchange.last_id
         exchange.session = self._id
@@ -191,13 +194,14 @@ class LegacySession:
         return pause_s
 
     def _lost(self, exchange: BridgeExchange) -> list[Action]:
-        """The gateway does not know the session: none of this was processed."""
+        """Open a new session, because the gateway does not know the old one; the exchange was not
+        processed, and is sent again in the new session."""
         self._exchanges.unsend(exchange)
         actions: list[Action] = []
         if exchange.purpose is not ExchangePurpose.STREAM:
             exchange.moved = True
             if exchange.session != self._id and not self._opening:
-                return [self._post(exchange)]  # somebody else has noticed before
+                return [self._post(exchange)]  # another exchange found out before
             actions += self._park(exchange)
         else:
             self._stream = None
@@ -227,7 +231,7 @@ class LegacySession:
         return actions
 
     def _remember(self, exchange: BridgeExchange) -> None:
-        """What the client asked of the session, for the next one."""
+        """Keep a request of the client that the next session must know too."""
         params = codec.envelope(exchange.body).params
         kept = _REPLAYED[exchange.method]
         subject = kept.encode() if kept else bytes(_member(params, "uri"))
@@ -237,7 +241,7 @@ class LegacySession:
             self._replays[subject] = exchange.body
 
 
-#: Requests whose effect lasts as long as the session. Of the first only the newest counts.
+#: Requests whose effect lasts as long as the session. Only the newest `logging/setLevel` counts.
 _REPLAYED = {"logging/setLevel": "level", "resources/subscribe": "", "resources/unsubscribe": ""}
 
 
@@ -249,7 +253,7 @@ def _member(data: Raw, name: str) -> Raw:
 
 
 def _changed(result: Raw) -> list[Action]:
-    """News for the client: behind another session there may be other lists."""
+    """Return notifications for the client that its lists may be different in a new session."""
     capabilities = _member(result, "capabilities")
     return [
         WriteLine(b'{"jsonrpc":"2.0","method":"notifications/%b/list_changed"}' % name.encode())

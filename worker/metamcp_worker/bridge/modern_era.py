@@ -1,11 +1,13 @@
-"""The bridge in revision 2026-07-28: requests that stand alone, and the headers that repeat them.
+"""The bridge in revision 2026-07-28: requests that stand alone, and the headers that repeat parts.
 
-Owns: those headers, what is known of the tools that want arguments repeated, looking it up anew
-when the gateway finds a header wrong. Never: the table of requests, sessions, doing anything.
+Owns: those headers, the tools that want arguments repeated in headers, listing the tools again when
+the gateway finds a header wrong. Never: the table of requests (`http_requests`), sessions, carrying
+out an action.
 
-On a pipe nobody needs these headers, so the client does not say what they would be. What a tool
-wants is read from the lists that pass by. If that is not enough, or not true any more, the gateway
-refuses the call before anything has run; then the tools are listed once and the call goes again.
+A client on a pipe does not send these headers. So the bridge reads from the lists of tools that
+pass by which arguments each tool wants repeated. If that is not enough, or out of date, the gateway
+refuses the call before anything has run; then the bridge lists the tools once and sends the call
+again.
 """
 
 from collections.abc import Mapping
@@ -27,9 +29,9 @@ from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code
 
 PAGES_MAX = 100
-"""Of a list of tools: a cursor that leads in a circle ends here."""
+"""Maximum pages of a list of tools; a cursor that leads in a circle ends here."""
 WISHES_MAX = 10_000
-"""Tools that want headers."""
+"""Maximum tools that want headers."""
 
 _PREFIX = "io.modelcontextprotocol/"
 VERSION = _PREFIX + "protocolVersion"
@@ -42,7 +44,7 @@ Wishes = Mapping[tuple[str, ...], str]
 
 
 class ModernRequests:
-    """The requests of this era."""
+    """Requests of this era, and the headers that tools want."""
 
     def __init__(self, exchanges: Exchanges) -> None:
         self._exchanges = exchanges
@@ -52,7 +54,7 @@ class ModernRequests:
         self._pages = 0
 
     def send(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
-        """A message of the client."""
+        """Send a message of the client."""
         params = members(message.params)
         said = codec.text(members(params.get("_meta", _NONE)).get(VERSION, _NONE))
         self._version = said or self._version
@@ -70,7 +72,7 @@ class ModernRequests:
     def answered(
         self, exchange: BridgeExchange, message: Envelope, line: bytes
     ) -> list[Action] | None:
-        """The answer to a request has come. None: it is for the client."""
+        """Take the answer to a request. Return None if the answer is for the client."""
         if exchange.method == _LIST and b"x-mcp-header" in line:
             self._learn(message.result)
         repeated = exchange.method == _CALL and exchange.body and not exchange.refusal
@@ -82,7 +84,7 @@ class ModernRequests:
         return [] if len(self._refused) > 1 else [self._ask(exchange)]
 
     def listed(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
-        """A page of tools for ourselves."""
+        """Take a page of tools that the bridge asked for."""
         self._exchanges.done(exchange)
         if self._pages == 1:
             self._wishes = {}
@@ -92,12 +94,13 @@ class ModernRequests:
         return self._settle()
 
     def unlisted(self, exchange: BridgeExchange) -> list[Action]:
-        """The tools cannot be listed."""
+        """Go on without the tools, which cannot be listed."""
         self._exchanges.done(exchange)
         return self._settle()
 
     def _settle(self) -> list[Action]:
-        """Send the refused calls again if their headers are others now."""
+        """Send the refused calls again if their headers are different now; else answer them with
+        the refusal."""
         actions: list[Action] = []
         refused, self._refused = self._refused, []
         for exchange in refused:
@@ -123,7 +126,7 @@ class ModernRequests:
         return found
 
     def _ask(self, exchange: BridgeExchange, cursor: Raw = _NONE) -> Send:
-        """List the tools, in the words in which the client asks."""
+        """List the tools, with the `_meta` of the client's request."""
         self._pages = self._pages + 1 if cursor else 1
         meta = members(members(codec.envelope(exchange.body).params).get("_meta", _NONE))
         params: dict[str, object] = {"_meta": {name: meta[name] for name in _SAID if name in meta}}
@@ -137,7 +140,7 @@ class ModernRequests:
         return self._exchanges.send(listing)
 
     def _learn(self, result: Raw) -> Raw:
-        """What these tools want; the cursor of the next page."""
+        """Keep the headers that the tools of a page want. Return the cursor of the next page."""
         page = members(result)
         try:
             tools = codec.items(page.get("tools", b"[]"))
@@ -155,7 +158,8 @@ class ModernRequests:
 
 
 def members(data: Raw) -> dict[str, Raw]:
-    """One level of an object, or nothing if it is none: then the gateway will say so."""
+    """Return the members of a JSON object; empty if `data` is not an object, which the gateway will
+    refuse."""
     try:
         return codec.level(data) if data else {}
     except codec.Malformed:
@@ -163,7 +167,7 @@ def members(data: Raw) -> dict[str, Raw]:
 
 
 def _wishes(schema: Raw) -> Wishes:
-    """A tool that asks in a forbidden way gets nothing repeated."""
+    """Return the headers that a tool wants; none for a tool that asks in a forbidden way."""
     try:
         return mcp_headers.wanted(schema) if schema else {}
     except (mcp_headers.HeaderRuleUnfit, codec.Malformed):

@@ -1,11 +1,14 @@
-"""A client's end of a pipe or socket, for the event loop, without a change that others would feel.
+"""Pipes of the client: lines of its messages in, lines of answers out, and calls that may block.
 
-Owns: reading and writing that never waits, what a loop may watch for it. Never: lines.
+Owns: reading and writing that never blocks the event loop, cutting the input into lines, the limits
+of a line and of the output that waits, the threads for everything that blocks. Never: the meaning
+of a line (`session`).
 
-A loop makes non-blocking what it watches, and that would hold for everybody who has the descriptor.
-So a pipe is opened once more, which makes a descriptor that is ours alone. A socket cannot be: it
-is told with each call not to wait, and the loop watches an epoll of ours that watches the socket.
-There is no such way for files and terminals, nor without Linux: then threads do it (`pipes`).
+An event loop makes a descriptor that it watches non-blocking, and that would hold for every process
+that has the descriptor. So a pipe is opened once more, which makes a descriptor for this process
+alone. A socket cannot be opened again: each call tells the kernel not to wait, and the loop watches
+an epoll of ours that watches the socket. Files and terminals have neither way, nor have systems
+other than Linux: there `InputPipe` and `Output` use threads.
 """
 
 import asyncio
@@ -28,9 +31,10 @@ READ_BYTES = 64 * 1024
 
 
 class End(Struct, frozen=True):
-    """`read`, `write`: as much as goes at once, `read` nothing at the end of the input; they raise
-    OSError, and BlockingIOError if nothing goes. `watched`: shows when something does, by becoming
-    writable if `as_writer`, else readable."""
+    """End of a pipe or socket that never blocks. `read`, `write`: move as many bytes as possible at
+    once; `read` returns no byte at the end of the input; both raise OSError, and BlockingIOError
+    if no byte can move. `watched`: descriptor that becomes writable if `as_writer`,
+    else readable, when bytes can move."""
 
     watched: int
     as_writer: bool
@@ -46,7 +50,7 @@ class End(Struct, frozen=True):
 
 
 def opened(fd: int, *, writes: bool) -> End | None:
-    """Our way to `fd`, which stays open; None if there is none."""
+    """Return an end for `fd`, which stays open; None if `fd` needs threads."""
     if not hasattr(select, "epoll"):
         return None
     try:
@@ -55,7 +59,7 @@ def opened(fd: int, *, writes: bool) -> End | None:
             return _pipe(fd, writes=writes)
         if stat.S_ISSOCK(mode):
             return _socket(fd, select.EPOLLOUT if writes else select.EPOLLIN)
-    except OSError:  # of another user, without /proc, or nobody is at its other end
+    except OSError:  # of another user, without /proc, or its other end is closed
         return None
     return None
 
@@ -97,17 +101,17 @@ T = TypeVar("T")
 
 LINE_BYTES_MAX = frames.BODY_BYTES_MAX
 OUT_BYTES_MAX = 32 * 1024 * 1024
-"""What may wait for a client that does not read; two of the largest messages."""
+"""Maximum bytes that wait for a client that does not read; two of the largest messages."""
 
 
 class OverlongInput(Struct, frozen=True):
-    """In the place of a line above the limit."""
+    """Item in the place of a line above the limit. `seen`: the id, as far as it was found."""
 
     seen: Glimpse
 
 
 class InputCutter:
-    """Bytes to lines, in any pieces. Empty ones are left out."""
+    """Cutter of bytes, in any pieces, into lines. Empty lines are left out."""
 
     def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
         self._limit = limit_bytes
@@ -125,7 +129,7 @@ class InputCutter:
         return found
 
     def rest(self) -> list[bytes | OverlongInput]:
-        """At the end of the input: the line that has no end, if there is one."""
+        """Return the line without an end, if there is one, at the end of the input."""
         found: list[bytes | OverlongInput] = []
         self._end(found)
         return found
@@ -153,8 +157,8 @@ class InputCutter:
 
 
 class InputPipe:
-    """Reads `fd`, one piece ahead of who takes the lines. `ended`: the end of the input was seen,
-    perhaps before the last lines have been taken."""
+    """Reader of `fd`, one piece ahead of the caller that takes the lines. `ended`: the end of the
+    input was seen, perhaps before the last lines have been taken."""
 
     def __init__(self, fd: int, limit_bytes: int = LINE_BYTES_MAX) -> None:
         self._fd = fd
@@ -179,14 +183,14 @@ class InputPipe:
             yield line
 
     def close(self) -> None:
-        """Read no more; a thread that waits for the client goes on waiting."""
+        """Stop reading; a thread that waits for the client goes on waiting."""
         end, self._end = self._end, None
         if end is not None:
             end.unwatch(self._loop)
             end.close()
 
     def _go_on(self) -> None:
-        """The piece is taken: read the next one."""
+        """Read the next piece, because the last one is taken."""
         if self._end is None:
             self._wanted.release()
         elif self._paused:
@@ -212,7 +216,7 @@ class InputPipe:
             self.close()
 
     def _read(self) -> None:
-        """In a thread."""
+        """Read in a thread until the input ends."""
         data = b"-"
         while data:
             self._wanted.acquire()
@@ -230,7 +234,7 @@ class InputPipe:
 
 
 class Output:
-    """Writes lines to `fd`. `on_lost`: nobody reads any more."""
+    """Writer of lines to `fd`. `on_lost`: called when the client reads no more."""
 
     def __init__(
         self, fd: int, on_lost: Callable[[], None], limit_bytes: int = OUT_BYTES_MAX
@@ -255,7 +259,7 @@ class Output:
             threading.Thread(target=self._write, name="output", daemon=True).start()
 
     def put(self, line: bytes) -> None:
-        """Queue one line. Who may wait awaits `room` before it gets the next message."""
+        """Queue one line. A caller that can wait awaits `room` before it takes the next message."""
         if self._lost:
             return
         self._waiting_bytes += len(line) + 1
@@ -278,7 +282,7 @@ class Output:
         return not self._room.is_set()
 
     async def close(self, within_s: float) -> None:
-        """Let what waits go out, for so long."""
+        """Write the queued lines for at most `within_s` seconds, then stop."""
         try:
             async with asyncio.timeout(within_s):
                 await self._empty.wait()
@@ -289,8 +293,8 @@ class Output:
         self._shut()
 
     def _flush(self) -> None:
-        """Write until nothing is left, or the client has to read first. What one turn of the loop
-        has to say leaves as one."""
+        """Write until nothing is left, or until the client has to read first. All lines of one turn
+        of the loop are written together."""
         end = self._end
         try:
             while end is not None and (self._current or self._lines):
@@ -327,7 +331,7 @@ class Output:
         self._current = memoryview(b"")
 
     def _write(self) -> None:
-        """In a thread."""
+        """Write the queued lines in a thread."""
         while (line := self._queue.get()) is not None:
             size = len(line)
             try:
@@ -356,7 +360,8 @@ class Output:
 
 
 async def apart(function: Callable[[], T]) -> T:
-    """The result of a call that may block, from a thread that nobody waits for at the end."""
+    """Return the result of a call that may block, from a thread that does not hold up the end of
+    the process."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -381,8 +386,9 @@ async def apart(function: Callable[[], T]) -> T:
 
 
 def _patiently(fd: int, event: int, call: Callable[[], T]) -> T:
-    """The result of a call that is to wait for `fd`, also if somebody made that non-blocking for
-    everybody who has it, as shells and other programs on a terminal do. Raises OSError."""
+    """Return the result of a call that is to wait for `fd`, also if another process made `fd`
+    non-blocking for all that have it, as shells and other programs on a terminal do. Raises
+    OSError."""
     while True:
         try:
             return call()
@@ -393,7 +399,7 @@ def _patiently(fd: int, event: int, call: Callable[[], T]) -> T:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> bool:
-    """Run this in the loop; False if there is none any more."""
+    """Run `what` in the loop. Return False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(what)
     except RuntimeError:

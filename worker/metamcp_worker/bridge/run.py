@@ -1,13 +1,14 @@
-"""The bridge at work.
+"""I/O of the bridge: carry out the session's actions until the client is gone.
 
-Owns: doing what the session wants, the order in which messages leave, finding the gateway again,
-the end of everything when the client is gone. Never: what a message means (`session`).
+Owns: carrying out the actions, the order in which messages leave, finding the gateway again, the
+end of everything when the client is gone. Never: the meaning of a message (`session`).
 
-Messages leave in the order in which the client wrote them: the next one goes when the last is
-written, and behind a notification when it is taken. So a cancellation never overtakes its request.
+Messages leave in the order in which the client wrote them: a message is sent when the one before it
+is written, or after a notification, when the gateway has taken the notification. So a cancellation
+never overtakes its request.
 
 A request that finds a free connection, and whose answer is one message that comes in one read, is
-done in callbacks (`_at_once`, `_came`); for everything else there is a task.
+handled in callbacks (`_at_once`, `_came`); every other request has a task.
 """
 
 import asyncio
@@ -35,38 +36,43 @@ from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 from metamcp_worker.runtime import loop
 
 ANSWER_S = 24 * 3600.0
-"""For the gateway to answer, or to say something on a stream. It bounds calls itself; this is for a
-gateway that is gone without a trace."""
+"""Seconds for the gateway to answer, or to send something on a stream. The gateway limits calls
+itself; this limit is for a gateway that is gone without a trace."""
 TAKE_S = 10.0
-"""For the gateway to take a notification, and for the whole of an answer that is no stream."""
+"""Seconds for the gateway to take a notification, and for each piece of an answer that is not a
+stream."""
 READS_MAX = 4
-"""Answers in many parts that are read at once: each may be large, and then wait for the client."""
+"""Maximum answers in many parts that are read at once; each may be large, and then waits for the
+client."""
 DRAIN_S = 1.0
-"""For a stream to end behind the answer; then its connection can be used again."""
+"""Seconds for a stream to end after the answer; then its connection can be used again."""
 EOF_S = 1.0
-"""For answers to what was asked before the input ended. Clients give a server two seconds."""
+"""Seconds for answers to requests from before the end of the input. Clients give a server two
+seconds."""
 GOODBYE_S = 1.0
-"""For the gateway to close the session, and then for the client to read what it was sent."""
+"""Seconds for the gateway to close the session, and then for the client to read the last lines."""
 WORDS_BYTES_MAX = 64 * 1024
-"""Of sentences that wait for somebody to read them; more are lost."""
+"""Maximum bytes of sentences that wait for a reader of standard error; further sentences are
+lost."""
 LOCATE_S = 1.0
-"""Between two looks whether the gateway is elsewhere now."""
+"""Minimum seconds between two looks whether the gateway has moved."""
 
 EVENTS = "text/event-stream"
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as every shell says it: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C, as every shell has it: 128 and the number of SIGINT."""
 
 Locate = Callable[[], str]
-"""The URL of the gateway's endpoint. Raises MetaMCPError with a sentence. May block for seconds."""
+"""Function that returns the URL of the gateway's endpoint. Raises MetaMCPError with a sentence. May
+block for seconds."""
 
 
 def run(url: str, locate: Locate, *, remedy: str = "") -> int:
     """Bridge standard input and output to the gateway until the client is gone. Returns an exit
-    code. `remedy`: a sentence on what to do when the gateway cannot be reached. Raises MetaMCPError
-    for a URL that is none."""
+    code. `remedy`: sentence on what to do when the gateway cannot be reached. Raises MetaMCPError
+    for an invalid URL."""
     allow()
-    # What a library prints would be taken for a message.
+    # The client would take the prints of a library for messages.
     out = os.dup(1)
     os.dup2(2, 1)
     return loop.run(_main(url, locate, remedy, out))
@@ -86,7 +92,7 @@ async def _main(url: str, locate: Locate, remedy: str, out: int) -> int:
 
 
 class Bridge:
-    """One client, one gateway. `directory`: the folder that the client works in."""
+    """Bridge between one client and one gateway. `directory`: folder that the client works in."""
 
     def __init__(
         self,
@@ -130,7 +136,7 @@ class Bridge:
         self._stopped.set()
 
     async def run(self) -> int:
-        """Until the client is gone, or `stop`."""
+        """Run until the client is gone, or until `stop`. Return the exit code."""
         pump = self._loop.create_task(self._pump())
         ended = self._loop.create_task(self._input.ended.wait())
         stopped = self._loop.create_task(self._stopped.wait())
@@ -171,7 +177,7 @@ class Bridge:
                 raise outcome
 
     async def _pump(self) -> None:
-        """Lines of the client, one after the other; at their end until all are answered."""
+        """Take the client's lines one after the other; at their end, wait for all answers."""
         async for line in self._input.lines():
             if isinstance(line, OverlongInput):
                 self._do(self._session.overlong(line.seen, LINE_BYTES_MAX))
@@ -204,7 +210,7 @@ class Bridge:
     # The order of requests
 
     def _begin(self) -> None:
-        """What waits, until one has to go on before the next."""
+        """Begin waiting requests, until the next one has to wait for the last."""
         if self._beginning:  # by the one that begins, and is written already
             return
         self._beginning = True
@@ -222,7 +228,7 @@ class Bridge:
             self._all_begun.set()
 
     def _gone_on(self, number: int) -> None:
-        """The one behind this may go."""
+        """Begin the requests that wait for this one, which has gone far enough."""
         if self._held == number:
             self._held = 0
             self._begin()
@@ -244,13 +250,14 @@ class Bridge:
     # One request in callbacks
 
     def _at_once(self, send: Send) -> bool:
-        """Is it on its way already? Otherwise nothing has happened."""
+        """Send a request on a free connection. Return False if that is impossible; then nothing has
+        happened."""
         if send.after_s or not isinstance(self._origin, Plain):
             return False
         written, answer_s = self._terms(send)
 
         def then(got: GatewayReply | MetaMCPError) -> None:
-            # As late as a task hears of its answer: what both tell stays in the order of arrival.
+            # As late as for a task, so that the answers of both ways stay in the order of arrival.
             self._loop.call_soon(self._came, send, got)
 
         asked = send.verb, send.headers, send.body
@@ -264,7 +271,7 @@ class Bridge:
         return True
 
     def _came(self, send: Send, got: GatewayReply | MetaMCPError) -> None:
-        """The head of an answer, or why there is none."""
+        """Take the head of an answer, or the error that came instead."""
         number = send.number
         if number not in self._running:  # it was stopped
             return
@@ -307,7 +314,7 @@ class Bridge:
             task.result()  # a bug of the session is told by the loop
 
     async def _to_its_end(self, number: int, work: Callable[[], Awaitable[int | None]]) -> None:
-        """`work` gives the pause that a stream asked for."""
+        """Run the task of one request. `work` returns the pause that a stream asked for."""
         failure: Failure | None = None
         retry_ms: int | None = None
         try:
@@ -327,7 +334,7 @@ class Bridge:
         return Failure(f"The bridge failed: {type(why).__name__}: {why}.")
 
     async def _exchange(self, send: Send) -> int | None:
-        """One HTTP request, from the pause before it to the end of its answer."""
+        """Run one HTTP request, from the pause before it to the end of its answer."""
         number = send.number
         if send.after_s:
             await asyncio.sleep(send.after_s)
@@ -341,13 +348,13 @@ class Bridge:
             return await self._read(number, response)
 
     def _terms(self, send: Send) -> tuple[Callable[[], None] | None, float]:
-        """What to call when it is written, and how long its answer may take."""
+        """Return the function to call when a request is written, and the seconds for its answer."""
         if send.settles:
             return None, TAKE_S
         return partial(self._gone_on, send.number), ANSWER_S
 
     async def _reach(self, send: Send) -> Response | GatewayReply:
-        """The head of the answer; if the gateway has moved, of the gateway where it is now."""
+        """Return the head of the answer; if the gateway has moved, from its new place."""
         written, answer_s = self._terms(send)
         asked, origin = (send.verb, send.headers, send.body), self._origin
         try:
@@ -359,7 +366,7 @@ class Bridge:
         return await self._origin.send(*asked, answer_s=answer_s, written=written)
 
     async def _moved(self) -> bool:
-        """Is the gateway elsewhere now?"""
+        """Look whether the gateway has moved, and use its new URL if so."""
         if self._loop.time() - self._located_at < LOCATE_S:
             return False
         try:
@@ -389,7 +396,7 @@ class Bridge:
             self._do(self._session.message(number, data))
 
     async def _read(self, number: int, response: Response | GatewayReply) -> int | None:
-        """Tell the session what comes; returns the pause that a stream asked for."""
+        """Pass the answer on to the session. Return the pause that a stream asked for."""
         self._begins(number, response)
         retry_ms: int | None = None
         if response.media_type != EVENTS:

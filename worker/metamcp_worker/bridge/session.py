@@ -1,12 +1,12 @@
-"""The bridge: lines of a client in, HTTP exchanges with the gateway out, and back.
+"""Logic of the bridge: lines of a client in, HTTP exchanges with the gateway out, and back.
 
-Owns: the era of the connection, that every request gets exactly one answer, what a failure is
-called, what is sent again. Never: I/O, the clock, headers and sessions (`modern_era`,
-`legacy_era`).
+Owns: the era of the connection, exactly one answer to every request, the text of failures, which
+messages are sent again. Never: I/O, the clock, headers and sessions (`modern_era`, `legacy_era`).
 
-The era belongs to the request: one with the protocol version in its `_meta` is modern. The first
-that the gateway answers decides for the connection, as on any pipe of the protocol; what the
-gateway never saw decides nothing, so that a client may try one era after the other.
+The era belongs to the request: a request with the protocol version in its `_meta` is modern. The
+first request that the gateway answers decides for the connection, as on any pipe of the protocol; a
+request that the gateway never saw decides nothing, so that a client may try one era after the
+other.
 """
 
 from msgspec import Raw
@@ -32,15 +32,16 @@ from metamcp_worker.ipc.codec import Envelope, Glimpse, glimpse
 from metamcp_worker.ipc.errors import Code
 
 INFLIGHT_MAX = 1024
-"""Requests at once: as many as the gateway takes of one session."""
+"""Maximum requests at once: as many as the gateway takes of one session."""
 BUSY_MAX = 20
 BUSY_S = 0.25
-"""A gateway that says it is not ready yet is asked so often, with this pause: five seconds."""
+"""How often a gateway that is not ready yet is asked again, and the seconds before each time: five
+seconds in all."""
 RESUMES_MAX = 20
-"""How often the stream of one request is taken up again."""
+"""How often the stream of one request is taken up again, at most."""
 RESUME_S = 1.0
 RESUME_S_MAX = 30.0
-"""The pause before that, unless the gateway names another one, and how long that may be."""
+"""Seconds before that, unless the gateway names other ones, and the maximum that it may name."""
 
 _CANCELLED = "notifications/cancelled"
 _RETRIED = frozenset(
@@ -57,36 +58,36 @@ _NONE = Raw()
 
 
 class BridgeSession:
-    """One client's connection. `gateway`: what the gateway is called in sentences."""
+    """Connection of one client. `gateway`: name of the gateway in sentences."""
 
     def __init__(self, gateway: str) -> None:
         self.gateway = gateway
         self._exchanges = Exchanges()
         self._legacy = LegacySession(self._exchanges)
         self._modern = ModernRequests(self._exchanges)
-        self._era: bool | None = None  # is it modern?
+        self._era: bool | None = None  # whether it is modern
         self._away = False
         self._ended = False
 
     @property
     def idle(self) -> bool:
-        """Is there no request that will be answered by itself?"""
+        """Whether all requests are answered except `subscriptions/listen`, which stays open."""
         return all(one.method == "subscriptions/listen" for one in self._exchanges.waiting())
 
     def cares(self, number: int) -> bool:
-        """Does anybody want what still comes for this exchange?"""
+        """Whether the rest of this exchange is still wanted."""
         return self._exchanges[number] is not None
 
     # From the client
 
     def received(self, line: bytes) -> list[Action]:
-        """A line of the client."""
+        """Take a line of the client."""
         try:
             message = codec.envelope(line)
         except codec.Malformed as why:
             if line.lstrip().startswith(b"["):
                 return [_refusal(b"", Code.INVALID_REQUEST, "Batches are not served.")]
-            text = f"The line is no JSON-RPC message: {why}."
+            text = f"The line is not a JSON-RPC message: {why}."
             return [self._unread(glimpse(line, line), Code.PARSE_ERROR, text)]
         if message.method is None:
             if not (message.result or message.error):
@@ -105,7 +106,7 @@ class BridgeSession:
         return self._asked(message, line)
 
     def overlong(self, seen: Glimpse, limit_bytes: int) -> list[Action]:
-        """A line was above the limit and is gone."""
+        """Answer a line above the limit, which was dropped."""
         text = f"The message has more than {limit_bytes} bytes."
         told = WarnPeople(f"{text} It was dropped.")
         if seen.answer:  # a server waits for it
@@ -116,8 +117,8 @@ class BridgeSession:
         return [self._unread(seen, Code.TOO_LARGE, text), told]
 
     def goodbye(self) -> list[Action]:
-        """The client is gone: end everything. It may still read, so what it asked is answered; what
-        comes of it from now on is refused."""
+        """End everything, because the client is gone. The client may still read, so its open
+        requests are answered; requests that come from now on are refused."""
         self._ended = True
         actions: list[Action] = [StopExchange(number) for number in self._exchanges.numbers]
         for request in self._exchanges.waiting():
@@ -126,8 +127,9 @@ class BridgeSession:
         return [*actions, *self._legacy.goodbye()]
 
     def _unread(self, seen: Glimpse, code: int, text: str) -> WriteLine:
-        """The refusal of a message of which that much is known. An id that another request has,
-        or that is none of a request, would take an answer away from its owner."""
+        """Return the refusal of a message of which only `seen` is known. The refusal has no id if
+        the id belongs to another request or not to a request, since the wrong request would be
+        answered."""
         raw_id = seen.raw_id
         if seen.answer or not codec.id_ok(raw_id) or self._exchanges.request(raw_id) is not None:
             raw_id = b""
@@ -173,7 +175,7 @@ class BridgeSession:
         return self._legacy.send(notice)
 
     def _withdraw(self, request: BridgeExchange) -> list[Action]:
-        """In this era the end of its HTTP request is what cancels it. Nothing is answered."""
+        """Cancel a modern request by ending its HTTP request. The client gets no answer."""
         number = request.number
         self._modern.withdraw(request)
         self._exchanges.done(request)
@@ -182,7 +184,7 @@ class BridgeSession:
     # From the gateway
 
     def head(self, number: int, status: int, session: bytes) -> list[Action]:
-        """An answer begins. `session`: the value of its header, if it has one."""
+        """Take the head of an answer. `session`: value of its session header, or empty."""
         exchange = self._exchanges[number]
         if exchange is None:
             return []
@@ -200,8 +202,9 @@ class BridgeSession:
         return actions + self._legacy.head(exchange, status, session)
 
     def _again(self, exchange: BridgeExchange) -> list[Action]:
-        """The gateway was not ready for it."""
-        if exchange.silent and exchange.method != "initialize":  # on which others wait
+        """Send an exchange again after a pause, because the gateway was not ready; end it instead
+        if its answer is not wanted any more."""
+        if exchange.silent and exchange.method != "initialize":  # others wait for that one
             self._exchanges.done(exchange)
             return []
         if exchange.resumes:
@@ -209,7 +212,7 @@ class BridgeSession:
         return [self._exchanges.send(exchange, after_s=BUSY_S)]
 
     def event(self, number: int, event: SseEvent) -> list[Action]:
-        """An event of a stream."""
+        """Take an event of a stream."""
         exchange = self._exchanges[number]
         if exchange is None:
             return []
@@ -218,7 +221,7 @@ class BridgeSession:
         return self.message(number, event.data) if event.data else []
 
     def message(self, number: int, data: bytes) -> list[Action]:
-        """One message of the gateway."""
+        """Take a message of the gateway."""
         exchange = self._exchanges[number]
         if exchange is None:
             return []
@@ -243,7 +246,7 @@ class BridgeSession:
     def over(
         self, number: int, failure: Failure | None = None, retry_ms: int | None = None
     ) -> list[Action]:
-        """An exchange is over. `retry_ms`: the pause that its stream asked for."""
+        """Take the end of an exchange. `retry_ms`: pause that its stream asked for."""
         exchange = self._exchanges[number]
         if exchange is None:
             return []
@@ -279,7 +282,7 @@ class BridgeSession:
         if raw_id in {b"", b"null"}:
             # Refused before the gateway knew the id; the client needs it to understand.
             data = b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (exchange.raw_id, bytes(message.error))
-            if not message.error or exchange.resumes:  # then not the request was refused
+            if not message.error or exchange.resumes:  # then it does not refuse the request
                 return []
         elif key(raw_id) != key(exchange.raw_id):
             return self._astray(message, data)
@@ -298,7 +301,8 @@ class BridgeSession:
         return answer + (self._unpark(after) if exchange.method == "initialize" else after)
 
     def _astray(self, message: Envelope, data: bytes) -> list[Action]:
-        """An answer that came on another stream than that of its request, which may stay open."""
+        """Take an answer that came on another stream than that of its request, and end the stream
+        of the request, which may still be open."""
         request = self._exchanges.request(bytes(message.id))
         if request is None:
             return []
@@ -309,7 +313,7 @@ class BridgeSession:
     def _unanswered(
         self, exchange: BridgeExchange, failure: Failure | None, retry_ms: int | None
     ) -> list[Action]:
-        """A request is over and has no answer."""
+        """Resume or fail a request whose exchange is over without an answer."""
         begun = exchange.status == 200 and exchange.last_id and not exchange.modern
         again = exchange.resumes > 0 and exchange.status < 400
         if (begun or again) and not exchange.silent and exchange.resumes < RESUMES_MAX:
@@ -323,14 +327,14 @@ class BridgeSession:
         return actions
 
     def _unpark(self, actions: list[Action], failure: Failure | None = None) -> list[Action]:
-        """If the session was refused, so is what waited for it."""
+        """Fail the messages that still wait for the session, because it was refused."""
         failure = failure or Failure("The gateway refused to open a session.", may_have_run=False)
         for exchange in self._legacy.unpark():
             actions += self._fail(exchange, failure)
         return actions
 
     def _fail(self, exchange: BridgeExchange, failure: Failure) -> list[Action]:
-        """The answer to a request that has none."""
+        """End an exchange, and answer its request with an error unless no answer is wanted."""
         self._exchanges.done(exchange)
         if exchange.purpose is not ExchangePurpose.REQUEST or exchange.silent:
             return []
@@ -355,7 +359,7 @@ def _refusal(raw_id: bytes, code: int, text: str) -> WriteLine:
 
 
 def _foreign(message: Envelope, raw_id: bytes, *, modern: bool) -> WriteLine:
-    """A request of the other era than that of the connection."""
+    """Refuse a request of the other era than that of the connection."""
     if modern:
         text = "This connection began with initialize; it has no requests that stand alone."
         return _refusal(raw_id, Code.INVALID_REQUEST, text)
