@@ -61,17 +61,14 @@ PURE_BY_ROOM = {
         "clients edits entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirmation document environment foreign_files gateway_sections"
-        " headers jsonc naming options overrides parse program references reload schema"
-        " server_sections show toml_lines tools units"
+        "assemble config confirmation document environment foreign_files jsonc naming options"
+        " overrides parse program references reload schema sections show toml_lines tools units"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
     "metamcp_supervisor.gateway": "upgrade_state",
-    "metamcp_supervisor.processes": "limits pulse workers",
-    "metamcp_supervisor.servers": (
-        "catalog_changes outage per_client rate_limits server start_gate states"
-    ),
+    "metamcp_supervisor.processes": "limits workers",
+    "metamcp_supervisor.servers": "catalog_changes per_client server start_gate states",
     "metamcp_supervisor.systemd": "sd_status",
     "metamcp_supervisor.telemetry": (
         "counters exemplars health histograms history metric_names processes text_format"
@@ -94,13 +91,13 @@ PURE_BY_ROOM = {
     "metamcp_worker.front": (
         "answers call_faults call_log client_identity client_questions client_sessions"
         " front_views guard mcp_request mrtr resume server_processes stats task_ids trace"
-        " watches web_pages wrong_front"
+        " watches web_pages"
     ),
-    "metamcp_worker.http": "hosts http1 mcp_headers sse trace_context",
+    "metamcp_worker.http": "http1 mcp_headers sse trace_context",
     "metamcp_worker.ipc": (
-        "builtin_definitions call_records codec disclosure embedding errors exposed_names"
-        " figures frame_bytes frames log_records message_base messages process_names roots"
-        " server_catalog spec token_cost validation"
+        "builtin_definitions codec disclosure embedding errors exposed_names figures"
+        " frame_bytes frames message_base messages process_names records roots server_catalog"
+        " spec token_cost validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking repeats",

@@ -32,7 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "add": ("metamcp_supervisor.cli.server_entries:add", "Add a server to the configuration."),
     "remove": ("metamcp_supervisor.cli.server_entries:remove", "Take a server out of it."),
     "calls": (
-        "metamcp_supervisor.cli.recorded_calls:calls",
+        "metamcp_supervisor.cli.recordings:calls",
         "Show recorded calls that are over ('ctl calls': those under way).",
     ),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Make a recorded call once more."),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.servers.rate_limits import LIST_CHANGES_MAX
+from metamcp_supervisor.servers.catalog_changes import LIST_CHANGES_MAX
 from tests.faults.ears import hearing
 from tests.live import processes
 from tests.live.client import MODERN, Client

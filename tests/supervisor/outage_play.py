@@ -9,8 +9,7 @@ import random
 from collections.abc import Callable, Collection
 from functools import partial
 
-from metamcp_supervisor.servers import outage, start_gate
-from metamcp_supervisor.servers.outage import Seen
+from metamcp_supervisor.servers import start_gate
 from metamcp_supervisor.servers.server import (
     Admitted,
     BecameReady,
@@ -22,6 +21,7 @@ from metamcp_supervisor.servers.server import (
     evidence,
     step,
 )
+from metamcp_supervisor.servers.start_gate import Seen
 from metamcp_supervisor.servers.states import Action, ExitClass, ServerPhase
 
 READY_S = 0.16
@@ -77,7 +77,7 @@ class Play:
         if life.phase is ServerPhase.READY and before.phase is not ServerPhase.READY:
             self.ready[name] = self.now
         if life.vain is not None and self._turns and self._looks_at is None:
-            self._look_at(self.now + outage.PACE_S)
+            self._look_at(self.now + start_gate.PACE_S)
         if reason := evidence(before, life):
             for other in self.lives:
                 if other != name:
@@ -119,7 +119,7 @@ class Play:
     def _look(self) -> None:
         self._looks_at = None
         seen = [Seen(name, "python", life) for name, life in self.lives.items()]
-        chosen, again = outage.turns(seen, self.now)
+        chosen, again = start_gate.turns(seen, self.now)
         if again is not None:
             self._look_at(again)
         for turn in chosen:

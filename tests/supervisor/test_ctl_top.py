@@ -8,7 +8,7 @@ import pty
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor.cli import top
+from metamcp_supervisor.cli import listings
 from metamcp_supervisor.verbs import Exit, Footprint, ServerStatus, TopFigures
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 from tests.supervisor.test_ctl import COMMAND, read_until, run, said
@@ -25,7 +25,7 @@ def used(cpu_s: float, rss_bytes: int = 0) -> Footprint:
 def test_rates_are_what_happened_between_two_looks() -> None:
     before = load(10.0, server("git", calls=100, errors=3), git=used(1.0))
     now = load(12.0, server("git", calls=110, errors=4), git=used(1.5))
-    (use,) = top.uses(before, now)
+    (use,) = listings.uses(before, now)
     assert (use.calls_per_s, use.errors_per_s, use.cpu_percent) == (5.0, 0.5, 25.0)
 
 
@@ -35,7 +35,7 @@ def test_latency_is_that_of_the_calls_between_two_looks() -> None:
     now = load(12.0, server("git"), server("idle"))
     before = structs.replace(before, latencies={"git": (900, 0, 0)}, bounds_s=bounds)
     now = structs.replace(now, latencies={"git": (900, 20, 0)}, bounds_s=bounds)
-    git, idle = top.uses(before, now)
+    git, idle = listings.uses(before, now)
     assert git.p95_s == pytest.approx(0.195)
     assert idle.p95_s is None
 
@@ -43,7 +43,9 @@ def test_latency_is_that_of_the_calls_between_two_looks() -> None:
 def test_a_restart_between_two_looks_gives_no_negative_rate() -> None:
     before = load(10.0, server("git", calls=100, errors=3), git=used(9.0))
     now = load(12.0, server("git", calls=0), server("new", calls=50), git=used(0.1), new=used(7.0))
-    assert [(use.calls_per_s, use.cpu_percent) for use in top.uses(before, now)] == [(0, 0)] * 2
+    assert [(use.calls_per_s, use.cpu_percent) for use in listings.uses(before, now)] == [
+        (0, 0)
+    ] * 2
 
 
 @pytest.mark.parametrize(("key", "first"), [("c", "a"), ("m", "b"), ("n", "c"), ("e", "d")])
@@ -55,9 +57,9 @@ def test_every_key_sorts_by_its_column(key: str, first: str) -> None:
         *(server(name, calls=9 * (name == "c"), errors=9 * (name == "d")) for name in names),
         **{name: used(float(name == "a"), 9 * (name == "b")) for name in names},
     )
-    shown = top.picture(before, now, key)
+    shown = listings.picture(before, now, key)
     assert shown.rows[0][0] == first
-    assert f"{top.KEYS[key]}↓" in shown.columns
+    assert f"{listings.KEYS[key]}↓" in shown.columns
 
 
 @pytest.mark.process

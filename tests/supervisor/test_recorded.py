@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import Raw
 
-from metamcp_supervisor.cli import calls, recordings, replay
-from metamcp_supervisor.cli import recorded_calls as shown
+from metamcp_supervisor.cli import listings, recordings, replay
+from metamcp_supervisor.cli import recordings as shown
 from metamcp_supervisor.cli.replay import outcome_of, repeated
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.call_records import FinishedCall, word
+from metamcp_worker.ipc.records import FinishedCall, word
 
 pytestmark = pytest.mark.promise("M89")
 
@@ -275,6 +275,6 @@ def test_outcomes_have_one_word_each() -> None:
 
 def test_the_help_tells_calls_that_are_over_from_those_under_way() -> None:
     over = CliRunner().invoke(shown.calls, ["--help"]).stdout
-    under_way = CliRunner().invoke(calls.calls, ["--help"]).stdout
+    under_way = CliRunner().invoke(listings.calls, ["--help"]).stdout
     assert "'metamcp ctl calls'" in over
     assert "'metamcp calls'" in under_way

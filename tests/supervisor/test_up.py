@@ -62,7 +62,7 @@ def test_the_first_screen_says_how_to_get_metrics_from_a_unix_socket() -> None:
     ("verb", "config", "flags", "code", "word"),
     [
         ("serve", "", ("--listen", "unix:x"), 65, "cannot be a unix socket"),
-        ("serve", "", ("--listen", "127.0.0.1:0", "--ops-listen", "unix:no/x"), 69, "no directory"),
+        ("serve", "", ("--listen", "127.0.0.1:0", "--ops-listen", "unix:no/x"), 69, "directory"),
         ("up", "[servers.a]\ncomand = 1\n", (), 65, "did you mean 'command'"),
         ("serve", "", ("--listen", "nowhere"), 65, "--listen"),
         ("serve", "", ("--runtime-dir", "/proc/nothing"), 77, "--runtime-dir"),

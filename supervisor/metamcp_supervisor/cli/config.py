@@ -1,10 +1,14 @@
-"""`metamcp config`: check the configuration, and show the settings in effect.
+"""`metamcp config` and `metamcp confirm`: check the configuration, show the settings in effect, and
+confirm the commands that a changed configuration starts.
 
-Owns: the verbs `check`, `show` and `schema` and their output. Never: masking secrets
-(`config.show`), the meaning of a setting (`sources`, `options`).
+Owns: the verbs `check`, `show`, `schema` and `confirm`, their output and exit codes. Never: masking
+secrets (`config.show`), the meaning of a setting (`sources`, `options`), what has to be confirmed
+(`config.confirmation`), reloading (`gateway.reload`).
 """
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +16,11 @@ from typing import TYPE_CHECKING
 import click
 
 from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli.ctl import RELOAD_S, json_option, show_plan
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.verbs import Exit, ReloadPlan
+from metamcp_worker.ipc import codec
 
 if TYPE_CHECKING:
     from metamcp_supervisor.config.config import Config
@@ -161,3 +170,36 @@ def _toml(value: object) -> str:
     if (listed := list_of(value)) is not None:
         return "[" + ", ".join(map(_toml, listed)) + "]"
     return printable(json.dumps(value, ensure_ascii=False))
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Unasked.")
+@json_option
+@click.pass_obj
+def confirm(runtime_dir: str | None, yes: bool, as_json: bool) -> None:
+    """Show what a changed configuration starts, ask, and apply it.
+
+    Use this verb after the gateway refused a reload: the commands of a file that was found in its
+    folder have changed, or no server is left. Exit 1 after a no, 77 without a terminal to ask on.
+    """
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("reload", {"dry_run": True}, timeout_s=RELOAD_S)
+        plan = codec.typed(ReloadPlan, raw)
+        if plan.question:
+            click.echo(plan.question, err=True)
+            _sure(yes=yes)
+        asked = {"expect": plan.hash, "yes": True}
+        raw = gateway.call("reload", asked, timeout_s=RELOAD_S)
+    show_plan(raw, as_json=as_json)
+
+
+def _sure(*, yes: bool) -> None:
+    """Ask for confirmation, unless `yes` is given. Raises Failed without a yes."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Failed(Exit.NO_PERMISSION, "nobody can be asked here; --yes confirms it")
+    with contextlib.suppress(click.Abort):
+        if click.confirm("Apply it?", default=False, err=True):
+            return
+    raise Failed(Exit.FAILED, "not confirmed: nothing is changed")

@@ -55,11 +55,11 @@ class Duration(click.ParamType[float]):
 #: Verbs that live in a file of their own, which is imported when one of them is called.
 ELSEWHERE = {
     "describe": "metamcp_supervisor.cli.describe:describe",
-    "top": "metamcp_supervisor.cli.top:top",
+    "top": "metamcp_supervisor.cli.listings:top",
     "logs": "metamcp_supervisor.cli.follow:logs",
     "events": "metamcp_supervisor.cli.follow:events",
-    "calls": "metamcp_supervisor.cli.calls:calls",
-    "views": "metamcp_supervisor.cli.views:views",
+    "calls": "metamcp_supervisor.cli.listings:calls",
+    "views": "metamcp_supervisor.cli.listings:views",
     "set": "metamcp_supervisor.cli.steer:set_",
     "signal": "metamcp_supervisor.cli.steer:signal_",
     "drain": "metamcp_supervisor.cli.steer:drain",
@@ -69,8 +69,8 @@ ELSEWHERE = {
     "roll": "metamcp_supervisor.cli.steer:roll",
     "upgrade": "metamcp_supervisor.cli.steer:upgrade",
     "dump-stacks": "metamcp_supervisor.cli.steer:dump_stacks",
-    "confirm": "metamcp_supervisor.cli.confirm:confirm",
-    "down": "metamcp_supervisor.cli.down:down",
+    "confirm": "metamcp_supervisor.cli.config:confirm",
+    "down": "metamcp_supervisor.cli.up:down",
     "doctor": "metamcp_supervisor.cli.doctor:doctor",
     "completion": "metamcp_supervisor.cli.completion:completion",
 }

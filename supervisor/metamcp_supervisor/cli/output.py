@@ -16,7 +16,7 @@ import time
 from metamcp_supervisor import signals
 from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.log_records import LogRecord
+from metamcp_worker.ipc.records import LogRecord
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 

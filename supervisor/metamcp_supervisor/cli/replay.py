@@ -19,14 +19,14 @@ from msgspec import UNSET, Raw, Struct
 from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.ctl import Duration
 from metamcp_supervisor.cli.errors import told
-from metamcp_supervisor.cli.recorded_calls import config_option, pretty, state_option
+from metamcp_supervisor.cli.recordings import config_option, pretty, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.call_records import ARGUMENTS, RESULT, FinishedCall
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall
 from metamcp_worker.runtime.masking import MASK
 
 MODERN = "2026-07-28"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import server_sections, units
+from metamcp_supervisor.config import sections, units
 from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
@@ -375,7 +375,7 @@ def _check_transports(
     known: Collection[str] | None = None
     for draft in drafts:
         server = draft.server
-        if server is None or not server.enabled or not server_sections.is_custom(server.transport):
+        if server is None or not server.enabled or not sections.is_custom(server.transport):
             continue
         if findings.mistake(draft.site):
             continue

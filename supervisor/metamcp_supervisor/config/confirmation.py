@@ -15,8 +15,8 @@ from typing import Literal
 from metamcp_supervisor.config import environment
 from metamcp_supervisor.config.config import Config, OAuth, Server
 from metamcp_supervisor.config.document import listed, printable
-from metamcp_supervisor.config.headers import is_secret
 from metamcp_supervisor.config.references import refers
+from metamcp_supervisor.config.sections import is_secret
 from metamcp_supervisor.config.show import MASK, looks_secret, masked_url
 from metamcp_worker.ipc import codec
 

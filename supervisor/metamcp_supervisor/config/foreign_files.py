@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from metamcp_supervisor.config import naming, program, server_sections
+from metamcp_supervisor.config import naming, program, sections
 from metamcp_supervisor.config.config import OAuth
 from metamcp_supervisor.config.document import (
     ConfigDocument,
@@ -27,7 +27,7 @@ from metamcp_supervisor.config.document import (
 )
 from metamcp_supervisor.config.parse import described, settled, unread
 from metamcp_supervisor.config.references import EditorInput, References, Resolving
-from metamcp_supervisor.config.server_sections import RemoteSettings
+from metamcp_supervisor.config.sections import RemoteSettings
 
 Shape = Literal["mcpServers", "servers", "mcp_servers", "aliases"]
 """Shapes of files: Claude, Cursor and most others; VS Code; meta-mcp; mcpflip."""
@@ -199,10 +199,10 @@ def _remote(table: Table, kind: str, resolving: Resolving) -> RemoteSettings:
             why = f"has no 'url', and its type is '{kind}'"
         table.findings.error(table.site, why)
         return RemoteSettings()
-    url, url_written = server_sections.read_url(table, address, resolving)
-    found, written = server_sections.read_headers(table, resolving, lenient=True)
+    url, url_written = sections.read_url(table, address, resolving)
+    found, written = sections.read_headers(table, resolving, lenient=True)
     oauth, oauth_written = _oauth(table, resolving)
-    if server_sections.authorizes(written):
+    if sections.authorizes(written):
         oauth, oauth_written = None, None
     return RemoteSettings(
         url=url, url_written=url_written, headers=found, headers_written=written, oauth=oauth,
@@ -217,7 +217,7 @@ def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | No
     value = table.values.get("oauth")
     inner = table.table("oauth") if table_of(value) is not None else None
     if inner is not None:
-        return server_sections.oauth_of(inner, resolving, keys=_OAUTH_KEYS)
+        return sections.oauth_of(inner, resolving, keys=_OAUTH_KEYS)
     return (OAuth(), OAuth()) if value is True else (None, None)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from metamcp_worker.ipc.log_records import ROOMS
+from metamcp_worker.ipc.records import ROOMS
 
 
 @dataclass(frozen=True, slots=True)

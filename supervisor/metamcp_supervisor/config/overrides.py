@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metamcp_supervisor.config import gateway_sections
+from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Server
 from metamcp_supervisor.config.document import ConfigDocument, ConfigFindings, Site, Table, shown
 from metamcp_supervisor.config.options import OPTIONS, Option, option
 from metamcp_supervisor.config.parse import tuned
 from metamcp_supervisor.config.show import server_table
-from metamcp_worker.ipc.log_records import ROOMS
+from metamcp_worker.ipc.records import ROOMS
 
 PREFIX = "log."
 """Prefix of settings that do not belong to a server: names of servers have no dot."""
@@ -41,7 +41,7 @@ def read_level(log: Log, settings: Mapping[str, str]) -> Log:
             what = f"cannot be set for a time; these can: {LEVEL}, {OF_ROOM}ROOM"
             findings.error(where, what)
     level = {"level": settings[LEVEL]} if LEVEL in settings else {}
-    found = gateway_sections.log(Table({**level, "levels": rooms}, site, findings, "log"))
+    found = sections.log(Table({**level, "levels": rooms}, site, findings, "log"))
     if findings.problems:
         raise ConfigInvalid(findings.everything())
     wanted = found.level if LEVEL in settings else log.level

@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import (
-    gateway_sections,
-    naming,
-    program,
-    server_sections,
-    tools,
-    units,
-)
+from metamcp_supervisor.config import naming, program, sections, tools, units
 from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
@@ -50,7 +43,7 @@ from metamcp_supervisor.config.document import (
 )
 from metamcp_supervisor.config.options import FRONTS_MAX
 from metamcp_supervisor.config.references import PROJECT, References, Resolving, Unresolved, expand
-from metamcp_worker.http.hosts import Hosts
+from metamcp_worker.http.http1 import Hosts
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES_MAX
 
@@ -89,11 +82,11 @@ def parse(
         site=site,
         includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
         gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
-        log=gateway_sections.log(log) if log else None,
-        recording=gateway_sections.recording(recording) if recording else None,
-        metrics=gateway_sections.metrics(metrics) if metrics else None,
-        traces=gateway_sections.traces(traces, Resolving(references)) if traces else None,
-        embeddings=gateway_sections.read(vectors, Resolving(references), home) if vectors else None,
+        log=sections.log(log) if log else None,
+        recording=sections.recording(recording) if recording else None,
+        metrics=sections.metrics(metrics) if metrics else None,
+        traces=sections.traces(traces, Resolving(references)) if traces else None,
+        embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
         servers=tuple(_servers(top.table("servers"), references, home)),
         namespaces=tuple(
             _namespace(name, table)
@@ -224,7 +217,7 @@ def _described(name: str, table: Table, references: References, home: Path) -> S
         references = replace(references, folders={**references.folders, "project": PROJECT})
     resolving = Resolving(references)
     found = program.read(table, resolving, home, foreign=False)
-    far = server_sections.read(table, resolving)
+    far = sections.read(table, resolving)
     module = _module(table)
     of_tools = tools.of_server(name, table)
     said = tools.by_server(of_tools).get(name, {})
@@ -284,7 +277,7 @@ def tuned(table: Table, server: Server) -> Server:
     if table.has("idle_stop") and not server.rests:
         what = 'is only for a server with start = "lazy" or sharing other than "shared"'
         table.error("idle_stop", what)
-    return server_sections.read_limits(table, server)
+    return sections.read_limits(table, server)
 
 
 def _inherit_env(table: Table) -> tuple[str, ...]:
@@ -303,7 +296,7 @@ def _message_max(table: Table) -> int:
 
 
 def described(
-    name: str, table: Table, found: program.ServerProgram, far: server_sections.RemoteSettings
+    name: str, table: Table, found: program.ServerProgram, far: sections.RemoteSettings
 ) -> Server:
     """Return a server with its program or URL, and the defaults for everything else."""
     return Server(

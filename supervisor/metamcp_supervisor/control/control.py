@@ -30,7 +30,7 @@ from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_worker.http.accept import Acceptor
+from metamcp_worker.http.serve import Acceptor
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, PeerGone, ProtocolError
 

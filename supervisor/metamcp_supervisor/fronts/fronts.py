@@ -28,7 +28,7 @@ from metamcp_supervisor.fronts.ports import House, NotRolled
 from metamcp_supervisor.fronts.sessions import SessionRecords
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
-from metamcp_supervisor.processes.pulse import PulseVerdict
+from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets

@@ -1,15 +1,15 @@
 """Listen for the heartbeats of all workers and end workers that hang.
 
 Owns: the one ticker that looks at every pulse, and the signals to a worker that hangs. Never: the
-deadlines (`pulse`), restarting the worker's server (`tree`) or front (`fronts`).
+deadlines (`workers`), restarting the worker's server (`tree`) or front (`fronts`).
 """
 
 import asyncio
 import signal
 from collections.abc import Callable
 
-from metamcp_supervisor.processes import pulse
-from metamcp_supervisor.processes.pulse import FrontPulse, PulseVerdict
+from metamcp_supervisor.processes import workers
+from metamcp_supervisor.processes.workers import FrontPulse, PulseVerdict
 
 TICK_S = 0.25
 PAUSE_S = 0.5
@@ -109,7 +109,7 @@ class Heartbeats:
         self._looked = now
         for watched in self._watched.values():
             if watched.pulse is not None:
-                watched.pulse = pulse.forgive(watched.pulse, late_s)
+                watched.pulse = workers.forgive(watched.pulse, late_s)
 
     def _tick(self) -> None:
         late_s = self.lag_s()
@@ -120,7 +120,7 @@ class Heartbeats:
 
     def _judge(self, pid: int, watched: _Watched) -> None:
         assert watched.pulse is not None
-        found = pulse.verdict(watched.pulse, self._clock())
+        found = workers.verdict(watched.pulse, self._clock())
         if found is watched.verdict:
             return
         watched.verdict = found

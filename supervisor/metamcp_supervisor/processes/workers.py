@@ -1,16 +1,23 @@
-"""The forked workers: each end is reported once, and never before `fork` has returned the worker.
+"""The forked workers: their ends, each reported once, and whether their event loops still turn.
 
-Owns: the set of workers, and the news of workers whose `fork` has not returned yet. Never:
-processes, sockets, the event loop (`nursery`).
+Owns: the set of workers, and the news of workers whose `fork` has not returned yet; the deadlines
+of heartbeats and the verdict. Never: processes, sockets, clocks, the event loop (`nursery`),
+receiving beats (`heartbeats`), killing (`tree`).
 
-Theory. A worker may die before the coroutine that asked for it runs again: both pieces of news come
-in one read of the nursery's socket. So a worker is first *expected*, and news of it waits; when the
-worker is *claimed* it belongs to its caller, and the news follows. A worker whose caller has left
-is *disowned*: its end is not reported. An end removes the entry, so a second end is ignored.
+A worker may die before the coroutine that asked for it runs again: both pieces of news come in one
+read of the nursery's socket. So a worker is first *expected*, and news of it waits; when the worker
+is *claimed* it belongs to its caller, and the news follows. A worker whose caller has left is
+*disowned*: its end is not reported. An end removes the entry, so a second end is ignored.
+
+A worker beats once a second from its event loop, so a missing beat means that the loop is stuck or
+that the process is stopped. A long-running call does not delay beats. When this process itself
+stood still (a suspended machine, a stopped supervisor), late beats are not the workers' fault: the
+caller measures the pause and `forgive` moves the deadline by it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from typing import Literal
 
@@ -78,3 +85,50 @@ class WorkerTable:
         elif report.pid in self._claimed:
             self._claimed.remove(report.pid)
             self._on_exit(report)
+
+
+BEAT_S = 1.0
+LATE_S = 2.0
+"""Seconds after which a beat is late (two missed beats): new calls are not routed there."""
+HUNG_S = 5.0
+"""Seconds after which a late worker gets SIGABRT and writes the stacks of all its threads."""
+DEAD_S = HUNG_S + 1.0
+"""Seconds after which a late worker gets SIGKILL: a second is enough to write stacks."""
+
+
+class PulseVerdict(StrEnum):
+    FINE = "fine"
+    LATE = "late"
+    HUNG = "hung"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPulse:
+    """`beat_at`: time of the last beat, or of the first sign of life. `halted`: stopped by a
+    signal."""
+
+    beat_at: float
+    halted: bool = False
+
+
+def beat(pulse: FrontPulse, now: float) -> FrontPulse:
+    return replace(pulse, beat_at=now)
+
+
+def forgive(pulse: FrontPulse, pause_s: float) -> FrontPulse:
+    """Move the deadline, after the caller itself stood still for `pause_s`."""
+    return replace(pulse, beat_at=pulse.beat_at + pause_s)
+
+
+def verdict(pulse: FrontPulse, now: float) -> PulseVerdict:
+    """Judge a pulse. A stopped worker is late at once, and dead as soon as others are hung, because
+    it cannot write stacks while it is stopped."""
+    silent_s = now - pulse.beat_at - BEAT_S
+    if silent_s >= DEAD_S or (pulse.halted and silent_s >= HUNG_S):
+        return PulseVerdict.DEAD
+    if silent_s >= HUNG_S:
+        return PulseVerdict.HUNG
+    if silent_s >= LATE_S or pulse.halted:
+        return PulseVerdict.LATE
+    return PulseVerdict.FINE

@@ -1,12 +1,26 @@
-"""Differences between two catalogues of a server, as a sentence for the journal.
+"""Changes of the lists of a server: a sentence for the journal, and how often clients hear of them.
 
-Owns: the comparison and its sentence. Never: reactions to a change.
+Owns: the comparison of two catalogues; the rate limits for changes of lists and for a server that
+floods the gateway, and their arithmetic. Never: clocks, slowing a server down (its worker does
+that).
 
 A server whose catalogue differs from the one before its restart may have been updated, or may be
 malicious: a model acts on definitions. So the journal names what changed.
+
+A client that is told of a changed list fetches it again, and a model whose tools changed pays for
+the whole conversation again. A server that crashes every few seconds would do that to all clients
+each time. So its tools stay as they are for a while, listed or hidden: a client that calls a listed
+tool of a server that is down gets an error that says so, and a client that knows the name of a
+hidden tool may call it.
+
+A worker that does not read on makes its server wait, so a server that sends without end takes
+little from others. But such a server works badly: answers come late, and most of its output is
+noise. A restart does not change the output of a program, so the server is not restarted
+automatically.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec import Raw
 
@@ -68,3 +82,67 @@ def _named(kind: str, definitions: Iterable[Raw]) -> dict[str, bytes]:
             name = None
         found[name if name is not None else f"#{place}"] = bytes(definition)
     return found
+
+
+LIST_CHANGES_MAX = 2
+"""Maximum number of list changes in LIST_CHANGES_S: hidden and listed again, once."""
+LIST_CHANGES_S = 60.0
+"""Seconds in which the lists may change LIST_CHANGES_MAX times."""
+
+
+def wait_s(changes: Sequence[float], now: float) -> float:
+    """Return the seconds until the lists may change once more. `changes`: times of earlier changes,
+    oldest first."""
+    if len(changes) < LIST_CHANGES_MAX:
+        return 0.0
+    return max(0.0, changes[-LIST_CHANGES_MAX] + LIST_CHANGES_S - now)
+
+
+def noted(changes: Sequence[float], now: float) -> tuple[float, ...]:
+    """Add a change at this time; keep only the changes that still count."""
+    return (*changes, now)[-LIST_CHANGES_MAX:]
+
+
+GAP_S = 5.0
+"""Seconds without being slowed down after which a flood has ended."""
+TOLD_S = 10.0
+"""Seconds of being slowed down after which a server is shown as throttled; a shorter time is a
+burst."""
+FLOOD_S = 60.0
+"""Seconds of being slowed down after which a server is put into quarantine."""
+
+THROTTLED = "throttled"
+"""Reason in the status of a server that is slowed down and serves."""
+HELD_BACK = (
+    "it sends more notifications, requests or noise than its budget allows, so its worker reads it "
+    "more slowly"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """The time for which a server was slowed down, from `since` to `until` on the monotonic
+    clock."""
+
+    since: float = float("-inf")
+    until: float = float("-inf")
+
+
+def held_back(flood: Flood, now: float) -> Flood:
+    """Note that the server is slowed down at this time."""
+    return Flood(now if now - flood.until > GAP_S else flood.since, now)
+
+
+def throttled(flood: Flood, now: float) -> bool:
+    """Whether the flood goes on and is more than a burst."""
+    return now - flood.until <= GAP_S and flood.until - flood.since >= TOLD_S
+
+
+def too_long(flood: Flood) -> str:
+    """Return why the server must be quarantined, as a sentence that begins with "it", else ""."""
+    if flood.until - flood.since < FLOOD_S:
+        return ""
+    return (
+        f"it was throttled for {FLOOD_S:.0f} s: it sends notifications, requests or noise without "
+        "end; what it logs belongs on stderr"
+    )

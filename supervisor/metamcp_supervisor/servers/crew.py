@@ -20,9 +20,9 @@ from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, NurseryGone, WorkerExit
-from metamcp_supervisor.processes.pulse import PulseVerdict
 from metamcp_supervisor.processes.stacks import NoStacks
-from metamcp_supervisor.servers import instances, rate_limits
+from metamcp_supervisor.processes.workers import PulseVerdict
+from metamcp_supervisor.servers import catalog_changes, instances
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry
 from metamcp_supervisor.servers.instances import Instance
@@ -278,14 +278,16 @@ class Crew:
     def _held_back(self, copy: Copy) -> None:
         """Note that the worker slows the server down, because it sends too much unasked."""
         now = asyncio.get_running_loop().time()
-        before, copy.flood = copy.flood, rate_limits.held_back(copy.flood, now)
-        if why := rate_limits.too_long(copy.flood):
+        before, copy.flood = copy.flood, catalog_changes.held_back(copy.flood, now)
+        if why := catalog_changes.too_long(copy.flood):
             self.condemn(copy, ExitClass.FLOOD, why)
-        elif rate_limits.throttled(copy.flood, now) and not rate_limits.throttled(
+        elif catalog_changes.throttled(copy.flood, now) and not catalog_changes.throttled(
             before, before.until
         ):
             name, generation = copy.entry.name, copy.generation
-            self._journal.add(name, rate_limits.THROTTLED, rate_limits.HELD_BACK, generation)
+            self._journal.add(
+                name, catalog_changes.THROTTLED, catalog_changes.HELD_BACK, generation
+            )
 
     def _down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
         if instance.reported:

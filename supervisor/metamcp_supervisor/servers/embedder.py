@@ -2,7 +2,7 @@
 
 Owns: starting and ending the process, which front asked for which texts, and the answer to a front
 without a process. Never: making vectors (`metamcp_worker.embedder`), using them (fronts),
-settings (`config.gateway_sections`).
+settings (`config.sections`).
 
 The process is forked for the first texts and ends when no front asks for a while, so a gateway
 without such searches does not have it. Failures of the process cause no delay: fronts never wait

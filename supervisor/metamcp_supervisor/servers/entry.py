@@ -13,14 +13,13 @@ from msgspec import Struct
 
 from metamcp_supervisor.backoff import RestartLimits
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.config.server_sections import origin
+from metamcp_supervisor.config.sections import origin
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.servers import per_client
-from metamcp_supervisor.servers.catalog_changes import CHANGES_TOLD_MAX
+from metamcp_supervisor.servers.catalog_changes import CHANGES_TOLD_MAX, Flood
 from metamcp_supervisor.servers.catalogues import CatalogueFigures
 from metamcp_supervisor.servers.instances import Instance, InstanceSnapshot
-from metamcp_supervisor.servers.rate_limits import Flood
 from metamcp_supervisor.servers.server import ServerLife
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_worker.ipc import process_names as words

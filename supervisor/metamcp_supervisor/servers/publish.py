@@ -19,7 +19,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.rations import left_out
-from metamcp_supervisor.servers import rate_limits
+from metamcp_supervisor.servers import catalog_changes
 from metamcp_supervisor.servers.catalog_changes import changes
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, offer
 from metamcp_supervisor.servers.entry import ServerEntry, ServerSnapshot
@@ -206,7 +206,9 @@ class Routes:
         configuration stops it. A server that went down by itself or restarts has `hide_after` to
         become ready again before its tools are hidden; if it goes down again and again, its tools
         stay as they are for a while (`rate_limits`)."""
-        damped_s = rate_limits.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
+        damped_s = (
+            catalog_changes.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
+        )
         if life.phase is ServerPhase.READY or (server.lazy and _at_rest(life) and known.catalogue):
             if known.listed or not damped_s:
                 self._turn(known, listed=True, counts=life.failures > 0)
@@ -222,7 +224,7 @@ class Routes:
         """List the tools of a server, or hide them, from now on."""
         known.keep()
         if counts and listed != known.listed:
-            known.changes = rate_limits.noted(known.changes, self._loop.time())
+            known.changes = catalog_changes.noted(known.changes, self._loop.time())
         known.listed = listed
 
     def _turn_later(self, known: PublishedServer, *, listed: bool) -> None:

@@ -22,7 +22,7 @@ from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.config.show import secrets_of, secrets_of_embeddings, secrets_of_traces
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_worker.ipc import call_records, process_names, roots
+from metamcp_worker.ipc import process_names, records, roots
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.spec import (
@@ -149,7 +149,7 @@ def recording_spec(config: Config) -> RecordingSpec:
     }
     full = [name for name, level in levels.items() if level == "full"]
     return RecordingSpec(
-        folder=str(config.gateway.state_dir / call_records.FOLDER),
+        folder=str(config.gateway.state_dir / records.FOLDER),
         servers=levels,
         file_bytes=wanted.file_max,
         files=wanted.files_max,

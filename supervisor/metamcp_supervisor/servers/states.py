@@ -28,7 +28,7 @@ leave: so GONE is an event of the resting phases too, and changes nothing there.
 from collections.abc import Mapping
 from enum import StrEnum
 
-from metamcp_supervisor.servers import rate_limits
+from metamcp_supervisor.servers import catalog_changes
 
 
 class ServerPhase(StrEnum):
@@ -347,7 +347,7 @@ def _meanings() -> list[str]:
         *classes,
         "",
         (
-            f"A server that runs can have the reason `{rate_limits.THROTTLED}`:"
-            f" {rate_limits.HELD_BACK}."
+            f"A server that runs can have the reason `{catalog_changes.THROTTLED}`:"
+            f" {catalog_changes.HELD_BACK}."
         ),
     ]

@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.document import table_of
-from metamcp_supervisor.config.server_sections import origin
+from metamcp_supervisor.config.sections import origin
 from metamcp_supervisor.config.show import MASK, tables
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import Particulars
 from metamcp_supervisor.fronts.front import FrontProcess
-from metamcp_supervisor.servers import per_client, rate_limits
+from metamcp_supervisor.servers import catalog_changes, per_client
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.scrape import front_state
 from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable
@@ -184,7 +184,7 @@ def _server(
         state = "draining"
     if life.phase is ServerPhase.READY and entry.name in facts.missing:
         state, reason, message = "error", UNREACHED, facts.missing[entry.name]
-    throttled = entry.serving is not None and rate_limits.throttled(entry.serving.flood, now)
+    throttled = entry.serving is not None and catalog_changes.throttled(entry.serving.flood, now)
     return ServerStatus(
         name=entry.name,
         state="active" if state == "ready" and shown else state,
@@ -212,8 +212,8 @@ def _server(
         rss_bytes=sum(usage.rss_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
         restarts=entry.restarts,
-        reason=rate_limits.THROTTLED if throttled else reason,
-        message=rate_limits.HELD_BACK if throttled else message,
+        reason=catalog_changes.THROTTLED if throttled else reason,
+        message=catalog_changes.HELD_BACK if throttled else message,
         retry_in_s=None if life.retry_at is None else max(0.0, life.retry_at - now),
         required=entry.server.required,
         drift=facts.drift.get(entry.name, {}),

@@ -24,8 +24,7 @@ from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import http1
-from metamcp_worker.http.hosts import Hosts, place_of
-from metamcp_worker.http.http1 import Head
+from metamcp_worker.http.http1 import Head, Hosts, place_of
 from metamcp_worker.http.requests import HttpRequest
 
 Checks = Callable[[GatewayStatus], list[health.HealthCheck]]

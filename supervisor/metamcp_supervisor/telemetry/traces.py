@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from metamcp_supervisor.config import server_sections
+from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import TracesConfig as Wanted
 from metamcp_supervisor.telemetry.exemplars import Exemplar, Spanned, exemplars
 from metamcp_supervisor.telemetry.metric_names import SPANS
@@ -150,7 +150,7 @@ class Traces:
         except Exception as error:  # noqa: BLE001 - whatever a library makes of its environment
             log.error("spans are lost, because the exporter cannot be made: %r", error)
             return None
-        return _Way(exporter, server_sections.origin(wanted.endpoint))
+        return _Way(exporter, sections.origin(wanted.endpoint))
 
     def _exported(self, way: _Way, batch: _Batch) -> float:
         """Try to export a batch. Return the seconds of the pause that the collector asks for."""

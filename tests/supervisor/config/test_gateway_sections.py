@@ -10,7 +10,7 @@ from metamcp_supervisor.config.overrides import TimedOverrides
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import secrets_of, tables
 from metamcp_supervisor.servers.specs import front_spec, own_log_spec, recording_spec, server_spec
-from metamcp_worker.ipc.log_records import ROOMS
+from metamcp_worker.ipc.records import ROOMS
 from tests.supervisor.configs import loaded, messages, server, write
 
 pytestmark = pytest.mark.promise("M89")

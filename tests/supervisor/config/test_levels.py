@@ -14,7 +14,7 @@ from metamcp_supervisor.config.overrides import (
     level_text,
     read_level,
 )
-from metamcp_worker.ipc.log_records import ROOMS
+from metamcp_worker.ipc.records import ROOMS
 from tests.supervisor.configs import config, server
 
 pytestmark = pytest.mark.promise("M89")

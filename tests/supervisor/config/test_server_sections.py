@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor.config import headers, server_sections
+from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import OAuth
 from metamcp_supervisor.config.show import masked_url
 from tests.supervisor.configs import loaded, messages
@@ -63,13 +63,13 @@ def test_what_is_no_url_of_a_server_is_refused_without_repeating_it(
 )
 def test_a_good_url_is_taken_and_shown_by_its_origin(tmp_path: Path, url: str, origin: str) -> None:
     assert loaded(tmp_path, f'[servers.x]\nurl = "{url}"\n').servers["x"].url == url
-    assert server_sections.origin(url) == origin
+    assert sections.origin(url) == origin
 
 
 @given(some.text())
 def test_any_text_is_a_url_or_has_a_flaw(text: str) -> None:
-    if not server_sections.url_flaw(text):
-        assert server_sections.origin(text).startswith(("http://", "https://"))
+    if not sections.url_flaw(text):
+        assert sections.origin(text).startswith(("http://", "https://"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_number_of_headers_and_options_is_limited(tmp_path: Path) -> None:
 
 @given(some.text(), some.text())
 def test_what_passes_as_a_header_is_one_line_of_ascii(name: str, value: str) -> None:
-    if not headers.flaw(name) and not headers.value_flaw(value):
+    if not sections.flaw(name) and not sections.value_flaw(value):
         line = f"{name}: {value}"
         assert line.isascii()
         assert len(line.splitlines()) == 1

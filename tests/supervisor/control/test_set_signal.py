@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from metamcp_supervisor.cli import calls
+from metamcp_supervisor.cli import listings
 from metamcp_supervisor.config.config import Problem
 from metamcp_supervisor.control.set_signal import name_of, number_of
 from metamcp_supervisor.verbs import CallsUnderWay, Exit, InFlight
@@ -152,7 +152,7 @@ def test_calls_are_a_table_of_who_waits_for_what() -> None:
             code, out, _ = await said(directory, "calls")
             assert code == 0
             titles, first, second, foot = out.splitlines()
-            assert tuple(titles.split()) == calls.COLUMNS
+            assert tuple(titles.split()) == listings.CALL_COLUMNS
             assert " ".join(first.split()) == (
                 "git tools/call git__log 12.0s running no raw 1 5f8a default front-0"
             )
@@ -172,9 +172,9 @@ def test_calls_are_a_table_of_who_waits_for_what() -> None:
 
 
 def test_what_is_not_shown_is_said() -> None:
-    assert calls.foot(CallsUnderWay(calls=())) == "no call is under way"
+    assert listings.calls_foot(CallsUnderWay(calls=())) == "no call is under way"
     found = CallsUnderWay(calls=(under_way("git", 1.0),), more=7)
-    assert calls.foot(found) == "1 under way; 7 more are not shown"
+    assert listings.calls_foot(found) == "1 under way; 7 more are not shown"
 
 
 @pytest.mark.process

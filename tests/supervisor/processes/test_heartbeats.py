@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 
 from metamcp_supervisor.processes.heartbeats import PAUSE_S, TICK_S, Heartbeats
-from metamcp_supervisor.processes.pulse import PulseVerdict
+from metamcp_supervisor.processes.workers import PulseVerdict
 
 
 class Watch:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_supervisor.processes import pulse
-from metamcp_supervisor.processes.pulse import FrontPulse, PulseVerdict
+from metamcp_supervisor.processes import workers
+from metamcp_supervisor.processes.workers import FrontPulse, PulseVerdict
 
 
 @pytest.mark.parametrize(
@@ -20,17 +20,17 @@ from metamcp_supervisor.processes.pulse import FrontPulse, PulseVerdict
 def test_a_silent_worker_is_late_then_hung_then_dead(
     silent_s: float, verdict: PulseVerdict
 ) -> None:
-    assert pulse.verdict(FrontPulse(100.0), 100.0 + silent_s) is verdict
+    assert workers.verdict(FrontPulse(100.0), 100.0 + silent_s) is verdict
 
 
 def test_a_stopped_worker_is_late_at_once_and_dead_instead_of_hung() -> None:
-    assert pulse.verdict(FrontPulse(100.0, halted=True), 100.0) is PulseVerdict.LATE
-    assert pulse.verdict(FrontPulse(100.0, halted=True), 106.0) is PulseVerdict.DEAD
+    assert workers.verdict(FrontPulse(100.0, halted=True), 100.0) is PulseVerdict.LATE
+    assert workers.verdict(FrontPulse(100.0, halted=True), 106.0) is PulseVerdict.DEAD
 
 
 def test_a_beat_makes_it_fine_again() -> None:
-    assert pulse.verdict(pulse.beat(FrontPulse(0.0), 103.0), 104.0) is PulseVerdict.FINE
+    assert workers.verdict(workers.beat(FrontPulse(0.0), 103.0), 104.0) is PulseVerdict.FINE
 
 
 def test_a_pause_of_the_supervisor_is_nobodys_fault() -> None:
-    assert pulse.verdict(pulse.forgive(FrontPulse(100.0), 60.0), 161.0) is PulseVerdict.FINE
+    assert workers.verdict(workers.forgive(FrontPulse(100.0), 60.0), 161.0) is PulseVerdict.FINE

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from metamcp_supervisor.processes.heartbeats import TICK_S, Heartbeats
-from metamcp_supervisor.processes.pulse import PulseVerdict
 from metamcp_supervisor.processes.stacks import STACKS_BYTES_MAX, NoStacks, Stacks
+from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_worker.ipc import packets
 from tests.fakes.nursery_hand import said
 from tests.supervisor.processes.test_nursery import House, with_nursery

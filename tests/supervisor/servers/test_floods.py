@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Restart, Server
-from metamcp_supervisor.servers.rate_limits import (
+from metamcp_supervisor.servers.catalog_changes import (
     FLOOD_S,
     GAP_S,
     TOLD_S,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from metamcp_supervisor.servers import outage as canaries
 from metamcp_supervisor.servers import start_gate
-from metamcp_supervisor.servers.outage import OUTAGE_SERVERS_MIN, PACE_S, PACE_S_MAX, Seen, Turn
+from metamcp_supervisor.servers import start_gate as canaries
 from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.start_gate import OUTAGE_SERVERS_MIN, PACE_S, PACE_S_MAX, Seen, Turn
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from tests.supervisor.outage_play import READY_S, VAIN_S, Play
 

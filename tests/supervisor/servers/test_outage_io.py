@@ -10,7 +10,6 @@ from hypothesis import strategies as some
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.servers.outage import OUTAGE_SERVERS_MIN, PACE_S
 from metamcp_supervisor.servers.server import (
     Admitted,
     BecameReady,
@@ -23,6 +22,7 @@ from metamcp_supervisor.servers.server import (
     WorkerLeft,
     evidence,
 )
+from metamcp_supervisor.servers.start_gate import OUTAGE_SERVERS_MIN, PACE_S
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from tests.supervisor.servers.test_server import CRASH, after, crashed, failed, up
 from tests.supervisor.stage import Stage, played, until

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.servers.rate_limits import LIST_CHANGES_MAX, LIST_CHANGES_S, noted, wait_s
+from metamcp_supervisor.servers.catalog_changes import (
+    LIST_CHANGES_MAX,
+    LIST_CHANGES_S,
+    noted,
+    wait_s,
+)
 from tests.supervisor.stage import Stage, front_up, played, states, until
 
 

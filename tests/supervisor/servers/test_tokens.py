@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.cli import views as shown_views
+from metamcp_supervisor.cli import listings as shown_views
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import builtin_definitions, codec, token_cost
 from metamcp_worker.ipc.disclosure import ViewStats
@@ -216,7 +216,7 @@ def test_what_each_view_has_now_is_told_with_what_it_saves() -> None:
             gateway.shown = VIEWS
             code, out, err = await said(directory)
             assert [" ".join(line.split()) for line in out.splitlines()] == [
-                " ".join(shown_views.COLUMNS),
+                " ".join(shown_views.VIEW_COLUMNS),
                 "default search ann 8a dev 11 40 2000 20000 18000 90",
                 "default search local - - 8 40 871 20000 19129 95",
                 (

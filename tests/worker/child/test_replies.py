@@ -154,7 +154,7 @@ def test_an_error_about_the_request_does_not_end_the_session(status: int, body: 
         (408, "HTTP 408 Request Timeout", True),
         (502, "HTTP 502 Bad Gateway", True),
         (599, "HTTP 599", True),
-        (202, "no answer", True),
+        (202, "not an answer", True),
     ],
 )
 def test_a_status_becomes_a_sentence_with_what_to_do(

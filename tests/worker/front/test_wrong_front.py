@@ -9,8 +9,7 @@ import pytest
 from msgspec import structs
 
 from metamcp_worker.front import connection_moves
-from metamcp_worker.front.connection_moves import Handover
-from metamcp_worker.front.wrong_front import Elsewhere, missing
+from metamcp_worker.front.connection_moves import Elsewhere, Handover, missing
 from metamcp_worker.http.http1 import MovedConnection
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (

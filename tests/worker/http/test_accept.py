@@ -10,8 +10,7 @@ from typing import cast
 
 import pytest
 
-from metamcp_worker.http.accept import PAUSE_S, Acceptor
-from metamcp_worker.http.serve import HttpServer
+from metamcp_worker.http.serve import PAUSE_S, Acceptor, HttpServer
 from tests.worker.http.test_serve import echo
 from tests.worker.rawhttp import Client, listener, post, run
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.ipc.log_records import MESSAGE_CHARACTERS_MAX
+from metamcp_worker.ipc.records import MESSAGE_CHARACTERS_MAX
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import Masks

@@ -24,8 +24,7 @@ from metamcp_worker.bridge.http1_answers import (
     request,
 )
 from metamcp_worker.http import tcp
-from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Response, Unreachable
-from metamcp_worker.http.response import Incoming
+from metamcp_worker.http.fetch import Broken, FetchLimits, Incoming, Origin, Response, Unreachable
 from metamcp_worker.ipc.errors import MetaMCPError
 
 AHEAD_BYTES = 64 * 1024

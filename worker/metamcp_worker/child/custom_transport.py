@@ -25,8 +25,8 @@ from metamcp_worker.ipc.spec import ServerSpec
 
 GROUP = "metamcp.transports"
 QUEUE_BYTES_MAX = 32 * 1024 * 1024
-"""Maximum bytes of messages that the code of the package has not taken; room for two of the
-largest messages."""
+"""Maximum bytes of messages that the code of the package has not taken; room for two of the largest
+messages of a client."""
 SEND_S_MAX = 5.0
 """Seconds without a message taken after which no more calls are made, until the code takes one."""
 CLOSE_S_MAX = 2.0

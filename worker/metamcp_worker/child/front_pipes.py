@@ -152,7 +152,7 @@ class FrontPipes:
             await asyncio.get_running_loop().create_unix_connection(lambda: pipe, sock=sock)
         except (OSError, ValueError):
             self._closed(front, pipe)
-        if self._pipes.get(front) is not pipe:  # It was replaced meanwhile.
+        if self._pipes.get(front) is not pipe:  # The pipe was replaced meanwhile.
             pipe.close()
 
     def _beside(self, pipe: Pipe, frame: Frame) -> int:

@@ -40,13 +40,13 @@ _DIGITS_MAX = 9
 _ERROR_BYTES = 512
 """Bytes at the start of a message in which the code of an error or a method is looked for."""
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-# What servers say instead of 404: the official TypeScript SDK's examples answer 400 to a session
-# that they do not know, and so do the many servers that were made from them.
+# Words of servers that do not answer 404: the official TypeScript SDK's examples answer 400 to an
+# unknown session, and so do the many servers that were made from them.
 _SESSION_WORDS = re.compile(r"session|not initialized", re.IGNORECASE)
 
 #: Continuation of the sentence about a status: how an operator can help.
 _ADVICE = {
-    202: "that is no answer to a request",
+    202: "that is not an answer to a request",
     401: "it wants credentials; set `headers` or `oauth` of this server in the configuration",
     403: "it does not accept what it was sent; check `headers` or `oauth` of this server",
     404: "check the path of its `url`",
@@ -111,8 +111,8 @@ def numbered(message: bytes) -> bytes:
 
 
 def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | Word:
-    """Return the meaning of a response with an error status: the server's own error as a message,
-    or a word for it.
+    """Return the meaning of a response whose status is not that of an answer: the server's own
+    error as a message, or a word for it.
 
     `in_session`: whether the request named a session.
     """
@@ -152,7 +152,7 @@ def about(body: bytes, key: bytes) -> bool:
 def trouble(faults: Faults, status: int, challenge: str = "", retry_after_s: float = 0.0) -> bytes:
     """Return the error object for a status that came without one. `challenge`: the value of
     `WWW-Authenticate`."""
-    # What was refused for the request's sake was not run; 408 and 499 come in the middle.
+    # A request that was refused as wrong was not run; 408 and 499 come in the middle of a run.
     refused = 300 <= status < 500 and status not in {408, 499}
     data: dict[str, object] = {"status": status, "may_have_run": not refused}
     if challenge:
@@ -176,8 +176,8 @@ def retry_after_s(value: str, now: float) -> float:
 
 
 def sentence(status: int) -> str:
-    """Return the words for a status, with advice. They continue a sentence that begins with the
-    name of the server or with "it"."""
+    """Return the words for a status, with advice. The words continue a sentence that begins with
+    the name of the server or with "it"."""
     advice = _ADVICE.get(status, "")
     return f"answered {named(status)}" + (f": {advice}" if advice else "")
 
@@ -210,7 +210,7 @@ def session_id_ok(session_id: str) -> bool:
 def _envelope(message: bytes) -> Envelope:
     found = codec.envelope(message)
     if found.jsonrpc != "2.0":
-        raise codec.Malformed("it is no JSON-RPC 2.0 message")
+        raise codec.Malformed("it is not a JSON-RPC 2.0 message")
     return found
 
 

@@ -149,7 +149,7 @@ def _whole(body: bytes, key: bytes, length: str) -> bytes:
             raise codec.Malformed(why) from None
         raise
     if found is None:
-        raise codec.Malformed("it is no answer")
+        raise codec.Malformed("it is not an answer")
     return found
 
 
@@ -179,7 +179,7 @@ async def _refusal(link: HttpTransport, post: Post, response: Response, body: Bo
     if found is Word.SESSION_OVER:
         raise SessionOver
     if not post.in_session and not http_exchange.about(whole, post.key):
-        link.doubt()  # It refuses what any server of its era would look at.
+        link.doubt()  # Any server of its era would look at this request.
     if found is Word.NO_ANSWER:
         challenge = response.header("www-authenticate")
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())

@@ -102,7 +102,7 @@ class HttpSession:
 
 class HttpSessions:
     """All sessions with one server. `capabilities`: declared in the base session. If they are not
-    empty, they are those of the only client, and there is no other session."""
+    empty, they are those of the only client, which has no other session."""
 
     def __init__(self, capabilities: bytes = NOTHING) -> None:
         self.base = HttpSession(0, capabilities)

@@ -128,7 +128,7 @@ class Seats:
             return
         await self._greet(session, _INITIALIZED)
         if session is self.sessions.base:
-            # This is most probably another server than before, and its lists may be new.
+            # Most probably the server was replaced, and its lists may have changed.
             for change in CHANGES:
                 self._link.deliver(jsonrpc_lines.notification(change), b"", 0)
 
@@ -244,7 +244,7 @@ async def listen(link: HttpTransport, session: HttpSession) -> bool:
         except Unreachable:
             link.doubt()
         except Broken:
-            pass  # It is taken up again, like one that ended.
+            pass  # The stream is taken up again, as after its end.
         except TooLarge as error:
             link.warn(f"something that it said on its own was passed over: {error}")
             resume.anew()
@@ -261,7 +261,7 @@ async def _events(link: HttpTransport, session: HttpSession, body: Body, resume:
 
 
 def _take(link: HttpTransport, resume: Resume, talk: int, events: list[SseEvent]) -> None:
-    """Pass on these events. This is a separate function, because a loop variable would keep the
+    """Pass on these events, in a separate function, because the variable of a loop would keep the
     last event in memory until the next one comes."""
     for event in events:
         resume.saw(event)

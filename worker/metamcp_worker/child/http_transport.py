@@ -27,8 +27,8 @@ from metamcp_worker.ipc.messages import HTTP
 from metamcp_worker.ipc.spec import ServerSpec
 
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""Maximum bytes of requests that the server has not begun to answer; room for four of the
-largest."""
+"""Maximum bytes of requests that the server has not begun to answer; room for four of the largest
+that a client can send."""
 TELLS_MAX = 4096
 """Maximum number of notifications and answers that wait to be sent: more than there can be calls to
 cancel."""
@@ -261,7 +261,7 @@ class HttpTransport(Distant):
     async def _asking(self, key: bytes, work: Work) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - whatever happens, who waits must learn of it
+        except Exception as error:  # noqa: BLE001 - the caller must learn of any failure
             if counter := _counter(error):
                 self._listener.counted(counter)
             self.fail(key, self.unanswered(error))

@@ -82,7 +82,7 @@ class Hosted:
 
     def _run(self) -> None:
         exit = self._served()  # noqa: A001 - the same word as in Host
-        with contextlib.suppress(RuntimeError):  # The worker's loop is gone: nobody asks any more.
+        with contextlib.suppress(RuntimeError):  # The worker's loop has ended already.
             self._loop.call_soon_threadsafe(self._told, exit)
 
     def _served(self) -> ServerExit:
@@ -121,8 +121,8 @@ class Hosted:
 
 
 def stacks() -> list[str]:
-    """Return the current stacks of all threads of this process, line by line; empty if there is no
-    room for a file."""
+    """Return the current stacks of all threads of this process, line by line; empty without room
+    for a file."""
     with contextlib.suppress(OSError), open(blob(b""), "w+b") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

@@ -1,7 +1,10 @@
-"""Bytes to lines: what a server writes, cut at its newlines, in any pieces.
+"""Lines between the gateway and a server: cutting the bytes that a server writes into lines, and
+building the lines that it is sent.
 
-Owns: the cutting, and what becomes of a line that is too long (a message is passed over, a log line
-cut). Never: reading a descriptor, the meaning of a line.
+Owns: the cutting at newlines, the handling of lines that are too long (a message is passed over, a
+log line is cut); the line of a log that says why a server ended; the revisions of the protocol, the
+lines of requests, notifications and answers, and the `_meta` of requests (`Stamp`). Never: reading
+a descriptor, the meaning of a line.
 
 Both cutters look at each byte once, however small the pieces are, and hold at most one unfinished
 line of limited length.
@@ -17,13 +20,14 @@ from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
 from metamcp_worker.ipc.frames import CallFrame
 
 LOG_LINE_BYTES_MAX = 8 * 1024
-"""Enough for a stack frame or a JSON log record; a longer line is cut, not refused."""
+"""Maximum bytes of a log line, enough for a stack frame or a JSON log record; a longer line is cut,
+not refused."""
 LAST_LINES = 40
-"""Of a log, among which the one is looked for that says why a server ended."""
+"""Number of last lines of a log that are searched for the reason why a server ended."""
 LAST_LINE_CHARACTERS_MAX = 300
-"""Of each of them."""
+"""Maximum characters of each of these lines."""
 LINES_OTHERWISE = 3
-"""So many of the last, where none of them says it."""
+"""Number of last lines that are shown if none of them names a reason."""
 _TELLING = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -32,31 +36,33 @@ _TELLING = tuple(
         r"error|fatal|cause|failed|invalid|missing",
     )
 )
-"""What a line says that tells the reason, the surest first."""
+"""Patterns of lines that name the reason, the surest first."""
 _BESIDE = re.compile(r"complete log of this run|^\s+at |^\s*File \"", re.IGNORECASE)
-"""What says where to look, and no reason."""
+"""Pattern of lines that only say where to look, and name no reason."""
 
 
 class OverlongLine(Struct, frozen=True):
-    """A line above the limit, passed over but for what shows whom it is for."""
+    """Line above the limit, passed over except for the glimpse that shows whom it is for."""
 
     size_bytes: int
     seen: Glimpse
 
 
 class LineCutter:
-    """Lines of JSON-RPC. Empty lines and a carriage return at the end are tolerated."""
+    """Cutter for lines of JSON-RPC. Empty lines and a carriage return at the end are tolerated."""
 
     def __init__(self, limit_bytes: int = frames.MESSAGE_BYTES) -> None:
         self._limit = limit_bytes
         self._pieces: list[bytes] = []
         self._held = 0
         self._beginning = b""
-        """Of a line above the limit that has not ended yet; of it the pieces are the end."""
+        """Beginning of an unfinished line above the limit, whose end is in the pieces; else
+        empty."""
         self._overlong: list[OverlongLine] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes, without their ends and without those above the limit."""
+        """Return the lines that `data` completes, without line ends and without lines above the
+        limit."""
         # Looking for the first newline is far quicker than splitting, and most pieces of a long
         # line have none.
         if data.find(b"\n") < 0:
@@ -75,11 +81,11 @@ class LineCutter:
 
     @property
     def skipping(self) -> bool:
-        """Is the line that comes in above the limit?"""
+        """Whether the unfinished line is above the limit already."""
         return bool(self._beginning)
 
     def overlong(self) -> list[OverlongLine]:
-        """The lines above the limit that have ended since the last time."""
+        """Return the lines above the limit that have ended since the last call."""
         if not self._overlong:
             return self._overlong
         found, self._overlong = self._overlong, []
@@ -97,7 +103,7 @@ class LineCutter:
         self._pieces = [_last(self._pieces)]
 
     def _ended(self) -> bytes:
-        """The line that was held; nothing if it was above the limit."""
+        """Return the held line, which has ended; empty if the line was above the limit."""
         line = b"".join(self._pieces)
         if self._beginning:
             self._overlong.append(OverlongLine(self._held, glimpse(self._beginning, line)))
@@ -112,7 +118,7 @@ class LineCutter:
 
 
 def _first(pieces: Sequence[bytes]) -> bytes:
-    """As much of the beginning as a glimpse needs, without joining all."""
+    """Return as much of the beginning as a glimpse needs, without joining all pieces."""
     found = b""
     for piece in pieces:
         found += piece[:ENDS_BYTES]
@@ -122,7 +128,7 @@ def _first(pieces: Sequence[bytes]) -> bytes:
 
 
 def _last(pieces: Sequence[bytes]) -> bytes:
-    """The same of the end."""
+    """Return as much of the end as a glimpse needs, without joining all pieces."""
     found = b""
     for piece in reversed(pieces):
         found = piece[-ENDS_BYTES:] + found
@@ -132,7 +138,7 @@ def _last(pieces: Sequence[bytes]) -> bytes:
 
 
 class LogCutter:
-    """Lines of text for a log: a line above the limit loses its end, bad UTF-8 is replaced."""
+    """Cutter for lines of a log: a line above the limit loses its end, bad UTF-8 is replaced."""
 
     def __init__(self, limit_bytes: int = LOG_LINE_BYTES_MAX) -> None:
         self._limit = limit_bytes
@@ -140,7 +146,7 @@ class LogCutter:
         self._held = 0
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes; empty ones are left out."""
+        """Return the lines that `data` completes, without empty lines."""
         *ended, last = data.split(b"\n")
         lines: list[str] = []
         for piece in ended:
@@ -150,7 +156,8 @@ class LogCutter:
         return lines
 
     def skip(self, data: bytes) -> int:
-        """Pass over `data` without keeping its lines: how many ended in it."""
+        """Pass over `data` without keeping its lines. Return the number of lines that ended in
+        it."""
         ended = data.count(b"\n")
         if ended:
             self._forget()
@@ -160,7 +167,7 @@ class LogCutter:
         return ended
 
     def rest(self) -> list[str]:
-        """At the end of the stream: the line that has no newline, if there is one."""
+        """Return the last line at the end of the stream, which has no newline, if there is one."""
         lines: list[str] = []
         self._end(lines)
         return lines
@@ -183,8 +190,8 @@ class LogCutter:
 
 
 def reason(lines: Iterable[str]) -> str:
-    """Of the last lines of a log what says why a server ended: one line, the last of the surest
-    kind that there is, else the last few. Empty for an empty log."""
+    """Return the reason why a server ended from the last lines of its log: the last line of the
+    surest kind that occurs, else the last few lines. Empty for an empty log."""
     told = [line.strip() for line in lines if not _BESIDE.search(line)]
     for kind in _TELLING:
         if found := [line for line in told if kind.search(line)]:
@@ -193,21 +200,23 @@ def reason(lines: Iterable[str]) -> str:
 
 
 MODERN = "2026-07-28"
-"""The revision that needs no handshake: every request says who asks and what that client can."""
+"""Revision without a handshake: every request names the client that asks and its capabilities."""
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Revisions with `initialize`, the newest first."""
 
 _PREFIX = "io.modelcontextprotocol/"
 _EMPTY_OBJECT = re.compile(rb"\{\s*\}\Z")
 _STAMPS_MAX = 256
-"""Clients whose stamp is remembered; beyond that all are forgotten and made anew."""
+"""Maximum number of clients whose stamp is remembered; beyond that all are forgotten and made
+anew."""
 _STAMP_BYTES_MAX = 4096
-"""A client with a longer description of itself is stamped anew at each call."""
+"""Maximum bytes of a client's description whose stamp is remembered; for a longer one the stamp is
+made anew at each call."""
 
 
 class OwnRequest(Struct, frozen=True):
-    """A request that the gateway itself makes. `params`: a raw object without `_meta`. `caller`:
-    the client for whose sake, as in `frames.CallFrame`, or empty."""
+    """Request of the gateway's own. `params`: a raw object without `_meta`. `caller`: the client on
+    whose behalf it is made, as in `frames.CallFrame`, or empty."""
 
     method: str
     params: bytes = b"{}"
@@ -215,7 +224,8 @@ class OwnRequest(Struct, frozen=True):
 
 
 def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
-    """One line. `key` is the id as it stands on the wire, `meta` a raw object or empty."""
+    """Return the line of a request. `key`: the id as on the wire. `meta`: a raw object, or
+    empty."""
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}\n' % (
         key, codec.dump(method), _one_line(with_meta(params, meta)),
     )  # fmt: skip
@@ -228,7 +238,7 @@ def notification(method: str, params: bytes = b"") -> bytes:
 
 
 def cancelled(key: bytes, reason: bytes) -> bytes:
-    """The notification that nobody waits for the request `key` any more."""
+    """Return the notification that no client waits for the request `key` any more."""
     params: dict[str, object] = {"requestId": Raw(key)}
     if reason:
         params["reason"] = reason.decode(errors="replace")
@@ -244,7 +254,7 @@ def refusal(id: bytes, error: bytes) -> bytes:  # noqa: A002 - the wire's own na
 
 
 def error(code: int, message: str, data: object = None) -> bytes:
-    """A raw error object of the gateway's own."""
+    """Return a raw error object of the gateway's own."""
     body: dict[str, object] = {"code": int(code), "message": message}
     if data is not None:
         body["data"] = data
@@ -252,7 +262,7 @@ def error(code: int, message: str, data: object = None) -> bytes:
 
 
 def with_meta(params: bytes, meta: bytes) -> bytes:
-    """`params` with `meta` as its `_meta`, in front of the members that are there."""
+    """Return `params` with `meta` as its `_meta`, in front of the other members."""
     body = params.strip() or b"{}"
     if not meta:
         return body
@@ -262,7 +272,7 @@ def with_meta(params: bytes, meta: bytes) -> bytes:
 
 
 class Stamp:
-    """Builds `_meta`. A modern server is told the protocol and the client that asks, a legacy
+    """Builder of `_meta`. A modern server is told the protocol and the client that asks; a legacy
     server knows both from the handshake."""
 
     def __init__(self, protocol: str, gateway_version: str) -> None:
@@ -272,7 +282,7 @@ class Stamp:
         self._stamps: dict[bytes, bytes] = {}
 
     def of(self, call: CallFrame, key: bytes) -> bytes:
-        """`_meta` of this call, or nothing if there is nothing to say."""
+        """Return the `_meta` of this call, or nothing if there is nothing to say."""
         if not (self._modern or call.wants_progress or call.meta):
             return b""
         parts: list[bytes] = []
@@ -286,7 +296,8 @@ class Stamp:
         return b"{" + b",".join(parts) + b"}" if parts else b""
 
     def own(self, caller: bytes = b"") -> bytes:
-        """`_meta` of a request that the gateway itself makes, for this client or for nobody."""
+        """Return the `_meta` of a request of the gateway's own, on behalf of this client or, if
+        empty, of no client."""
         return b"{" + self._stamp(caller) + b"}" if self._modern else b""
 
     def _stamp(self, caller: bytes) -> bytes:
@@ -317,12 +328,13 @@ class Stamp:
 
 
 def gateway_info(version: str) -> bytes:
-    """The gateway as an MCP client: its `clientInfo`."""
+    """Return the `clientInfo` of the gateway as an MCP client."""
     return codec.dump({"name": "metamcp", "version": version})
 
 
 def server_info(result_meta: Raw | bytes) -> Raw:
-    """`serverInfo` as a modern server gives it, in the `_meta` of its results; {} if absent."""
+    """Return the `serverInfo` that a modern server gives in the `_meta` of its results; {} if
+    absent."""
     try:
         found = codec.level(result_meta).get(_PREFIX + "serverInfo", Raw(b"{}"))
         codec.level(found)

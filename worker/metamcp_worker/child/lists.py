@@ -1,7 +1,7 @@
-"""Reading a server's lists: every page, with a guard against each way a server can make it endless.
+"""Reading a server's lists: every page, with a guard against each way to make a list endless.
 
-Owns: which lists there are, paging, the limits of a catalogue, the warnings about what was left
-out. Never: lines, ids, clocks; names as clients see them.
+Owns: which lists there are, paging, the limits of a catalogue, the warnings about definitions that
+are left out. Never: lines, ids, clocks; names as clients see them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,15 +15,18 @@ from metamcp_worker.ipc.server_catalog import Hint, hint, strictest
 
 PAGES_MAX = 100
 ITEMS_MAX = 3000
-"""Definitions per list: far above what a model can choose from, but a gateway behind this one, or a
-server that wraps a whole API, may well list two thousand for its clients to search."""
+"""Maximum number of definitions in a list. A model can choose from far fewer, but a gateway behind
+this one, or a server that wraps a whole API, may well list two thousand for its clients to
+search."""
 ITEM_BYTES_MAX = 64 * 1024
 LISTING_BYTES_MAX = 32 * 1024 * 1024
-"""All definitions of a server together; every front holds a copy."""
+"""Maximum bytes of all definitions of a server, because every front holds a copy."""
 CURSOR_BYTES_MAX = 64 * 1024
-"""All cursors of a list are kept until its end, to see one that comes twice."""
+"""Maximum bytes of a cursor. All cursors of a list are kept until its end, to notice a cursor that
+comes twice."""
 WARNINGS_MAX = 20
-"""Definitions that are reported one by one; of more, only the number."""
+"""Maximum number of left out definitions that are reported one by one; only the number of further
+ones is reported."""
 
 #: list, by the name of its array in answers -> (method, what identifies an item, capability)
 _LISTS: Mapping[str, tuple[str, str, str]] = {
@@ -42,7 +45,7 @@ CHANGES: Mapping[str, frozenset[str]] = {
 
 
 def declared(capabilities: Raw) -> frozenset[str]:
-    """The lists that a server with these capabilities has."""
+    """Return the lists that a server with these capabilities has."""
     have = codec.level(capabilities)
     return frozenset(
         kind
@@ -60,11 +63,12 @@ _read_error = codec.reader(_Error)
 
 
 class ListReader:
-    """One pass over some lists. Ask what `ask` says, feed the answer, until `ask` gives None.
+    """Reader of some lists, for one pass. Send the request that `ask` returns and feed the answer,
+    until `ask` returns None.
 
-    `lists`: what was read, and `hints` of each list; one that could not be read is missing.
-    `warnings`: sentences. `failed`: why the tools could not be read, or empty; nothing more is
-    asked then.
+    `lists`, `hints`: the definitions and hints by list; a list that could not be read is missing.
+    `warnings`: sentences. `failed`: why the tools could not be read, or empty; `ask` returns None
+    then.
     """
 
     def __init__(self, kinds: Iterable[str]) -> None:
@@ -77,15 +81,15 @@ class ListReader:
         self._begin()
 
     def ask(self) -> OwnRequest | None:
-        """The request for the next page, or None when all is read or the listing failed."""
+        """Return the request for the next page, or None when all is read or the listing failed."""
         if not self._todo or self.failed:
             return None
         params = b'{"cursor":%b}' % self._cursor if self._cursor else b"{}"
         return OwnRequest(_LISTS[self._todo[0]][0], params)
 
     def answered(self, result: bytes) -> None:
-        """The raw result of the last `ask`. Half of a surrogate pair does not stay in it: clients
-        that cannot read one would lose the definitions of all servers."""
+        """Take the raw result of the last `ask`. Half of a surrogate pair is replaced, because
+        clients that cannot read it would lose the definitions of all servers."""
         kind = self._todo[0]
         whole, result = result, codec.readable(result)
         if result != whole:
@@ -104,7 +108,7 @@ class ListReader:
         self._turn(bytes(page.get("nextCursor", b"null")))
 
     def refused(self, error: bytes) -> None:
-        """The last `ask` was answered with an error."""
+        """Take the error with which the last `ask` was answered."""
         method = _LISTS[self._todo[0]][0]
         try:
             reason = _read_error(error)
@@ -116,7 +120,7 @@ class ListReader:
         self._broke(f"{method} was refused: {reason.message[:200]} ({reason.code})")
 
     def silent(self) -> None:
-        """The last `ask` was not answered in time."""
+        """Note that the last `ask` was not answered in time."""
         self._broke(f"{_LISTS[self._todo[0]][0]} was not answered in time")
 
     def _take(self, kind: str, item: Raw) -> None:
@@ -139,7 +143,7 @@ class ListReader:
             self.warnings.append(f"left out of {kind}: {what}")
 
     def _turn(self, cursor: bytes) -> None:
-        """To the page that `cursor` names; an empty string names one too."""
+        """Turn to the page that `cursor` names; an empty string names a page too."""
         if cursor == b"null":
             self._end()
         elif codec.text(cursor) is None:
@@ -182,7 +186,7 @@ class ListReader:
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing read yet of the list that is next."""
+        """Begin the next list, of which nothing is read yet."""
         self._found: dict[str | int, Raw] = {}
         self._cursors: set[bytes] = set()
         self._cursor = b""

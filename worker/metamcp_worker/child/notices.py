@@ -1,7 +1,8 @@
-"""Notifications that are passed on: of the server to a call or to everybody, of a client to the
+"""Notifications that are passed on: of the server to one call or to all fronts, of a client to the
 server; and the worker's own about a traced call.
 
-Owns: which notification goes to whom. Never: lists that change, subscriptions, questions.
+Owns: the recipient of each notification, the merging of updates of resources (`Updates`). Never:
+lists that change, subscriptions, questions.
 """
 
 from msgspec import Raw
@@ -16,9 +17,9 @@ from metamcp_worker.ipc.messages import Leg
 LOG = "notifications/message"
 UPDATED = "notifications/resources/updated"
 UPDATES_MAX = 4096
-"""Resources whose updates are merged at a time."""
+"""Maximum number of resources whose updates are merged between two ticks."""
 
-#: They name what they are about, and fronts know which of their clients that concerns.
+#: Notifications that name their subject, from which fronts know the clients concerned.
 _FOR_ALL = frozenset({
     "notifications/elicitation/complete",
     UPDATED,
@@ -26,8 +27,8 @@ _FOR_ALL = frozenset({
     "notifications/tasks/status",
 })  # fmt: skip
 
-#: Those of the gateway's own connection, which a client has no say in; and of what no client was
-#: declared to announce.
+#: Notifications about the gateway's own connection, which do not concern a client; and about
+#: changes that no client was declared to announce.
 _NOT_FOR_SERVERS = frozenset({
     "notifications/cancelled",
     "notifications/initialized",
@@ -36,14 +37,14 @@ _NOT_FOR_SERVERS = frozenset({
 
 
 class Updates:
-    """Updates of resources: between two ticks the first one of a resource is told, the others are
-    told as one at the next tick."""
+    """Merging of updates of resources: between two ticks the first update of a resource is passed
+    on at once, and all others as one at the next tick."""
 
     def __init__(self) -> None:
         self._again: dict[bytes, bool] = {}
 
     def merged(self, params: bytes) -> bool:
-        """Is this update told later?"""
+        """Whether this update is passed on later; if not, pass it on now."""
         if params in self._again:
             self._again[params] = True
             return True
@@ -60,13 +61,14 @@ class Updates:
 
 
 def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
-    """When the server had this call; for its front, before the answer. `far`: as in `spans.Leg`."""
+    """Return the times at which the server had this call, for its front, to send before the answer.
+    `heard`: when the answer came. `far`: as in `messages.Leg`."""
     told = messages.pack_leg(Leg(call.call, call.since, heard, far))
     return ReplyToFront(call.front, Notice(messages.NOTICE, told))
 
 
 def progressed(params: bytes, calls: ServerCalls) -> Actions:
-    """Progress of the call whose id is the token."""
+    """Pass on progress to the call whose id is the token."""
     try:
         members = codec.level(params)
     except codec.Malformed:
@@ -86,7 +88,7 @@ def noticed(
     *,
     modern: bool,
 ) -> Actions:
-    """Any other notification. `stream`: see `transport`."""
+    """Pass on any other notification of the server. `stream`: see `transport`."""
     if len(method.encode()) > METHOD_BYTES_MAX:
         return [CountOnce("broken_notification")]
     if method in _FOR_ALL:
@@ -104,7 +106,7 @@ def noticed(
 
 
 def told(tell: Tell, *, modern: bool) -> Actions:
-    """A client has a notification for the server. There are none for modern ones."""
+    """Pass on a notification of a client to the server. Modern servers take none."""
     if modern or tell.method in _NOT_FOR_SERVERS:
         return [CountOnce("untold_notification")]
     return [WriteToServer(jsonrpc_lines.notification(tell.method, tell.body))]

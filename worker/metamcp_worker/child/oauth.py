@@ -1,15 +1,16 @@
-"""A remote server that wants OAuth: the tokens of its requests, and what happens without them.
+"""OAuth for a remote server: the tokens of its requests, and the errors without them.
 
-Owns: which token goes with a request, when new ones are got, that each flow runs once at a time,
-what a caller is told when a person is needed. Never: the flows (`metamcp_worker.oauth`), HTTP.
+Owns: the token of each request, when new tokens are fetched, that each flow runs only once at a
+time, the error for a caller when a person is needed. Never: the flows (`metamcp_worker.oauth`),
+HTTP.
 
-No request waits for a person. When one is needed, the flow goes on by itself, for as long as a
-person may take, and whoever calls meanwhile is told at once, with the link to open; the calls after
-that just work. A server that needs a person before it has shown what it offers is of no use yet: it
-is down with this reason, until `metamcp login` has been run.
+Requests never wait for a person. When a person is needed, the flow goes on by itself, for as long
+as that person may take, and every call meanwhile is answered at once with an error that has the
+link to open; later calls just work. A server that needs a person before its lists were read cannot
+be used yet: it is down with this reason until the operator has run `metamcp login`.
 
-The SDK, in which the flows are written, is imported when the first flow runs. A server whose token
-is good does without.
+The flows use the SDK, which is imported when the first flow runs. A server with a valid token does
+not need it.
 """
 
 import asyncio
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
     from metamcp_worker.oauth.flow import Flow
 
 SENDS_MAX = 4
-"""Of one request: with the token at hand, with a refreshed one, with the one of a new
-authorization, and with more scopes."""
+"""Maximum number of times that one request is sent: with the token at hand, with a refreshed token,
+with the token of a new authorization, and with more scopes."""
 EXPIRY_S_MARGIN = 10.0
-"""Before its time is up a token is renewed, for clocks differ and requests take time."""
+"""Seconds before its end at which a token is renewed, because clocks differ and requests take
+time."""
 RENEW_S_MAX = 60.0
-"""For a flow to come to its end, or to the point where it needs a person."""
+"""Maximum seconds to wait until a flow ends or needs a person."""
 FAILURE_S = 5.0
 """Seconds until a flow that failed is tried again, since many calls may want it: twice as many
 after each further failure."""
@@ -53,7 +55,7 @@ Work = Callable[["Flow"], Awaitable[TokenRecord | None]]
 
 
 def authorized(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
-    """The way to `spec.url`, as `remote` has it, with tokens. Raises SpawnFailed."""
+    """Return the transport to `spec.url` that `remote` makes, with tokens. Raises SpawnFailed."""
     auth = ServerTokens(spec)
     made = remote(spec, version, listener, auth)
     assert isinstance(made, HttpTransport)
@@ -62,7 +64,7 @@ def authorized(spec: ServerSpec, version: str, listener: TransportListener) -> T
 
 
 class _Flight:
-    """A flow under way. `moved`: it is over, or waits for a person, who is to open `link`."""
+    """Flow under way. `moved`: set when the flow is over, or waits for a person to open `link`."""
 
     def __init__(self) -> None:
         self.moved = asyncio.Event()
@@ -85,7 +87,8 @@ class _Resource(Struct):
 
 
 class _Failure(NamedTuple):
-    """A flow of this kind is not tried again before `over_at`, `rest_s` after it failed."""
+    """Failure of a flow, whose kind is not tried again before `over_at`, `rest_s` after the
+    failure."""
 
     error: Unreachable
     rest_s: float
@@ -93,7 +96,7 @@ class _Failure(NamedTuple):
 
 
 class ServerTokens(Auth):
-    """Goes with every request to one server."""
+    """Authorization of every request to one server."""
 
     def __init__(self, spec: ServerSpec) -> None:
         assert spec.oauth is not None
@@ -110,11 +113,11 @@ class ServerTokens(Auth):
         self._link: HttpTransport | None = None
 
     def attach(self, link: HttpTransport) -> None:
-        """The flows run as tasks of this link, and end with it."""
+        """Set the link whose tasks run the flows, which end with the link."""
         self._link = link
 
     def covers(self, url: str) -> bool:
-        """Is this URL part of the resource that the tokens are for (RFC 8707, 2)?"""
+        """Whether this URL is part of the resource that the tokens are for (RFC 8707, 2)."""
         resource = self._url
         if self._record is not None and self._record.resource:
             resource = codec.typed(_Resource, self._record.resource.encode()).resource
@@ -125,7 +128,9 @@ class ServerTokens(Auth):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Raises Refused for what was to be answered, else NotAuthorized; and Unreachable."""
+        """Send a request with a token, and again with a new token when the server demands it.
+        Without authorization raises RequestRefused for a POST, whose error the caller gets, and
+        NotAuthorized for other methods; raises also Unreachable."""
         try:
             for _ in range(SENDS_MAX):
                 token = await self._token()
@@ -151,7 +156,7 @@ class ServerTokens(Auth):
     # --- tokens -----------------------------------------------------------------------------
 
     async def _token(self) -> str:
-        """The one to send, or none. Raises NotAuthorized and Unreachable."""
+        """Return the token to send, or an empty string. Raises NotAuthorized and Unreachable."""
         if not self._loaded:
             self._loaded = True
             self._record = self._stored()
@@ -173,11 +178,10 @@ class ServerTokens(Auth):
             self._unproven = ""
 
     async def _renew(self, token: str, challenge: Challenge) -> None:
-        """Return when there is something else to send than `token`. Raises NotAuthorized and
-        Unreachable."""
+        """Get a token to send in place of `token`. Raises NotAuthorized and Unreachable."""
         record = self._record
         if record is None or record.access_token == token:
-            # Somebody may have run `metamcp login`.
+            # The operator may have run `metamcp login`.
             record = self._stored() or record
         if record is not None and record.access_token != token:
             self._record = record
@@ -196,7 +200,8 @@ class ServerTokens(Auth):
         await self._fly("authorize", lambda flow: flow.authorize(challenge))
 
     async def _refresh(self, record: TokenRecord) -> None:
-        """Raises NotAuthorized and Unreachable."""
+        """Replace the token: by a newer one from the store, or by a refresh. Raises NotAuthorized
+        and Unreachable."""
         stored = self._stored()
         if stored is not None and stored.access_token != record.access_token:
             self._record = stored
@@ -238,7 +243,7 @@ class ServerTokens(Auth):
 
     async def _run(self, kind: str, flight: _Flight, work: Work) -> None:
         try:
-            # It takes the better part of a second, in which the worker is to go on.
+            # The import takes most of a second, and the worker must go on meanwhile.
             module = await asyncio.to_thread(importlib.import_module, "metamcp_worker.oauth.flow")
             self._record = await work(module.Flow(self._spec, self._vault, flight.show))
             self._unproven = self._record.access_token if self._record is not None else ""
@@ -264,7 +269,7 @@ class ServerTokens(Auth):
     # --- words ------------------------------------------------------------------------------
 
     def _error(self, error: NotAuthorized) -> bytes:
-        """The error object of a request that was refused and never run."""
+        """Return the error object of a request that was refused and never run."""
         assert self._link is not None
         data: dict[str, object] = {"may_have_run": False}
         why = str(error)
@@ -281,7 +286,8 @@ class ServerTokens(Auth):
             self._link.warn(text)
 
     def _tell_warnings(self) -> None:
-        """Each once: the same files are looked at again and again."""
+        """Log the warnings of the vault, each only once, because the same files are read
+        repeatedly."""
         for text in set(self._vault.warnings) - self._told:
             self._warn(text)
             self._told.add(text)
@@ -289,7 +295,7 @@ class ServerTokens(Auth):
 
 
 def _again(error: Unreachable) -> Unreachable:
-    """The same for somebody else."""
+    """Return a new exception with the same text, for another caller, without a link."""
     return (
         NotAuthorized(str(error)) if isinstance(error, NotAuthorized) else Unreachable(str(error))
     )

@@ -1,15 +1,16 @@
-"""Calls that outlive their front: what comes for them until another front goes on with them.
+"""Calls that outlive their front, with the frames that wait until another front claims them.
 
-Owns: which calls these are, what their server tells meanwhile, their answers, how long and how much
-of that is kept. Never: calls in flight (`server_calls`), the way to a front, clocks.
+Owns: which calls these are, the events of their server meanwhile, their answers, how long and how
+much of these is kept. Never: calls in flight (`server_calls`), the way to a front, clocks.
 
-A front says of a call that its client can come back for the answer (`frames.Keep`). When that
-front is gone the call is nobody's, an *orphan*: it goes on, and what comes for it waits here until
-a front claims it. That front has it then as if it had made it. Whose it is, the two words of the
-front say: whoever does not know them gets nothing.
+A front says of a call that its client can come back for the answer (`frames.Keep`). When that front
+is gone, the call is an *orphan*: the call goes on, and its events and answer wait here until a
+front claims them. The claiming front then has the call as if it had made it. Two words of the
+front, `owner` and `name`, identify the call: a front that does not know them gets nothing.
 
-An answer may be on its way when its front dies, or wait for one that hangs. So a small one is kept
-for a moment even if its front is there. A client that has it does not ask for it.
+An answer may be on its way when its front dies, or wait for a front that hangs. So a small answer
+is kept for a moment even while its front is there. A client that has the answer does not ask for
+it.
 """
 
 from collections import deque
@@ -34,30 +35,34 @@ from metamcp_worker.ipc.frames import (
 )
 
 ORPHAN_S = 60.0
-"""From the end of a front, or from the answer if that comes later: for a client to come back. A
-call that nobody has come back for by then is cancelled."""
+"""Seconds for a client to come back, from the end of its front or, if that is later, from the
+answer. A call that no client has come back for by then is cancelled."""
 SENT_S = 10.0
-"""For a front to take an answer that was sent to it: one that hangs is killed before that."""
+"""Seconds for a front to take an answer that was sent to it: a front that hangs is killed
+earlier."""
 SENT_BYTES_MAX = 64 * 1024
-"""Of such an answer: most likely it was read, and a larger one is not kept on suspicion."""
+"""Maximum bytes of an answer that is kept although it was sent to its front. Most likely the front
+read it, so larger answers are not kept."""
 EVENTS_MAX = 256
-"""Of one call, told while nobody was there; the youngest are what a client may have missed."""
+"""Maximum number of events kept for one orphan. The newest are kept, because a client may have
+missed those."""
 KEPT_ANSWERS_MAX = 256
 KEPT_BYTES_MAX = 17 * 1024 * 1024
-"""Of all calls together: the largest answer, and what was told before it. Over these two the oldest
-goes; whoever comes for it is told that it is lost."""
+"""Maximum bytes of all kept answers and events; a larger answer is not kept. Beyond these two
+limits the oldest go first, and a client that comes back is told that its answer is lost."""
 EVENT_BYTES = 512
-"""What a frame counts beside its body."""
+"""Bytes that a kept frame counts beside its body."""
 
 NOBODY = -1
-"""The front of a call whose front is gone."""
+"""Number in place of the front for a call whose front is gone."""
 
 _Answer = Result | Error
 _Frame = _Answer | Progress | Notice | Ask | Withdraw | KeptFrame
 
 
 class _Orphan:
-    """`front`: whose it was; `until`: kept so long; `events`: to be told, the oldest first."""
+    """Call that is kept. `front`: the front that had it. `until`: when it is dropped. `events`:
+    frames to pass on, the oldest first."""
 
     __slots__ = ("answer", "events", "front", "keep", "size_bytes", "until")
 
@@ -71,7 +76,8 @@ class _Orphan:
 
 
 class Orphans:
-    """`give_up(ids, reason, now)`: these calls in flight are not waited for any more."""
+    """All calls of one server that are kept, or will be. `give_up(ids, reason, now)`: function that
+    stops waiting for these calls in flight."""
 
     def __init__(
         self,
@@ -83,31 +89,32 @@ class Orphans:
         self._asks = asks
         self._give_up = give_up
         self._marks: dict[tuple[int, int], Keep] = {}
-        """What fronts that are there have said of their calls, by front and call."""
+        """Calls of living fronts that are to be kept, by front and call."""
         self._orphans: dict[int, _Orphan] = {}
-        """By their numbers, the oldest first. Such a number is also that of the call for nobody."""
+        """Orphans by number, the oldest first. The number is also the id of the call under
+        NOBODY."""
         self._next = 1
         self._size_bytes = 0
 
     @property
     def any(self) -> bool:
-        """Is there a call that outlives its front, or what is left of one?"""
+        """Whether there is a call that outlives its front, or something kept of such a call."""
         return bool(self._marks or self._orphans)
 
     # --- what fronts say ----------------------------------------------------------------------
 
     def keep(self, front: int, frame: Keep) -> None:
-        """This call of the front outlives it."""
+        """Note that this call outlives its front."""
         for number in [*self._named(frame.owner, frame.name)]:
-            self._forget(number)  # the call before, with which the same request was to be answered
+            self._forget(number)  # an earlier call for the same request of the client
         self._marks[front, frame.id] = frame
 
     def claim(self, front: int, frame: Claim, now: float) -> Actions:
-        """A front goes on with what is here for these words."""
+        """Hand over the call with this owner and name to a front, which goes on with it."""
         actions: Actions = []
         for (before, call), mark in list(self._marks.items()):
             if (mark.owner, mark.name) == (frame.owner, frame.name):
-                actions += self._orphan(before, call, now)  # whose end is not known here yet
+                actions += self._orphan(before, call, now)  # its front has died unnoticed
         number = next(self._named(frame.owner, frame.name), 0)
         if not number:
             return [*actions, ReplyToFront(front, KeptFrame(frame.id))]
@@ -122,7 +129,8 @@ class Orphans:
         return actions
 
     def release(self, front: int, frame: Release, now: float) -> Actions:
-        """Nobody comes back for these."""
+        """Drop calls that no client comes back for: those of this owner or, without an owner, the
+        marks of all calls of this front."""
         if not frame.owner:
             self._marks = {where: mark for where, mark in self._marks.items() if where[0] != front}
             return []
@@ -130,7 +138,8 @@ class Orphans:
         return self._drop(mine, b"the session has ended", now)
 
     def front_gone(self, front: int, now: float) -> Actions:
-        """Before the calls of this front are forgotten: these are not."""
+        """Turn the marked calls of a dead front into orphans. Call this before the calls of the
+        front are forgotten."""
         for one in self._orphans.values():
             if one.front == front:
                 one.until = max(one.until, now + ORPHAN_S)
@@ -146,7 +155,8 @@ class Orphans:
     # --- what is said to fronts ---------------------------------------------------------------
 
     def sent(self, front: int, frame: _Frame, now: float) -> None:
-        """This went to a front, or would have gone to one that is not there any more."""
+        """Keep a frame that was sent to a front, if its call is to be kept, or that is for an
+        orphan."""
         if front == NOBODY:
             self._put(frame, now)
         elif isinstance(frame, Result | Error):
@@ -155,7 +165,7 @@ class Orphans:
                 self._answer(self._new(front, mark, now + SENT_S), frame)
 
     def tick(self, now: float) -> Actions:
-        """Time has passed."""
+        """Drop the orphans whose time is over."""
         if self._marks:
             there = {front: set(self._calls.of(front)) for front in {one for one, _ in self._marks}}
             self._marks = {
@@ -179,10 +189,11 @@ class Orphans:
         return number
 
     def _orphan(self, front: int, call: int, now: float) -> Actions:
-        """This call is nobody's from now on. What was asked in it nobody can answer."""
+        """Turn a call into an orphan, and refuse its open questions, because no client can answer
+        them."""
         mark = self._marks.pop((front, call))
         number = self._new(front, mark, now + ORPHAN_S)
-        # Nobody knows whether it and another orphan are of one client: each stands alone.
+        # Two orphans may be of one client or not, so each stands alone.
         key = self._calls.pass_on(front, call, (NOBODY, number), 0)
         if key is None:
             self._forget(number)
@@ -196,7 +207,7 @@ class Orphans:
         return actions
 
     def _put(self, frame: _Frame, now: float) -> None:
-        """Something came for a call that is nobody's."""
+        """Keep a frame for an orphan."""
         if not isinstance(frame, Result | Error | Progress | Notice):
             return
         one = self._orphans.get(frame.id)
@@ -222,7 +233,7 @@ class Orphans:
         self._shrink()
 
     def _shrink(self) -> None:
-        """Keep to the bound: the oldest call gives what it has, its answer last."""
+        """Keep to the limit of bytes: the oldest call loses its events first, then its answer."""
         for number, one in list(self._orphans.items()):
             while self._size_bytes > KEPT_BYTES_MAX and one.events:
                 self._tell_no_more(one)
@@ -230,7 +241,7 @@ class Orphans:
                 self._forget(number)
 
     def _tell_no_more(self, one: _Orphan) -> None:
-        """The oldest of what was told is kept no longer."""
+        """Drop the oldest event of an orphan."""
         self._count(one, -len(one.events.popleft().body) - EVENT_BYTES)
 
     def _count(self, one: _Orphan, size_bytes: int) -> None:
@@ -238,7 +249,7 @@ class Orphans:
         self._size_bytes += size_bytes
 
     def _drop(self, numbers: list[int], reason: bytes, now: float) -> Actions:
-        """Nobody comes for these: those without an answer are not waited for any more."""
+        """Drop these orphans, and stop waiting for those without an answer."""
         keys: list[bytes] = []
         for number in numbers:
             if self._orphans[number].answer is None:

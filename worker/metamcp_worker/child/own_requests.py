@@ -1,7 +1,7 @@
-"""The requests that the gateway makes to a server on its own account.
+"""Requests that the gateway itself makes to a server.
 
-Owns: which of them are open and what for, their lines. Never: what they ask, what becomes of the
-answers.
+Owns: which of them are open and for which purpose, their lines. Never: their contents, the use of
+their answers.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ _ONE_AT_A_TIME = frozenset({RequestPurpose.HANDSHAKE, RequestPurpose.LIST, Reque
 
 
 class Own:
-    """`new_id` gives ids that no other request has. `stamp`: in the words of the revision that is
-    spoken; before that is known, the modern one, because the first request is a modern one."""
+    """Open requests of the gateway's own. `new_id`: function that returns an unused id. `stamp`:
+    stamp of the revision that is spoken; before that is known, of the modern one, because the first
+    request is a modern one."""
 
     def __init__(self, version: str, new_id: Callable[[], bytes]) -> None:
         self.stamp = Stamp(jsonrpc_lines.MODERN, version)
@@ -24,11 +25,12 @@ class Own:
         self._open: dict[bytes, RequestPurpose] = {}
 
     def met(self, protocol: str) -> None:
-        """The server speaks this revision."""
+        """Note the revision that the server speaks."""
         self.stamp = Stamp(protocol, self._version)
 
     def ask(self, purpose: RequestPurpose, ask: OwnRequest) -> ServerRequest:
-        """The request to send. Of some purposes the one before it is not waited for any more."""
+        """Return the request to send. For some purposes this replaces an earlier request, whose
+        answer is ignored from now on."""
         if purpose in _ONE_AT_A_TIME:
             for key in [key for key, older in self._open.items() if older is purpose]:
                 del self._open[key]
@@ -39,12 +41,12 @@ class Own:
         return ServerRequest(key, line, ask.method, ask.params, ask.caller, own=True)
 
     def knows(self, key: bytes) -> bool:
-        """Is this the id of one that is open?"""
+        """Whether a request with this id is open."""
         return key in self._open
 
     def busy(self, before: bytes) -> bool:
-        """Is one open that was made before the request of this id, and that takes work? A listen
-        stays open for hours, and a probe is none."""
+        """Whether an open request is work for the server and was made before the request of this
+        id. A listen stays open for hours and a probe costs no work, so neither counts."""
         border = int(before)
         return any(
             int(key) < border and purpose not in {RequestPurpose.LISTEN, RequestPurpose.PROBE}
@@ -52,5 +54,6 @@ class Own:
         )
 
     def take(self, key: bytes) -> RequestPurpose | None:
-        """It is answered, or not waited for any more. What it was for; None if it is not open."""
+        """Close a request that was answered, or is not waited for any more. Return its purpose;
+        None if it is not open."""
         return self._open.pop(key, None)

@@ -1,27 +1,27 @@
-"""Is the server still there? A question now and then to one that says nothing.
+"""Probes of a silent server, to notice when it hangs.
 
-Owns: when a server is probed and with what, which probes count as missed, how many of them mean
-that it hangs. Never: lines, ids and who has them (`own_requests`), clocks, the end of a server
-(`run`).
+Owns: when a server is probed and with which request, which probes count as missed, how many missed
+probes mean that a server hangs. Never: lines, ids and their owners (`own_requests`), clocks, the
+end of a server (`run`).
 
-Theory. Whatever a server says is a sign of life, so one that talks is never probed. Many servers do
-one thing at a time and read nothing meanwhile: that a probe is not answered says nothing as long as
-such a server may be at work. It reads its input in order, so it comes to a probe when it is done
-with all that was sent before. The time of a probe therefore begins when no call can be under way
-any more that was sent before the first probe of this silence: each was answered, which is a sign of
-life, or its deadline is over and so is the time that `calls` gives a server to finish what nobody
-waits for. The gateway's own requests, such as those for long lists, excuse a silence for as long as
-a call could. What was sent later excuses nothing: with a steady flow of calls a server that hangs
-would be excused for ever.
+Theory. Every message of a server is a sign of life, so a server that talks is never probed. Many
+servers do one thing at a time and read nothing meanwhile, so an unanswered probe proves nothing as
+long as such a server may be at work. Servers read their input in order and come to a probe when
+they are done with everything sent before. The time of a probe therefore begins when no call sent
+before the first probe of this silence can be under way any more: each was answered, which is a sign
+of life, or its deadline is over and so is the time that `server_calls` gives a server to finish
+calls that no client waits for. The gateway's own requests, such as those for long lists, excuse a
+silence for as long as a call could. Requests sent later excuse nothing: with a steady flow of calls
+a server that hangs would be excused for ever.
 
-Not every server of the handshake era knows `ping`, and some do not answer what they do not know. So
-as long as a server has never answered a probe, it is asked for a list after the first one that it
-missed: lists it has answered at its start. Revision 2026-07-28 has no `ping`; there the probe is
+Not every server of the handshake era knows `ping`, and some do not answer unknown requests. So a
+server that has never answered a probe is asked for a list after its first missed probe, because it
+has answered lists at its start. Revision 2026-07-28 has no `ping`; there the probe is
 `server/discover`.
 
-Only servers at the other end of pipes are probed, programs of ours and modules in our worker. With
-a remote server each call finds out by itself, there is nothing here to kill, and a probe would keep
-awake what sleeps while nobody calls it.
+Only servers behind pipes are probed: programs that the gateway started, and modules in its worker.
+With a remote server each call notices by itself, there is nothing here to kill, and a probe would
+keep a server awake that sleeps while no client calls it.
 """
 
 import math
@@ -36,17 +36,18 @@ from metamcp_worker.child.server_calls import LINGER_S_MAX, ServerCalls
 from metamcp_worker.ipc.spec import ServerSpec
 
 PROBE_S_MAX = 10.0
-"""For the answer to a probe; if probes are closer together than that, it must come before the
-next. It is no work, but a loaded machine may have the server wait for the processor."""
+"""Maximum seconds for the answer to a probe; less if probes are closer together. A probe costs no
+work, but on a loaded machine the server may have to wait for the processor."""
 MISSES_MAX = 3
-"""Probes in a row without any sign of life, and it hangs."""
+"""Number of probes missed in a row, without any sign of life, after which a server counts as
+hanging."""
 STILL_S = 1.0
-"""Between two ticks, of which there are several in a second: then this process stood still, and
-probably the whole machine did. The time of a probe begins anew."""
+"""Seconds between two ticks that show that this process stood still, and probably the whole
+machine, because there are several ticks in a second. The time of a probe then begins anew."""
 
 
 class Probing:
-    """`missed`: probes in a row that were not answered."""
+    """Probing of one server. `missed`: number of probes in a row without an answer."""
 
     def __init__(self, spec: ServerSpec, met: Met, own: Own, now: float) -> None:
         self._own = own
@@ -64,11 +65,13 @@ class Probing:
         self.missed = 0
 
     def answered(self) -> None:
-        """A probe was answered; as any message, the answer was heard as well."""
+        """Note that the server answers probes. The answer counts as a sign of life elsewhere, like
+        any message."""
         self._answers = True
 
     def tick(self, now: float, heard_at: float, calls: ServerCalls) -> Actions:
-        """Time has passed. `heard_at`: when the server last said something."""
+        """Send a probe or judge the open one. `heard_at`: when the last message of the server
+        came."""
         stood_still = now - self._ticked_at > STILL_S
         self._ticked_at = now
         if stood_still:
@@ -92,7 +95,7 @@ class Probing:
         return [request]
 
     def _overdue(self, now: float, calls: ServerCalls) -> Actions:
-        """Is the probe missed?"""
+        """Judge whether the open probe is missed, and fail the server after MISSES_MAX of them."""
         if now < self._asked_at + self._limit_s:
             return []
         busy_until = calls.busy_until(self._first)

@@ -1,16 +1,17 @@
-"""The process of a stdio server: started in a session of its own, watched, ended with its group.
+"""Process of a stdio server: started in its own session, put under its limits, watched, and ended
+with its group.
 
-Owns: the spawn and its error texts, the news of the exit, signals to the group, the reaping of
-orphans. Never: what crosses the pipes, when to stop, restarts.
+Owns: the spawn and its error texts, the limits of a new process (`put`), noticing the exit, signals
+to the group, the reaping of orphans. Never: the contents of the pipes, when to stop, restarts.
 
-The standard library's asyncio subprocesses are not used: their child watchers want to be the only
-ones that wait for children, while here orphans of the server become children too. A pidfd tells of
-the exit *before* anybody has waited for the process: until then its number, and so the number of
-its group, cannot belong to anybody else, and the rest of the group can be killed safely.
+The standard library's asyncio subprocesses are not used: their child watchers must be the only ones
+that wait for children, while here orphans of the server become children too. A pidfd reports the
+exit *before* anything has waited for the process. Until then its number, and so the number of its
+group, cannot be given to another process, and the rest of the group can be killed safely.
 
-Nor is `subprocess`: `posix_spawn` is one call into the C library, and what it leaves to others, the
-PATH of the server and its working directory, are a few lines here. Each worker has a fifth of a MiB
-less to itself. No descriptor needs to be closed for it: all of ours are closed on exec.
+`subprocess` is not used either: `posix_spawn` is one call into the C library, and the rest, the
+PATH of the server and its working directory, takes a few lines here. Each worker needs a fifth of a
+MiB less. Descriptors need not be closed, because all descriptors of the worker are closed on exec.
 """
 
 import asyncio
@@ -28,12 +29,13 @@ from metamcp_worker.ipc.packets import close_all
 from metamcp_worker.ipc.spec import LimitsSpec, ServerSpec
 
 UNDO_S_MAX = 1.0
-"""From SIGKILL to the end of a process that has hardly any memory yet: a few milliseconds."""
+"""Maximum seconds from SIGKILL to the end of a process that was just started; such a process has
+hardly any memory and needs a few milliseconds."""
 UNDO_PAUSE_S = 0.001
-"""Between two looks whether it has come."""
+"""Seconds between two checks for this end."""
 
 FIRST_LINE_BYTES_MAX = 256
-"""Of a script; the kernel reads no more of it either."""
+"""Bytes of the first line of a script that are read; the kernel does not read more either."""
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM})
@@ -62,8 +64,9 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
 
 
 def _enter(spec: ServerSpec) -> None:
-    """Go to the server's directory, to stay: a worker has one server, and no use for a directory.
-    To come back would be to need the right to enter that of the gateway. Raises SpawnFailed."""
+    """Change to the server's directory for good, because a worker has one server and needs no
+    directory itself. Going back would need the right to enter the gateway's directory. Raises
+    SpawnFailed."""
     if spec.cwd is None:
         return
     try:
@@ -75,8 +78,8 @@ def _enter(spec: ServerSpec) -> None:
 
 
 def _spawned(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
-    """The pid of a new process in a session of its own: of the first program of this name that can
-    be started. Raises OSError, about the one that says most, and ValueError."""
+    """Start the first program of this name that can be started, in a new session, and return its
+    pid. Raises OSError, about the candidate with the most telling error, and ValueError."""
     actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
     failure: OSError | None = None
     for program in _programs(spec):
@@ -86,7 +89,7 @@ def _spawned(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
             )  # fmt: skip
         except OSError as error:
-            if error.errno in _NO_PROCESS:  # which is no reason to start another program
+            if error.errno in _NO_PROCESS:  # then another program would fail too
                 raise
             if failure is None or error.errno not in _NOT_THERE or os.path.exists(program):
                 failure = error
@@ -94,7 +97,8 @@ def _spawned(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
 
 
 def _programs(spec: ServerSpec) -> Iterator[str]:
-    """Where the command may be: on the PATH of the server, which need not be ours."""
+    """Yield the places where the command may be, on the PATH of the server, which may differ from
+    the gateway's."""
     program = spec.command[0]
     if "/" in program:
         yield program
@@ -104,7 +108,7 @@ def _programs(spec: ServerSpec) -> Iterator[str]:
 
 
 def _undo(pid: int) -> None:
-    """End a process that has only just begun."""
+    """End a process that was just started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     end = time.monotonic() + UNDO_S_MAX
@@ -113,7 +117,7 @@ def _undo(pid: int) -> None:
 
 
 def _code(pid: int) -> int | None:
-    """The return code of a child, None as long as it lives; 0 if others have waited for it."""
+    """Return the return code of a child; None while it runs, 0 if other code has waited for it."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -122,7 +126,7 @@ def _code(pid: int) -> int | None:
 
 
 class CommandProcess:
-    """A running command: a `Host`."""
+    """`Host` of a running command."""
 
     def __init__(self, pid: int, ends: tuple[int, int, int], on_exit: Exited) -> None:
         self.pid = pid
@@ -143,7 +147,7 @@ class CommandProcess:
         return self._exit
 
     def terminate(self) -> None:
-        """SIGTERM to the group; SIGCONT, because a stopped process would not notice."""
+        """Send SIGTERM to the group, and SIGCONT, because a stopped process would not notice."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
 
@@ -163,12 +167,13 @@ class CommandProcess:
                 os.killpg(self.pid, number)
 
     def _look(self) -> None:
-        """Has it exited?"""
+        """Check whether the process has exited; if so, kill the rest of its group and report the
+        exit."""
         if self._exit is not None:
             return
         if self._pidfd < 0 and not self._has_ended():
             return
-        self.kill()  # It is a zombie, so this reaches the rest of its group.
+        self.kill()  # The process is a zombie, so this reaches the rest of its group.
         code = self._poll()
         if code is None:
             return
@@ -184,7 +189,8 @@ class CommandProcess:
         return self._code
 
     def _has_ended(self) -> bool:
-        """Is it dead? Where the system lets us look without waiting, its number stays its own."""
+        """Whether the process is dead. Where the system allows a check without reaping, the process
+        keeps its number."""
         if not hasattr(os, "waitid"):
             return self._poll() is not None
         look = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -194,7 +200,8 @@ class CommandProcess:
             return True
 
     def _look_whether_halted(self) -> None:
-        """A look costs a microsecond and is soon enough: nothing is done about it but to say so."""
+        """Note whether a signal has stopped the process. A check costs a microsecond, and now and
+        then is soon enough, because the state is only reported."""
         if self._exit is not None or not hasattr(os, "waitid"):
             return
         news = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
@@ -203,7 +210,7 @@ class CommandProcess:
                 self.halted = found.si_code == os.CLD_STOPPED
 
     def _reap_orphans(self) -> None:
-        """Processes of the server that ended after their parents are waited for here."""
+        """Wait for processes of the server that ended after their parents."""
         if sys.platform != "linux":
             return
         with contextlib.suppress(ChildProcessError):
@@ -226,12 +233,12 @@ def _reason(spec: ServerSpec, error: Exception) -> str:
     if error.errno == errno.EACCES:
         return f"'{found}' is not an executable file, or permission is denied"
     if error.errno == errno.ENOEXEC:
-        return f"'{found}' is not a program: it has no '#!' line and is no binary of this system"
+        return f"'{found}' is not a program: it has no '#!' line and is not a binary of this system"
     return f"'{found}': {error.strerror}"
 
 
 def _unloaded(path: str) -> str:
-    """Why the kernel says that a file does not exist which does."""
+    """Return why the kernel says that an existing file does not exist."""
     first = b""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         first = file.readline(FIRST_LINE_BYTES_MAX)
@@ -246,10 +253,10 @@ _NONE = LimitsSpec()
 
 
 def put(pid: int, limits: LimitsSpec) -> str:
-    """Put a new process under its limits. Why it cannot run, as a sentence, or nothing.
+    """Put a new process under its limits. Return why it cannot run, as a sentence, or nothing.
 
-    A limit that was asked for and cannot be had is a reason. What every server has, no core dumps
-    and a high score for when the machine is out of memory, it inherits from its worker.
+    A configured limit that cannot be set is such a reason. Settings of every server are inherited
+    from the worker: no core dumps, and a high score for when the machine runs out of memory.
     """
     if limits == _NONE:
         return ""
@@ -263,7 +270,7 @@ def put(pid: int, limits: LimitsSpec) -> str:
             or _give_way(pid, limits.nice)
         )
     except ProcessLookupError:
-        return ""  # It has ended already; that is news of its own.
+        return ""  # The process has ended already, which is reported separately.
 
 
 def _rlimit(pid: int, which: int, value: int, key: str) -> str:

@@ -1,10 +1,10 @@
-"""The transport to a server at a URL.
+"""Transport to a server at a URL.
 
-Owns: which way is taken to it, the limits of its connections, how it is stopped. Never: what the
-ways do (`streamable_http`, `sse2024_transport`).
+Owns: the choice of the protocol, the limits of connections, how the transport is stopped. Never:
+the protocols themselves (`streamable_http`, `sse2024_transport`).
 
-With `transport = "auto"` streamable HTTP is tried first, as its specification says: only a server
-that refuses `initialize` as something it does not know is asked for the older event stream.
+With `transport = "auto"` streamable HTTP is tried first, as its specification says: the older event
+stream is used only if the server refuses `initialize` as unknown.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ from metamcp_worker.http.fetch import Auth, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.spec import ServerSpec
 
 OWN_REQUESTS_MAX = 64
-"""Lists, subscriptions, looks whether the server is there: they never wait for calls."""
+"""Maximum number of the gateway's own requests at once: lists, subscriptions, checks whether the
+server is there. Own requests never wait for calls."""
 
 
 def remote(
     spec: ServerSpec, version: str, listener: TransportListener, auth: Auth | None = None
 ) -> Transport:
-    """The way to `spec.url`. `version`: of the gateway. `auth`: adds credentials to each request.
-    Raises SpawnFailed if the URL cannot be used."""
+    """Return the transport to `spec.url`. `version`: of the gateway. `auth`: adds credentials to
+    each request. Raises SpawnFailed if the URL cannot be used."""
     kept, refused = request_headers.configured(spec.headers)
     # Each session has a stream, may be opened and may be closed.
     beside = OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + LINGERING_MAX + 3 * SESSIONS_MAX
@@ -51,7 +52,7 @@ def remote(
 
 
 class RemoteTransport(HttpTransport):
-    """A `Transport`."""
+    """`Transport` to a URL by one of the two protocols."""
 
     def __init__(
         self, spec: ServerSpec, version: str, listener: TransportListener, origin: Origin
@@ -80,16 +81,16 @@ class RemoteTransport(HttpTransport):
         self._way.doubt()
 
     def tick(self) -> None:
-        """Called a few times per second."""
+        """Do the work that is due; called a few times per second."""
         self._way.tick(asyncio.get_running_loop().time())
 
     async def stop(self) -> None:
-        """Break off what is under way, and say goodbye."""
+        """Cancel all tasks, and say goodbye to the server if it is there."""
         await self.kill()
         if not self.gone:
             await self._way.farewell()
 
     def _elsewhere(self, request: ServerRequest, refused: RequestRefused) -> None:
-        """It does not know streamable HTTP; perhaps what was before that."""
+        """Switch to the older protocol for a server that does not know streamable HTTP."""
         self._way = Sse2024(self, http_exchange.sentence(refused.status))
         self._way.request(request)

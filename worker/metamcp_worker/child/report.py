@@ -1,7 +1,7 @@
-"""What a worker tells the supervisor of its server.
+"""Messages of a worker to the supervisor about its server.
 
-Owns: beats, counters until they are sent, the messages about lists, that no secret of the server's
-is in what it wrote. Never: why something is told.
+Owns: beats, counters until they are sent, the messages about lists, removing secrets from the texts
+that a server wrote. Never: the reason for a message.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class Report:
         self._log = LogSpec()
 
     def begin(self, spec: ServerSpec) -> None:
-        """This is the server that it will be about."""
+        """Set the server that the messages are about."""
         self._masks = Masks(spec.log.secrets)
         self._log = spec.log
         # Where the code of a server is in this process, its loggers write into its own log.
@@ -48,14 +48,15 @@ class Report:
         logs.tune(spec.log)
 
     def tune(self, wanted: Tune) -> None:
-        """Speak so from now on, and still without the secrets of the server."""
+        """Use this format and these levels of the log from now on, still without the secrets of the
+        server."""
         self._log = structs.replace(
             self._log, format=wanted.format, level=wanted.level, levels=wanted.levels
         )
         logs.tune(self._log)
 
     def shown(self, text: str) -> str:
-        """A sentence about the server as others may read it."""
+        """Return a sentence about the server without its secrets."""
         return self._masks.text(text)
 
     def tell(self, message: Message, fd: int | None = None) -> None:
@@ -70,7 +71,7 @@ class Report:
         self._counts[counter] += times
 
     def counted(self) -> None:
-        """Send what was counted since the last time, and have it in the log."""
+        """Send the counters since the last call, and log the counts of repeated lines."""
         logs.count()
         if self._counts:
             self.tell(Counted(counts=dict(self._counts)))
@@ -90,17 +91,18 @@ class Report:
         )
 
     def answers(self, session: ServerSession | None) -> None:
-        """How long the server took for its answers, if there were any since the last time."""
+        """Send how long the server took for its answers, if there were any since the last call."""
         if session is not None and session.timing.news:
             self.tell(Answers(stats=session.timing.stats()))
 
     def waiting(self, ticket: int, calls: list[tuple[int, int]]) -> None:
-        """The answer to `ShowCalls`: front and number of those that wait for their turn."""
-        with contextlib.suppress(OSError):  # no free descriptor: whoever asked waits in vain
+        """Answer `ShowCalls` with front and number of the calls that wait for their turn."""
+        with contextlib.suppress(OSError):  # no free descriptor: the supervisor waits in vain
             self.tell(CallsShown(ticket=ticket), packets.blob(codec.dump(calls)))
 
     def lists(self, found: Ready | Relisted, start_s: float) -> None:
-        """The lists are known, or others than before. `start_s`: since the server was started."""
+        """Send the lists, when they are known or have changed. `start_s`: seconds since the server
+        was started."""
         lists, list_hash = found.catalogue, found.list_hash
         sizes = {
             "tools": len(lists.tools),

@@ -1,10 +1,10 @@
-"""HTTP headers of requests to a server: what of a message is said in them, and how.
+"""HTTP headers of requests to a server: the parts of a message that they repeat.
 
 Owns: names and encoding of the headers of MCP, the values that tools want mirrored in headers,
-which configured headers are not sent. Never: sending, sessions, what an answer means.
+which configured headers are not sent. Never: sending, sessions, the meaning of an answer.
 
-A modern server compares the headers with the body, and refuses what differs. So they are made anew
-of each message that goes out; nothing that came in a header from a client is ever copied.
+A modern server compares the headers with the body, and refuses a message in which they differ. So
+the headers are made anew from each message; headers of a client are never copied.
 """
 
 import base64
@@ -26,17 +26,19 @@ EVENTS = "text/event-stream"
 JSON = "application/json"
 
 MESSAGE: Mapping[str, str] = {"Content-Type": JSON, "Accept": f"{JSON}, {EVENTS}"}
-"""What every message is sent with."""
+"""Headers of every message."""
 INITIALIZE: Mapping[str, str] = {**MESSAGE, "Mcp-Method": "initialize"}
-"""A server of the later era wants the method there too, before it refuses this request."""
+"""Headers of `initialize`. A modern server wants the method there too, before it refuses this
+request."""
 
 HEADERS_BYTES_MAX = 48 * 1024
-"""All that is made of one message. Servers take 8 to 64 KiB; they would refuse a longer name."""
+"""Maximum bytes of the headers made from one message. Servers take 8 to 64 KiB, and would refuse
+longer headers."""
 ANNOTATIONS_MAX = 64
-"""Of one tool. Servers take about a hundred headers."""
+"""Maximum number of annotations of one tool, because servers take about a hundred headers."""
 ANNOTATED_MAX = 2000
-"""Tools whose annotations are remembered: more than one list can have. Beyond that all are
-forgotten and learned anew with the next list."""
+"""Maximum number of tools whose annotations are remembered; beyond that all are forgotten and
+learned anew with the next list."""
 
 _NAMED = frozenset({"prompts/get", "resources/read", "tools/call"})
 _PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|\Z")
@@ -46,7 +48,7 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _MARK = "x-mcp-header"
 _TYPES = {"string", "integer", "boolean"}
 
-#: They belong to one connection or to the protocol, and a configured value would contradict ours.
+#: Headers of one connection or of the protocol, where configured values would contradict ours.
 _OURS = frozenset({
     "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type",
     "host", "keep-alive", "last-event-id", "proxy-connection", "te", "trailer", "transfer-encoding",
@@ -66,7 +68,7 @@ Path = tuple[str, ...]
 
 
 class _Params(Struct, rename="camel"):
-    """The members of parameters that are said in headers."""
+    """Members of parameters that are repeated in headers."""
 
     name: Raw = Raw(b"null")
     uri: Raw = Raw(b"null")
@@ -80,7 +82,7 @@ class _Tool(Struct, rename="camel"):
 
 
 def configured(headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Those of the configured headers that are sent, and the names of those that cannot be."""
+    """Return the configured headers that are sent, and the names of those that cannot be sent."""
     kept: dict[str, str] = {}
     refused: list[str] = []
     for name, value in headers.items():
@@ -93,26 +95,27 @@ def configured(headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def encoded(value: str) -> str:
-    """`value` as a header can carry it: itself, or in base64 if it would not come through."""
+    """Return `value` as a header can carry it: unchanged, or in base64 if it would be damaged."""
     if _PLAIN.fullmatch(value) and not _SENTINEL.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode(errors='replace')).decode()}?="
 
 
 def session(session_id: str, protocol: str) -> dict[str, str]:
-    """Of every message in a session with a legacy server; the id is empty if it gives none."""
+    """Return the headers of every message in a session with a legacy server. `session_id`: empty if
+    the server gave none."""
     found = {**MESSAGE, PROTOCOL: protocol}
     return {**found, SESSION: session_id} if session_id else found
 
 
 class Mirror:
-    """What modern servers want said in headers. It learns from lists what tools want."""
+    """Headers for modern servers. Lists of tools say which arguments a tool wants in headers."""
 
     def __init__(self) -> None:
         self._annotated: dict[str, dict[Path, str]] = {}
 
     def headers(self, method: str, params: bytes) -> dict[str, str]:
-        """Of this request. Raises TooLarge."""
+        """Return the headers of this request. Raises TooLarge."""
         found = {**MESSAGE, PROTOCOL: MODERN, "Mcp-Method": encoded(method)}
         if method in _NAMED or method.startswith("tasks/"):
             for name, value in self._named(method, params):
@@ -123,8 +126,9 @@ class Mirror:
         return found
 
     def learn(self, answer: bytes) -> tuple[bytes, list[str]]:
-        """The answer to `tools/list` without tools whose annotations are invalid, as clients must
-        leave them out; and a sentence about each of these."""
+        """Learn the annotations in an answer to `tools/list`. Return the answer without the tools
+        whose annotations are invalid, because clients must leave those out, and a sentence about
+        each of them."""
         try:
             message = codec.level(answer)
             result = codec.level(message["result"])
@@ -163,7 +167,7 @@ class Mirror:
                 yield f"Mcp-Param-{token}", value
 
     def _take(self, raw: Raw) -> str:
-        """Learn one tool. Why it must be left out, or nothing."""
+        """Learn one tool. Return why it must be left out, or nothing."""
         data = bytes(raw)
         if len(data) > ITEM_BYTES_MAX:
             return ""  # No list takes it, and to look for paths in it could take gigabytes.
@@ -173,7 +177,7 @@ class Mirror:
             tool = codec.typed(_Tool, raw)
             schema = codec.value(tool.input_schema) if marked else None
         except codec.Malformed:
-            return ""  # What is wrong with it is not for us to say.
+            return ""  # Judging broken definitions is not the task here.
         try:
             found = _annotations(schema)
         except _Invalid as error:
@@ -187,11 +191,12 @@ class Mirror:
 
 
 class _Invalid(ValueError):
-    """An annotation that clients must not accept. The text says why."""
+    """Annotation that clients must not accept. The text says why."""
 
 
 def _annotations(schema: object) -> dict[Path, str]:
-    """Where in the arguments the values are that go into headers. Raises _Invalid."""
+    """Return the paths in the arguments to the values that go into headers, with the names of the
+    headers. Raises _Invalid."""
     found: dict[Path, str] = {}
     names: set[str] = set()
     for path, node in _positions(schema):
@@ -213,8 +218,8 @@ def _annotations(schema: object) -> dict[Path, str]:
 
 
 def _positions(schema: object) -> Iterator[tuple[Path | None, dict[str, object]]]:
-    """Every schema in `schema`, with its path of properties or None if it has none. Data, like
-    examples, is not entered, and no reference is followed."""
+    """Yield every schema in `schema`, with its path of properties or None if it has none. Data,
+    such as examples, is not searched, and references are not followed."""
     todo: list[tuple[Path | None, object]] = [((), schema)]
     while todo:
         path, node = todo.pop()
@@ -243,7 +248,7 @@ def _is_list(value: object) -> TypeGuard[list[object]]:
 
 
 def _at(arguments: Raw, path: Path) -> Raw:
-    """The value at this place, or nothing."""
+    """Return the value at this path, or nothing."""
     found = arguments
     for name in path:
         try:
@@ -254,7 +259,7 @@ def _at(arguments: Raw, path: Path) -> Raw:
 
 
 def _rendered(raw: Raw) -> str | None:
-    """A string, a boolean or a number in the words of a header; None for anything else."""
+    """Return a string, a boolean or a number as the text of a header; None for anything else."""
     data = bytes(raw)
     if data in {b"true", b"false"}:
         return data.decode()
@@ -267,5 +272,5 @@ def _rendered(raw: Raw) -> str | None:
         value = float(number)
     except ValueError:
         return None
-    # Some servers compare the words and not the numbers: 42.0 is 42 to all of them.
+    # Some servers compare texts and not numbers, so 42.0 is sent as 42.
     return str(int(value)) if value.is_integer() else number

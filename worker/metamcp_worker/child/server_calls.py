@@ -1,21 +1,21 @@
 """Calls of fronts that the server has not answered: in flight, or waiting for their turn.
 
-Owns: the calls in flight, the ids on the wire, deadlines, and the verdict whose call made the
-server say something; the histograms of the server's answers by method and error, and the clock
-readings of the calls that are timed in each part of the gateway (`Timing`). Never: whose turn a
-call has and how long that takes (`call_queue`), messages, clocks, the words of an error.
+Owns: the calls in flight, the ids on the wire, deadlines, and the decision which call made the
+server speak (`cause`); the histograms of the server's answers by method and error, and the clock
+readings of the calls that are timed in each part of the gateway (`Timing`). Never: the order of the
+queue and the expected wait (`call_queue`), messages, clocks, the words of an error.
 
-An id is an integer, unique for the life of the connection and never used again, so an answer that
-comes late or twice can reach nobody else. The table is keyed by the bytes of the id: what is not
-the same bytes (`"7"`, `7.0`) is not the same id.
+An id is an integer that is used only once in the life of a connection, so an answer that comes late
+or twice cannot reach another call. The table is keyed by the bytes of the id: different bytes
+(`"7"`, `7.0`) are a different id.
 
-On a stream that all calls share nothing says on whose behalf a server asks or logs. What it says is
-passed on only if one caller alone can have caused it, and refused otherwise: not to the first, not
-to the last, not to everybody. A call whose own client was being asked before the newest call was
-sent waits for that answer, and does not count for what is asked then: else a client that never
-answers would keep all others from being asked. A call that was cancelled counts for a while as
-well, since a server may go on with it and need not say when it stops; without that, one could
-cancel a call and have what it asks put to somebody else.
+On a stream that all calls share, a question or log message of a server does not name its call. So
+the message is passed on only if exactly one caller can have caused it, and refused otherwise,
+instead of going to the first caller, the last one or all. A call whose client was already being
+asked before the newest call was sent waits for that answer, and is not counted as the cause of
+later questions: otherwise a client that never answers would keep all others from being asked. A
+cancelled call counts for a while as well, because a server may go on with it and need not say when
+it stops; otherwise a client could cancel a call and have its questions put to another client.
 """
 
 from bisect import bisect_left
@@ -29,20 +29,21 @@ from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats, Timed
 from metamcp_worker.ipc.frames import CallFrame, Notice
 
 LINGER_S_MAX = 60.0
-"""How long a call that is not waited for any more still counts as a possible cause; at most as long
-as it could have taken."""
+"""Maximum seconds for which a call that is not waited for any more still counts as a possible
+cause; less if its timeout is shorter."""
 LINGERING_MAX = 1024
-"""Such calls; if there are more, nobody can be told apart until the time of all of them is over."""
+"""Maximum number of such calls; if there are more, callers cannot be told apart until the time of
+all of them is over."""
 
 Caller = tuple[int, int, int]
-"""Front, peer and, if that is 0, call."""
+"""Front and peer; if the peer is 0, also the call, else 0."""
 
 
 class SentCall(Struct, gc=False):
-    """A call that was sent to the server. `call`: its number at the front. `since`: when it was
-    sent. `alone`: is the time that it takes the server's alone? `traced`: as in `frames.CallFrame`.
-    `asked_at`: the id that the next call was to get when the server began to ask its client
-    something that is still open; 0 while nothing is."""
+    """Call that was sent to the server. `call`: its number at the front. `since`: when it was sent.
+    `alone`: whether only the server takes time for it, and not also its client. `traced`: as in
+    `frames.CallFrame`. `asked_at`: the id that the next call was to get when the server began to
+    ask the client something that is still open; 0 without an open question."""
 
     front: int
     call: int
@@ -63,8 +64,8 @@ class SentCall(Struct, gc=False):
 
 
 class ServerCalls:
-    """`in_flight`: by id on the wire, oldest first. Calls whose clients are asked something take
-    no places from others, unless the server gets one call at a time."""
+    """All calls of one server. `in_flight`: by id on the wire, oldest first. Calls whose clients
+    are being asked take no places from others, unless the server gets one call at a time."""
 
     def __init__(self, *, concurrency: int, queue: int) -> None:
         self.in_flight: dict[bytes, SentCall] = {}
@@ -74,11 +75,11 @@ class ServerCalls:
         self._queue = queue
         self._next_id = 1
         self._earliest = float("inf")
-        """No deadline is before it; so that most ticks need not look at every call."""
+        """Lower bound of all deadlines, so that most ticks need not look at every call."""
         self._lingering: dict[bytes, tuple[Caller, float]] = {}
         self._crowded_until = 0.0
         self._asked = 0
-        """Calls in flight whose clients are asked something."""
+        """Number of calls in flight whose clients are being asked."""
 
     @property
     def queued(self) -> int:
@@ -95,17 +96,17 @@ class ServerCalls:
         return key
 
     def was_used(self, key: bytes) -> bool:
-        """Did a request with this id go out once?"""
+        """Whether a request with this id was ever sent."""
         return key.isdigit() and key[:1] != b"0" and len(key) < 20 and int(key) < self._next_id
 
     def free(self) -> bool:
-        """Could a new call be sent at once, without overtaking others?"""
+        """Whether a new call can be sent at once, without overtaking others."""
         return not self._turns.count and self._has_place()
 
     def send(
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> bytes:
-        """Note the call as in flight; its id."""
+        """Note the call as in flight, and return its id."""
         key = b"%d" % self._next_id
         self._next_id += 1
         self.in_flight[key] = SentCall(
@@ -117,7 +118,7 @@ class ServerCalls:
         return key
 
     def answered(self, key: bytes, now: float) -> SentCall | None:
-        """The server answered this call; it is forgotten."""
+        """Forget and return the call that the server answered; None if it is not in flight."""
         found = self.drop(key)
         if found is not None and found.alone and self._turns.count:
             self._pace.served(now - found.since)
@@ -126,8 +127,8 @@ class ServerCalls:
     def wait(
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float
     ) -> WaitingCall | None:
-        """Put the call in the queue. The one that has no place in it then, if there is such: this
-        one, or another that made room for it."""
+        """Put the call in the queue. Return the call without a place, if any: this call, or another
+        one that made room for it."""
         waiting = WaitingCall(front, frame, deadline, timeout_s)
         if not self._turns.count:
             self._pace.forget()
@@ -142,7 +143,7 @@ class ServerCalls:
             yield self._turns.take()
 
     def load(self) -> dict[str, object]:
-        """What one is told for whom there is no place."""
+        """Return the data of the error for a call without a place."""
         return {
             "inflight": len(self.in_flight),
             "queued": self._turns.count,
@@ -151,7 +152,8 @@ class ServerCalls:
         }
 
     def cancel(self, front: int, call: int, now: float) -> tuple[bytes, bool]:
-        """Forget one call. Its id if it was in flight, else nothing; and whether it was there."""
+        """Forget one call. Return its id if it was in flight, else nothing, and whether it was
+        found."""
         for key, found in self.in_flight.items():
             if found.call == call and found.front == front:
                 self.leave(key, now)
@@ -160,7 +162,7 @@ class ServerCalls:
         return b"", bool(gone)
 
     def forget(self, front: int, now: float) -> dict[bytes, SentCall]:
-        """Forget all calls of this front. Returns the calls that were in flight, by id."""
+        """Forget all calls of this front. Return the calls that were in flight, by id."""
         gone = {key: found for key, found in self.in_flight.items() if found.front == front}
         for key in gone:
             self.leave(key, now)
@@ -168,26 +170,27 @@ class ServerCalls:
         return gone
 
     def of(self, front: int) -> list[int]:
-        """The calls of this front, in flight or waiting."""
+        """Return the calls of this front, in flight or waiting."""
         found = [one.call for one in self.in_flight.values() if one.front == front]
         return found + [one.frame.id for one in self._turns if one.front == front]
 
     def pass_on(self, front: int, call: int, to: tuple[int, int], peer: int) -> bytes | None:
-        """This call is another front's from now on. `to`: that front, and the number of the call
-        there. Its id, nothing if it waits for its turn; None if it is not there."""
+        """Pass a call to another front. `to`: that front, and the number of the call there. Return
+        the id of the call, empty if the call waits for its turn; None if the call is not found."""
         for key, found in self.in_flight.items():
             if found.call == call and found.front == front:
                 (found.front, found.call), found.peer = to, peer
                 return key
         for one in self._turns.remove(lambda one: one.front == front and one.frame.id == call):
             frame = structs.replace(one.frame, id=to[1], peer=peer)
-            # It has a place, since it has just left one.
+            # The call has a place, because it has just left one.
             self._turns.put(WaitingCall(to[0], frame, one.deadline, one.timeout_s))
             return b""
         return None
 
     def leave(self, key: bytes, now: float) -> SentCall | None:
-        """A call in flight is not waited for any more; the server may still work on it."""
+        """Stop waiting for a call in flight, on which the server may still work. Return the call;
+        None if it is not in flight."""
         found = self.drop(key)
         if found is None:
             return None
@@ -201,11 +204,11 @@ class ServerCalls:
         return found
 
     def late(self, key: bytes) -> None:
-        """A call that is not waited for any more was answered after all."""
+        """Note the late answer to a call that is not waited for any more."""
         self._lingering.pop(key, None)
 
     def expired(self, now: float) -> tuple[list[tuple[bytes, SentCall]], list[WaitingCall]]:
-        """Forget the calls whose time is up; them."""
+        """Forget the calls whose time is over. Return those in flight and those that waited."""
         if now < self._earliest:
             return [], []
         sent = [(key, found) for key, found in self.in_flight.items() if found.deadline <= now]
@@ -218,23 +221,25 @@ class ServerCalls:
         return sent, waiting
 
     def set_deadline(self, key: bytes, deadline: float) -> None:
-        """Of a call in flight in which the client is asked something."""
+        """Set the deadline of a call in flight whose client is asked something."""
         found = self.in_flight[key]
         found.deadline, found.alone = deadline, False
         self._earliest = min(self._earliest, deadline)
 
     def set_asked(self, key: bytes, *, asked: bool) -> None:
-        """The client of a call in flight is asked something, or has answered everything."""
+        """Note that the client of a call in flight is asked something, or has answered
+        everything."""
         found = self.in_flight[key]
         self._asked += asked - bool(found.asked_at)
         found.asked_at = (found.asked_at or self._next_id) if asked else 0
 
     def cause(self, stream: bytes | None, now: float, *, asks: bool = False) -> bytes | None:
-        """Whose call made the server say something: its id. Nothing if that cannot be told, None
-        if no call can have done it.
+        """Return the id of the call that made the server speak: empty if that cannot be decided,
+        None if no call can be the cause.
 
-        `stream`: the call on whose stream it was said; empty or None for a stream that all share.
-        `asks`: it is a question. Of several calls of one caller it is the newest.
+        `stream`: id of the call on whose stream the message came; empty or None for a stream that
+        all share. `asks`: whether the message is a question. If one caller has several calls, the
+        newest is returned.
         """
         if stream:
             return stream if stream in self.in_flight else b""
@@ -250,8 +255,8 @@ class ServerCalls:
         return newest if alone and all(one == by for one, _ in self._lingering.values()) else b""
 
     def busy_until(self, before: bytes) -> float:
-        """Until when the server may be at work on a call that was sent before the request of this
-        id and was not answered; a time that is over if it cannot be."""
+        """Return until when the server may be at work on an unanswered call that was sent before
+        the request of this id; a time in the past if there is none."""
         border = int(before)
         times = [
             one.deadline + min(one.timeout_s, LINGER_S_MAX)
@@ -262,7 +267,8 @@ class ServerCalls:
         return max([self._crowded_until, *times])
 
     def drop(self, key: bytes) -> SentCall | None:
-        """Forget a call in flight, whatever the server does with it."""
+        """Forget and return a call in flight, whatever the server does with it; None if there is
+        none."""
         found = self.in_flight.pop(key, None)
         if found is not None and found.asked_at:
             self._asked -= 1
@@ -273,12 +279,12 @@ class ServerCalls:
         return len(self.in_flight) - away < self._concurrency
 
     def _calm_down(self, now: float) -> None:
-        """Forget those that linger no more."""
+        """Forget the lingering calls whose time is over."""
         for key in [key for key, (_, until) in self._lingering.items() if until <= now]:
             del self._lingering[key]
 
     def all(self) -> list[tuple[int, int]]:
-        """Forget everything; (front, call) of each."""
+        """Forget all calls. Return (front, call) of each."""
         found = [(one.front, one.call) for one in self.in_flight.values()]
         waiting = self._turns.remove(lambda _: True)
         self.in_flight.clear()
@@ -287,10 +293,11 @@ class ServerCalls:
 
 
 SERIES_MAX = 64
-"""Pairs of a method and an error; there are some twenty methods. What comes later is OTHER."""
+"""Maximum number of pairs of a method and an error; there are some twenty methods. Further pairs
+count as OTHER."""
 TIMED_MAX = 256
-"""Calls under way that are timed. If there are more, the oldest is forgotten: most probably it was
-cancelled or ended with an error, of which no times are taken."""
+"""Maximum number of calls under way that are timed. Beyond that the oldest is forgotten: most
+probably it was cancelled or ended with an error, for which no times are taken."""
 OTHER = "_OTHER"
 
 
@@ -303,7 +310,7 @@ class _Series:
 
 
 class Timing:
-    """`news`: is there anything that was not told yet?"""
+    """Times of the server's answers. `news`: whether there are times that were not sent yet."""
 
     def __init__(self) -> None:
         self.news = False
@@ -311,7 +318,7 @@ class Timing:
         self._timed: dict[tuple[int, int], tuple[float, float]] = {}
 
     def answered(self, method: str, seconds: float, error: bytes = b"") -> None:
-        """The server answered a request. `error`: the raw error object, or empty."""
+        """Count an answer of the server. `error`: the raw error object, or empty."""
         self.ended(method, seconds, _code(error) if error else "")
 
     def ended(self, method: str, seconds: float, error_type: str) -> None:
@@ -328,15 +335,15 @@ class Timing:
         )
 
     def sent(self, front: int, call: int, came: float, now: float) -> None:
-        """A call that is timed was sent to the server, or waits for its turn. `came`: when its
-        frame did."""
+        """Note that a timed call was sent to the server, or waits for its turn. `came`: when its
+        frame came."""
         if len(self._timed) >= TIMED_MAX:
             del self._timed[next(iter(self._timed))]
         self._timed[front, call] = came, now - came
 
     def replied(self, front: int, call: int, heard: float, now: float) -> Notice:
-        """A call that is timed was answered. `heard`: when the server was. What to tell the front
-        before the answer; all zero of a call that is not known any more."""
+        """Return the times of a timed call, to send to its front before the answer. `heard`: when
+        the answer came. The times of a call that is not known any more are measured from now on."""
         came, own_s = self._timed.pop((front, call), (now, heard - now))
         return Notice(figures.NOTICE, figures.pack(Timed(call, now - came, own_s + now - heard)))
 
@@ -347,7 +354,7 @@ class Timing:
 
 
 def _code(error: bytes) -> str:
-    """The code of a raw error object."""
+    """Return the code of a raw error object, as text; OTHER if it cannot be read."""
     try:
         code = bytes(codec.level(error).get("code", b""))
     except codec.Malformed:

@@ -1,7 +1,9 @@
-"""What a server says beside the protocol, in batches that cannot flood the control socket.
+"""Log of a server: its lines outside the protocol, in batches that cannot flood the control socket,
+and the level of its log messages in the protocol.
 
-Owns: the rate limit, the counting of what it costs, the batches. Never: reading, sending, clocks,
-keeping lines (the supervisor does).
+Owns: the rate limit, the number of dropped lines, the batches (`ServerLog`); which level a legacy
+server is told before a call (`Levels`). Never: reading, sending, clocks, storing lines (the
+supervisor does).
 """
 
 import math
@@ -13,14 +15,15 @@ from metamcp_worker.ipc.messages import LogLines
 
 LINES_PER_S = 1000
 BYTES_PER_S = 256 * 1024
-"""With it a batch per tick suffices, and the queue of the control socket lasts for minutes even if
-the supervisor is stopped meanwhile."""
+"""Maximum bytes of log lines in a second. With this limit one batch in each tick suffices, and the
+queue of the control socket lasts for minutes even if the supervisor is stopped meanwhile."""
 BATCH_BYTES_MAX = 32 * 1024
-"""Half of a packet. A single line can have more as JSON, but never as much as a packet holds."""
+"""Maximum bytes of a batch: half of a packet. A single line can take more as JSON, but never as
+much as a packet holds."""
 
 
 class ServerLog:
-    """The lines of one stream."""
+    """Lines of one stream of a server."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
@@ -32,7 +35,7 @@ class ServerLog:
         self._bytes_left = BYTES_PER_S
 
     def full(self, now: float) -> bool:
-        """Would a line be dropped now?"""
+        """Whether a line would be dropped now."""
         if now >= self._window_ends:
             self._window_ends = now + 1.0
             self._lines_left, self._bytes_left = LINES_PER_S, BYTES_PER_S
@@ -52,11 +55,11 @@ class ServerLog:
         self._room -= size
 
     def drop(self, lines: int) -> None:
-        """So many lines were passed over unread."""
+        """Count lines that were passed over unread."""
         self._dropped += lines
 
     def take(self) -> list[LogLines]:
-        """The messages to send now; what was dropped is told with the last."""
+        """Return the messages to send now; the last one has the number of dropped lines."""
         batches = self._batches or ([[]] if self._dropped else [])
         messages = [
             LogLines(
@@ -72,22 +75,26 @@ class ServerLog:
 
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""Of RFC 5424, the most verbose first."""
+"""Levels of RFC 5424, the most verbose first."""
 _CALLERS_MAX = 256
-"""Clients whose wish is remembered; beyond that all are forgotten and read anew."""
+"""Maximum number of clients whose wish is remembered; beyond that all are forgotten and read
+anew."""
 CALLER_BYTES_MAX = 8192
-"""A client that says more of itself is read anew each time; 256 of those would be gigabytes."""
+"""Maximum bytes of a client's description that is remembered; a longer one is read anew each time,
+because it can have megabytes."""
 
 
 class _Wish(Struct, frozen=True):
-    """`place`: of the level in LEVELS. `session`: in which a transport makes the calls."""
+    """Level that a client wants. `place`: index of the level in LEVELS, infinite without a wish.
+    `session`: key of the session in which the transport makes the calls of this client."""
 
     place: float
     session: bytes
 
 
 class Levels:
-    """`sessions`: does the transport have a session for each set of capabilities?"""
+    """Levels that the clients of a legacy server want. `sessions`: whether the transport has a
+    session for each set of capabilities."""
 
     def __init__(self, *, sessions: bool) -> None:
         self._sessions = sessions
@@ -96,12 +103,12 @@ class Levels:
         self._set: dict[bytes, float] = {}
 
     def tell(self, params: bytes) -> None:
-        """A client said which level it wants from now on: `{"level": …}`."""
+        """Note the level that a client wants from now on: `{"level": …}`."""
         self._told = min(self._told, _place(params, "level"))
 
     def before(self, caller: bytes) -> bytes:
-        """What the server must be told before a call of this client: parameters of
-        `logging/setLevel`, or nothing."""
+        """Return the parameters of the `logging/setLevel` that the server must get before a call of
+        this client, or nothing."""
         wish = self._wishes.get(caller)
         if wish is None:
             wish = self._read(caller)
@@ -130,7 +137,7 @@ class Levels:
 
 
 def _place(raw: bytes, member: str) -> float:
-    """Of the level that `raw` names in `member`; infinite if it names none."""
+    """Return the index of the level that `raw` names in `member`; infinite if it names none."""
     try:
         level = codec.text(codec.level(raw or b"{}").get(member, b"null"))
     except codec.Malformed:

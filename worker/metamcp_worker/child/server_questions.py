@@ -1,12 +1,11 @@
-"""Questions of the server to a client that are open: elicitation, sampling, roots, and whatever
-else it asks.
+"""Open questions of the server to a client: elicitation, sampling, roots, and any other request.
 
 Owns: which question belongs to which call, the ids of the server, how long a question may be open,
-and that each is answered exactly once. Never: what is asked or answered, what a client can do (the
-front knows that, and refuses in its client's name).
+and that each question is answered exactly once. Never: the contents of questions and answers, what
+a client can do (the front knows that, and refuses in its client's name).
 
-A question lives no longer than the call that caused it. While one is open the time of its call does
-not run: a human may be thinking.
+A question ends with the call that caused it, at the latest. While a question is open, the time of
+its call does not run, because a human may be thinking.
 """
 
 from msgspec import Struct
@@ -21,20 +20,20 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, NUMBER_MAX, Withdraw
 
 QUESTION_S_MAX = 300.0
-"""For a human to read a form and fill it in."""
+"""Maximum seconds that a question is open: a human reads a form and fills it in."""
 ASKING_S_MAX = 3600.0
-"""How much longer a call may take because of questions; a server that asks without end would keep
-it for ever."""
+"""Maximum seconds that a call may take longer because of questions; otherwise a server that asks
+without end would keep it for ever."""
 QUESTIONS_MAX = 1024
-"""Open at once, of one server."""
+"""Maximum number of open questions of one server."""
 
 _UNROUTABLE = "it cannot be told which client this is for, as not exactly one uses this server now"
 
 
 class _Question(Struct, gc=False):
-    """`id`: the server's own, as on the wire; `via`: see `transport`; `key`: of the call. `token`:
-    under which the server wants to hear of progress, raw or empty. `roots`: the question is for
-    the roots of the client."""
+    """Open question. `id`: the server's own, as on the wire. `via`: see `transport`. `key`: id of
+    the call. `token`: raw token under which the server wants progress, or empty. `roots`: whether
+    the question asks for the roots of the client."""
 
     id: bytes
     via: int
@@ -46,21 +45,21 @@ class _Question(Struct, gc=False):
 
 
 class _Asking(Struct):
-    """A call on whose behalf the server asked. `until`: when its time is over in any case."""
+    """Call on whose behalf the server asked. `until`: when its time is over in any case."""
 
     until: float
     questions: set[int]
 
 
 class Asks:
-    """Questions of one server. `calls`: questions stop the time of the calls in it; `asking`: what
-    the server asks on behalf of calls in flight, by the key of the call."""
+    """All open questions of one server. `calls`: the calls whose time the questions stop. `asking`:
+    calls in flight with open questions, by id on the wire."""
 
     def __init__(self, calls: ServerCalls, faults: Faults) -> None:
         self._calls = calls
         self._faults = faults
         self.lent_roots = False
-        """Whether the server was given roots of the client of one call."""
+        """Whether the server was given the roots of one call's client."""
         self._open: dict[int, _Question] = {}
         self._numbers: dict[tuple[int, bytes], int] = {}
         self.asking: dict[bytes, _Asking] = {}
@@ -68,10 +67,10 @@ class Asks:
         self._earliest = float("inf")
 
     def asked(self, request: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
-        """A request of a server of the era in which servers ask."""
+        """Pass a request of a legacy server to the client whose call caused it, or refuse it."""
         id, method = bytes(request.id), request.method or ""  # noqa: A001 - the wire's own name
         if (via, id) in self._numbers:
-            # The answer to one could not be told from that to the other.
+            # The server could not tell the answers to the two requests apart.
             return [CountOnce("broken_request")]
         if len(method.encode()) > METHOD_BYTES_MAX:
             return [_refused(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]
@@ -92,7 +91,7 @@ class Asks:
         return [ReplyToFront(call.front, frames.Ask(call.call, number, method, params))]
 
     def replied(self, front: int, reply: frames.ReplyFrame, now: float) -> Actions:
-        """A front has the answer to a question."""
+        """Pass the answer of a front to the server."""
         found = self._open.get(reply.question)
         if found is None or found.front != front:
             return [CountOnce("late_reply")]
@@ -105,7 +104,8 @@ class Asks:
         return [WriteToServer(line, found.via)]
 
     def progressed(self, front: int, params: bytes) -> Actions:
-        """A client makes progress with a question: raw params with the token of the server."""
+        """Pass on a client's progress with a question. `params`: raw, with the token of the
+        server."""
         token = _member(params, "progressToken")
         for one in self._open.values() if token else ():
             if one.token == token and one.front == front:
@@ -117,20 +117,21 @@ class Asks:
         return [CountOnce("untold_notification")]
 
     def undelivered(self, number: int, now: float) -> Actions:
-        """The front of this question could not be given it."""
+        """Refuse a question that could not be sent to its front."""
         found = self._close(number, now)
         if found is None:
             return []
         return [_refused(found.id, found.via, Code.OVERLOADED, "the client could not be asked")]
 
     def withdrawn(self, params: bytes, via: int, now: float) -> Actions:
-        """The server does not wait for an answer any more. None is sent then."""
+        """Withdraw a question that the server has cancelled; the server gets no answer."""
         number = self._numbers.get((via, _member(params, "requestId")), 0)
         found = self._close(number, now)
         return [] if found is None else [ReplyToFront(found.front, Withdraw(number))]
 
     def over(self, key: bytes, *, told: bool) -> Actions:
-        """A call has ended. `told`: does its front still have to hear about its questions?"""
+        """Close the questions of a call that has ended. `told`: whether its front must hear of
+        that."""
         asking = self.asking.pop(key, None)
         actions: Actions = []
         for number in sorted(asking.questions) if asking else ():
@@ -143,7 +144,7 @@ class Asks:
         return actions
 
     def tick(self, now: float) -> Actions:
-        """Questions that were not answered in time."""
+        """Close the questions that were not answered in time."""
         if now < self._earliest:
             return []
         actions: Actions = []
@@ -172,7 +173,7 @@ class Asks:
         return number
 
     def _close(self, number: int, now: float) -> _Question | None:
-        """A question is open no more; if it was the last one of its call, time runs again."""
+        """Close a question. After the last open one of its call the time of the call runs again."""
         found = self._open.pop(number, None)
         if found is None:
             return None
@@ -204,7 +205,7 @@ def _token(params: bytes) -> bytes:
 
 
 def _member(raw: bytes, name: str) -> bytes:
-    """A member of a raw object, raw; empty if it is not there."""
+    """Return a member of a raw object, raw; empty if it is not there."""
     try:
         return bytes(codec.level(raw).get(name, b""))
     except codec.Malformed:

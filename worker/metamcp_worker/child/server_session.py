@@ -1,19 +1,19 @@
 """MCP client side of one connection to a server, in both eras, without I/O.
 
-Owns: the calls of fronts and who gets which answer; the effect of every line that the server sends;
-how much a server may say unasked (`Budget`). Never: reading, writing, waiting, clocks; each method
-takes an event and its time, and returns the actions that follow.
+Owns: the calls of fronts and the answer to each of them; the effect of every line that the server
+sends; how much a server may send unasked (`Budget`). Never: reading, writing, waiting, clocks; each
+method takes an event and its time, and returns the actions that follow.
 
-Bodies are not opened: the envelope of a line is decoded, and the result or error in it goes to the
-front as the bytes it came in. Other modules own the rest of a connection: `handshake` the handshake
-and the lists, `server_questions` the questions of the server, `notices` its notifications,
-`subscriptions` the resources that are watched, `server_log` the level of its log.
+Bodies are not decoded: only the envelope of a line is, and the bytes of its result or error go to
+the front unchanged. Other modules own the rest of a connection: `handshake` the handshake and the
+lists, `server_questions` the questions of the server, `notices` its notifications, `subscriptions`
+the watched resources, `server_log` the level of its log.
 
 Each message costs its worker and a front some microseconds, whatever its content, so a server that
-sends without end would take the processors from all other servers. Its worker stops reading once
+sends without end would take the processors from all other servers. The worker stops reading once
 the budget is spent, the pipe fills up, and the server itself waits. Answers that a client waits for
-are free, but they ride on the same pipe: in front of an answer stand the 64 KiB of the pipe, which
-the worker reads within a second or two. A burst is free, because it ends by itself.
+are free, but they come through the same pipe: up to 64 KiB stand before an answer in the pipe,
+which the worker reads within a second or two. A burst is free, because it ends by itself.
 """
 
 from metamcp_worker.child import jsonrpc_lines, notices, subscriptions
@@ -48,19 +48,20 @@ from metamcp_worker.ipc.spec import ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))
 CUT = "cut"
-"""The error type of a call whose front ended before the answer: no front is left to count it."""
+"""Error type of a call whose front ended before the answer: no front is left to count it."""
 _UNSENT = "does not read its input; the call was not sent to it"
 
 ROOTS_S = 0.1
-"""For a server that was told the roots of its client while it started: what it makes of them takes
-its time, and a call that overtakes that finds no folder."""
+"""Seconds that calls wait after a server asked for the roots of its client while it started. The
+server needs time to use the roots, and an earlier call would find no folder."""
 SET_LEVEL = "logging/setLevel"
 WATCH_TASKS = "metamcp/tasks"
-"""What a front tells of its clients that is not for the server as it stands."""
+"""Notification of a front about the tasks that its clients watch; not passed to the server as it
+is."""
 
 
 class ServerSession:
-    """One connection. After an action `Fail` it does nothing any more."""
+    """Connection to one server. After an action `Fail` the session does nothing any more."""
 
     def __init__(self, spec: ServerSpec, version: str, now: float) -> None:
         self._spec = spec
@@ -95,7 +96,7 @@ class ServerSession:
 
     @property
     def probing(self) -> bool:
-        """Is the server being asked whether it is modern?"""
+        """Whether the server is being asked if it is modern."""
         return self._opening.probing
 
     @property
@@ -112,22 +113,23 @@ class ServerSession:
 
     @property
     def needed(self) -> bool:
-        """Does anybody wait for an answer, or to hear of something?"""
+        """Whether a client waits for an answer, or for news of something that it watches."""
         return bool(self.in_flight or self.queued or self._watched.watched or self.orphans.any)
 
     @property
     def probes_missed(self) -> int:
-        """How many probes in a row the server did not answer."""
+        """Number of probes in a row that the server did not answer."""
         return self._probing.missed if self._probing is not None else 0
 
     # --- what the gateway wants -------------------------------------------------------------
 
     def start(self) -> Actions:
-        """The server runs: say the first words."""
+        """Send the first request, because the server runs."""
         return self._opening.start()
 
     def call(self, front: int, frame: CallFrame, now: float, *, stuck: bool = False) -> Actions:
-        """A front calls. `stuck`: the server does not read what it is sent."""
+        """Send a call of a front, or queue or refuse it. `stuck`: whether the server does not read
+        its input."""
         timeout_s = frame.deadline_ms / 1000 or self._spec.timeout_s
         if self._draining or self._failed:
             return [self._faults.answer(front, frame.id, Code.SERVER_DOWN, "is stopping")]
@@ -141,22 +143,22 @@ class ServerSession:
         return [self._faults.overloaded(out.front, out.frame.id, self._calls.load())]
 
     def cancel(self, front: int, frame: Cancel, now: float) -> Actions:
-        """A front does not wait for this call any more. Nothing is answered."""
+        """Cancel a call that its front does not wait for any more; the front gets no answer."""
         key, found = self._calls.cancel(front, frame.id, now)
         if not found:
             self._watched.cancel(front, frame.id)
         return self._given_up([key] if key else [], frame.reason, now)
 
     def reply(self, front: int, frame: frames.ReplyFrame, now: float) -> Actions:
-        """A front answers a question of the server."""
+        """Pass on the answer of a front to a question of the server."""
         return [*self._asks.replied(front, frame, now), *self._lent()]
 
     def unasked(self, question: int, now: float) -> Actions:
-        """A front cannot be given this question of the server."""
+        """Refuse a question of the server that could not be sent to its front."""
         return self._asks.undelivered(question, now)
 
     def tell(self, front: int, frame: Tell, now: float) -> Actions:
-        """A front has a notification of its clients."""
+        """Handle a notification of a front's clients."""
         if frame.method == SET_LEVEL:
             self._levels.tell(frame.body)
             return self._set_level(b"") if self._logs else []
@@ -171,7 +173,7 @@ class ServerSession:
         return notices.told(frame, modern=self._modern)
 
     def unsent(self, key: bytes, now: float) -> Actions:
-        """The line of this request could not be written; who called learns it now."""
+        """Answer with an error, because the line of this request could not be written."""
         unsent = self._calls.drop(key)
         error = self._faults.overload(self._calls.load(), _UNSENT)
         if unsent is None:
@@ -179,7 +181,8 @@ class ServerSession:
         return [ReplyToFront(unsent.front, Error(unsent.call, error)), *self._next_turns(now)]
 
     def failed(self, key: bytes, error: bytes, now: float) -> Actions:
-        """There will be no answer of the server to this request, but this error of the way."""
+        """Answer with this error of the transport, because the server does not answer this
+        request."""
         lost = self._calls.leave(key, now)
         if lost is None:
             return self._own_answered(key, b"", error, now, lost=True)
@@ -187,7 +190,7 @@ class ServerSession:
         return [*asked, ReplyToFront(lost.front, Error(lost.call, error)), *self._next_turns(now)]
 
     def front_gone(self, front: int, now: float) -> Actions:
-        """Nobody is left who would take the answers to this front's calls."""
+        """Cancel the calls of a front that is gone, except those that another front may claim."""
         kept = self.orphans.front_gone(front, now)
         gone = self._calls.forget(front, now)
         for one in gone.values():
@@ -212,7 +215,7 @@ class ServerSession:
         return [*asked, *calls, *self._watched.lost(self._faults.body(code, why))]
 
     def tick(self, now: float) -> Actions:
-        """Time has passed; called a few times per second."""
+        """Do the work that is due; called a few times per second."""
         if self._failed:
             return []
         actions = self._opening.tick(now)
@@ -242,7 +245,8 @@ class ServerSession:
     def receive(
         self, line: bytes, now: float, stream: bytes | None = None, via: int = 0
     ) -> Actions:
-        """One message of the server. `stream`, `via`: where it came from, see `transport`."""
+        """Handle one message of the server. `stream`, `via`: where it came from, see
+        `transport`."""
         if self._failed:
             return []
         try:
@@ -264,7 +268,7 @@ class ServerSession:
 
     def _answered(self, envelope: Envelope, now: float) -> Actions:
         key, result, error = bytes(envelope.id), bytes(envelope.result), bytes(envelope.error)
-        # Some servers of JSON-RPC 1.0 habits send the other member as null.
+        # Some servers send the other member as null, as JSON-RPC 1.0 does.
         if error == b"null" and result:
             error = b""
         elif result == b"null" and error:
@@ -294,7 +298,8 @@ class ServerSession:
     def _own_answered(
         self, key: bytes, result: bytes, error: bytes, now: float, *, lost: bool = False
     ) -> Actions:
-        """The answer to a request of the gateway's own. `lost`: the error is not the server's."""
+        """Handle the answer to a request of the gateway's own. `lost`: whether the error is the
+        gateway's and not the server's."""
         purpose = self._own.take(key)
         if purpose is None:
             self._calls.late(key)
@@ -312,7 +317,7 @@ class ServerSession:
         return []
 
     def _asked(self, envelope: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
-        """A request of the server."""
+        """Handle a request of the server."""
         id = bytes(envelope.id)  # noqa: A001 - the wire's own name
         if not codec.id_ok(id):
             return [CountOnce("broken_request")]
@@ -329,8 +334,9 @@ class ServerSession:
     def _asked_for_roots(
         self, envelope: Envelope, stream: bytes | None, via: int, now: float
     ) -> Actions:
-        """By a process of a single client it is known. Else whoever called is asked; if nobody did,
-        there is no client, and so there are no roots."""
+        """Answer a request for roots. In a process for a single client the roots are known.
+        Otherwise the client whose call caused the request is asked; without a call the list of
+        roots is empty, as there cannot be a client."""
         news = self._opening.asked_for_roots("in calls" if self._calls.in_flight else "ahead")
         if self._roots:
             if not self._ready:
@@ -342,15 +348,17 @@ class ServerSession:
         return [*self._asks.asked(envelope, stream, via, now), *news, *self._lent()]
 
     def _lent(self) -> Actions:
-        """A process for all clients asks for roots before it is called, and was given those of one
-        client: what it answers others may be about the folders of that client."""
+        """Count a process for all clients that asks for roots before any call and was given the
+        roots of one client, because its answers to others may be about the folders of that
+        client."""
         if not (self._asks.lent_roots and self._opening.asks_ahead):
             return []
         self._asks.lent_roots = False
         return [CountOnce("lent_roots")]
 
     def _rooted(self, answer: bytes) -> Actions:
-        """The client of this process has these roots now."""
+        """Note the roots that the client of this process has now, and tell the server if they
+        changed."""
         if answer == self._roots:
             return []
         self._roots = answer
@@ -378,7 +386,7 @@ class ServerSession:
         return notices.noticed(method, params, self._calls, stream, now, modern=self._modern)
 
     def _unreadable(self, line: bytes, why: str, now: float) -> Actions:
-        """A line that is no JSON object: a broken answer to somebody, or noise."""
+        """Handle a line that is not a JSON object: a broken answer to a request, or noise."""
         seen = glimpse(line, line)
         if not seen.answer or not self._awaited(seen.raw_id):
             return self._noise(line)
@@ -390,7 +398,8 @@ class ServerSession:
         return [CountOnce("stray_stdout"), Stray(line)]
 
     def overlong(self, line: OverlongLine, now: float) -> Actions:
-        """A message above the limit was passed over: who waits for it, on either side, learns."""
+        """Tell the side that waits for it, front or server, of a message above the limit that was
+        passed over."""
         if self._failed:
             return []
         seen, limit = line.seen, self._spec.message_bytes
@@ -408,7 +417,8 @@ class ServerSession:
         return key in self._calls.in_flight or self._own.knows(key)
 
     def _unfit(self, key: bytes, error: bytes, now: float) -> Actions:
-        """The answer to this request is there and cannot be passed on."""
+        """Answer with this error, because the answer to this request came and cannot be passed
+        on."""
         call = self._calls.drop(key)
         if call is None:
             return [CountOnce("broken_reply"), *self._own_answered(key, b"", error, now)]
@@ -422,7 +432,7 @@ class ServerSession:
     # --- small things -----------------------------------------------------------------------
 
     def _opened(self, actions: Actions, now: float) -> Actions:
-        """After a step of the opening: the server may have become ready, or useless."""
+        """Act on a step of the opening, after which the server may be ready or have failed."""
         if any(isinstance(one, Fail) for one in actions):
             self._failed = True
         elif self._opening.ready and not self._ready and now >= self._calls_from:
@@ -430,7 +440,7 @@ class ServerSession:
         return actions
 
     def _begin_all(self, now: float) -> Actions:
-        """The server is ready: what waited for that can begin."""
+        """Begin the work that waited for the server to be ready."""
         met = self._opening.met
         assert met is not None
         self._ready = True
@@ -452,7 +462,7 @@ class ServerSession:
     def _begin(
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> Actions:
-        """Send a call to the server, or take care of it here."""
+        """Send a call to the server; subscriptions are handled here."""
         if frame.method in subscriptions.METHODS:
             return self._watched.call(front, frame, deadline, timeout_s, now)
         key = self._calls.send(front, frame, deadline, timeout_s, now)
@@ -463,7 +473,7 @@ class ServerSession:
         return [request]
 
     def _set_level(self, caller: bytes) -> Actions:
-        """Tell the server how much to log, if this client needs more of it than was told."""
+        """Tell the server how much to log, if this client wants more than the server was told."""
         params = self._levels.before(caller)
         return (
             [self._own.ask(RequestPurpose.LEVEL, OwnRequest(SET_LEVEL, params, caller))]
@@ -481,7 +491,7 @@ class ServerSession:
         ]
 
     def _given_up(self, keys: list[bytes], reason: bytes, now: float) -> Actions:
-        """These calls are not waited for any more, and neither is the answer to what they ask."""
+        """Cancel these calls at the server, and refuse the open questions in them."""
         actions: Actions = []
         for key in keys:
             actions.append(Drop(key, jsonrpc_lines.cancelled(key, reason)))
@@ -490,20 +500,23 @@ class ServerSession:
 
 
 MESSAGES_PER_S = 4000.0
-"""Of a server without calls. One message takes about 15 µs of worker and front together."""
+"""Messages in a second that a server without calls may send. Each takes about 15 µs of worker and
+front together."""
 CALL_MESSAGES_PER_S = 100.0
 CALLS_MAX = 60
-"""Each call in flight adds so much for its progress, up to that many calls."""
+"""Maximum number of calls in flight that each add CALL_MESSAGES_PER_S, for their progress."""
 MESSAGES_MAX = 20_000.0
 BYTES_PER_S = 16.0 * 1024 * 1024
 BYTES_MAX = 128.0 * 1024 * 1024
-"""Two of the largest messages of most servers."""
+"""Bytes of a burst: two of the largest messages of most servers."""
 LINES_PER_MESSAGE = 16
-"""Lines of a stream without a message (comments, blank lines, ids) cost as much as one message."""
+"""Number of lines of a stream without a message (comments, blank lines, ids) that cost as much as
+one message."""
 
 
 class Budget:
-    """Full at first. It refills with time, up to its burst."""
+    """Budget of messages and bytes that a server may send unasked: full at first, refilled with
+    time up to the burst."""
 
     def __init__(self, now: float) -> None:
         self._messages = MESSAGES_MAX
@@ -516,11 +529,12 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Was more spent than there was at the last look?"""
+        """Whether more was spent than there was at the last refill."""
         return self._messages < 0 or self._bytes < 0
 
     def spent(self, now: float, calls: int = 0) -> bool:
-        """Is nothing left? `calls`: so many are in flight."""
+        """Refill the budget, and return whether it is overspent. `calls`: number of calls in
+        flight."""
         past_s, self._at = now - self._at, now
         rate = MESSAGES_PER_S + min(calls, CALLS_MAX) * CALL_MESSAGES_PER_S
         self._messages = min(MESSAGES_MAX, self._messages + past_s * rate)

@@ -1,11 +1,11 @@
-"""HTTP+SSE of 2024-11-05, the way to servers that are older than streamable HTTP.
+"""Transport by HTTP+SSE of 2024-11-05, to servers older than streamable HTTP.
 
-Owns: the one stream on which everything comes, the endpoint that it names, the order of the first
+Owns: the one stream on which all messages come, the endpoint that it names, the order of the first
 messages. Never: the meaning of a message.
 
-Everything hangs on the stream: it is the session, and its end is the end of the server for us.
-Messages go to an endpoint that the server names first of all. It must be of the same origin, or a
-server could make the gateway send messages, credentials included, wherever it likes.
+The stream is the session, and its end counts as the end of the server. Messages go to an endpoint
+that the server names first. The endpoint must be of the same origin, or a server could make the
+gateway send messages, credentials included, to any place.
 """
 
 import asyncio
@@ -23,11 +23,12 @@ from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
 from metamcp_worker.oauth.challenge import NotAuthorized
 
 ENDPOINT_BYTES_MAX = 8192
-"""Of the endpoint's URL; servers take no longer ones."""
+"""Maximum bytes of the endpoint's URL; servers do not take longer URLs."""
 
 
 class Sse2024:
-    """`because`: why this way was taken, if another one was tried before."""
+    """Protocol of one server. `because`: why this protocol was chosen, if another one was tried
+    before."""
 
     def __init__(self, link: HttpTransport, because: str = "") -> None:
         self._link = link
@@ -50,18 +51,19 @@ class Sse2024:
         return self._link.tell(drop.line, lambda: self._cancel(drop))
 
     def tick(self, now: float) -> None:
-        """Nothing is due."""
+        """Do nothing: this protocol has no work that is due at a time."""
 
     async def farewell(self) -> None:
-        """The end of the stream is all that there is to say."""
+        """Do nothing: the end of the stream is the goodbye."""
 
     def doubt(self) -> None:
-        """The end of the stream would have told."""
+        """Do nothing: the end of the stream shows that a server is gone."""
 
     # --- to the server ----------------------------------------------------------------------
 
     async def _undiscovered(self, request: ServerRequest) -> None:
-        """No modern server is reached this way, and older ones may take the question amiss."""
+        """Refuse `server/discover`, because modern servers do not speak this protocol, and older
+        ones may fail on the request. Raises RequestRefused."""
         why = "is spoken to by HTTP+SSE, which has no server/discover"
         raise RequestRefused(self._link.faults.body(Code.METHOD_NOT_FOUND, why))
 
@@ -73,7 +75,7 @@ class Sse2024:
             raise RequestRefused(http_exchange.trouble(self._link.faults, status), status)
 
     async def _greet(self, line: bytes) -> None:
-        """Requests wait for it: only then may they come."""
+        """Send `notifications/initialized`, and let the requests go that wait for that."""
         await self._send(line)
         self._greeted.set_result(None)
 
@@ -88,12 +90,13 @@ class Sse2024:
             self._link.warn(f"it refused a notification, or an answer to it: {why}")
 
     async def _cancel(self, drop: Drop) -> None:
-        """Behind the request, or the server would not know what is meant."""
+        """Send a cancellation after its request, or the server would not know the id."""
         await self._link.ended(drop.key)
         await self._send(drop.line)
 
     async def _sent(self, line: bytes) -> int:
-        """The status. Some servers give it when they are done with the request."""
+        """Send a message and return the status. Some servers answer only when they are done with
+        the request."""
         await asyncio.shield(self._named)
         answer_s = max(OPEN_S_MAX, self._link.spec.timeout_s)
         return await tell(
@@ -103,7 +106,7 @@ class Sse2024:
     # --- from the server --------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        """The life of the stream, and of the server with it."""
+        """Read the stream until its end, which is the end of the server."""
         try:
             response = await self._link.origin.send(
                 "GET", {"Accept": request_headers.EVENTS}, answer_s=OPEN_S_MAX
@@ -130,7 +133,8 @@ class Sse2024:
             body.holds(reader.held_bytes)
 
     def _take(self, events: list[SseEvent]) -> None:
-        """A function of its own, or the last event would be kept until the next one comes."""
+        """Pass on these events, in a separate function, because the variable of a loop would keep
+        the last event in memory until the next one comes."""
         for event in events:
             if event.event == "endpoint" and not self._named.done():
                 self._name(event)
@@ -140,7 +144,7 @@ class Sse2024:
                 )
 
     def _name(self, event: SseEvent) -> None:
-        """The server says where messages go."""
+        """Take the endpoint that the server names."""
         where = event.data[:ENDPOINT_BYTES_MAX].decode(errors="replace").strip()
         try:
             self._endpoint = self._link.origin.join(where)

@@ -1,13 +1,13 @@
-"""Streamable HTTP, the way to a remote server in both eras.
+"""Streamable HTTP, the transport to a remote server in both eras.
 
-Owns: which era a request is of, the headers that it has in it, what a cancellation is in it. Never:
-the reading of one answer (`http_exchange_io`), which request goes in which session
-(`http_sessions`), the life of sessions (`http_sessions_io`).
+Owns: the era of a request, and the headers and the form of cancellation in that era. Never: the
+reading of one answer (`http_exchange_io`), which request goes in which session (`http_sessions`),
+the life of sessions (`http_sessions_io`).
 
-A modern server has no sessions: a request stands alone, and closing its answer is its cancellation.
-A legacy server has them if it likes. It may forget one at any time and says so with 404; then the
-session is opened anew, and who met the 404 sends its request once more. Nothing else is ever sent
-twice, for only the 404 proves that a request was not looked at.
+A modern server has no sessions: a request stands alone, and closing its response cancels it. A
+legacy server may use sessions. If it forgets a session, which may happen at any time, it answers
+404; then the session is opened anew, and the refused request is sent once more. Other requests are
+never sent twice, because only the 404 proves that the server did not look at a request.
 """
 
 import asyncio
@@ -32,23 +32,24 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, TooLarge
 
 RECHECK_S = 0.25
-"""Between a request that did not reach the server and the look whether it is there at all: a server
-that is replaced may be away for a moment."""
+"""Seconds between a request that did not reach the server and the check whether the server is there
+at all: a server that is being replaced may be away for a moment."""
 WARNINGS_MAX = 20
-"""About tools that are left out of one page of a list."""
+"""Maximum number of warnings about tools that are left out of one page of a list."""
 
 _OLDER = frozenset({400, 404, 405})
-"""What a server of the transport before this one answers to a POST, perhaps."""
+"""Statuses that a server of the older protocol may answer to a POST."""
 _CREDENTIALS = frozenset({401, 403, 407})
 _LATER = frozenset({408, 425, 429})
 _OFFERS = "notifications/tools/list_changed"
 
 Elsewhere = Callable[[ServerRequest, RequestRefused], None]
-"""Take another way with this request, which was refused on this one."""
+"""Function that sends a request, which was refused here, by another protocol."""
 
 
 class Streamable:
-    """`elsewhere`: what to do with a server that does not speak it; None if it has to."""
+    """Protocol of one server. `elsewhere`: called for a server that does not speak streamable HTTP;
+    None if the server has to."""
 
     def __init__(self, link: HttpTransport, version: str, elsewhere: Elsewhere | None) -> None:
         self._link = link
@@ -92,14 +93,14 @@ class Streamable:
         await self._seats.farewell()
 
     def doubt(self) -> None:
-        """Look whether the server is there at all, unless that is just being done."""
+        """Check whether the server is there at all, unless a check is under way."""
         if self._met and not self._link.lost and not self._link.running("recheck"):
             self._link.start("recheck", self._recheck)
 
     # --- requests ---------------------------------------------------------------------------
 
     async def _alone(self, request: ServerRequest) -> None:
-        """To a modern server, or to one of which it is not known."""
+        """Send a request to a modern server, or to one whose era is not known."""
         try:
             said = self._mirror.headers(request.method, request.params)
         except TooLarge as error:
@@ -120,7 +121,7 @@ class Streamable:
             self._link.deliver(message, request.key, 0)
             objection = http_exchange.objection(message)
         if objection == Code.HEADER_MISMATCH:
-            # What it wants in headers stands in its tools, which must be others than ours.
+            # The tools say which headers the server wants, so the known list must be out of date.
             self._link.deliver(jsonrpc_lines.notification(_OFFERS), b"", 0)
         elif objection == Code.UNSUPPORTED_VERSION:
             self.doubt()
@@ -169,7 +170,7 @@ class Streamable:
             self._sent.pop(request.key, None)
 
     async def _once(self, request: ServerRequest, session: HttpSession) -> bool:
-        """Get the answer in this session. False if the session was over."""
+        """Get the answer in this session. Return False if the session was over."""
         await self._seats.ready(session)
         session_id = session.id
         self._sent[request.key] = session
@@ -196,7 +197,8 @@ class Streamable:
     # --- the rest ---------------------------------------------------------------------------
 
     def _tell(self, session: HttpSession, line: bytes) -> bool:
-        """Send what is not answered in the session as it is now; in another it has no meaning."""
+        """Send a message without an answer in the current opening of the session; in a later one it
+        would have no meaning."""
         opened = session.opened
 
         async def told() -> None:
@@ -219,7 +221,8 @@ class Streamable:
         return self._link.tell(line, told)
 
     async def _recheck(self) -> None:
-        """A legacy server is there if it answers anything, a modern one if it still is one."""
+        """Check the server: a legacy server is there if it answers at all, a modern one only if it
+        is still modern."""
         await asyncio.sleep(RECHECK_S)
         key = self._seats.new_id()
         why = f"it does not speak {jsonrpc_lines.MODERN} any more: it"

@@ -1,10 +1,17 @@
-"""Subscriptions at a legacy server: the first subscribe to a resource and the last unsubscribe go
-to the server, the others are answered here.
+"""Subscriptions of clients at a server, in both eras.
 
-Owns: what the server was told about each resource. Never: lines, ids, who hears of updates.
+Owns: which front watches which resource (`Holders`), the calls that wait for the server
+(`Waiters`), the requests that the server needs: one for each resource at a legacy server
+(`LegacySubscriptions`), one for everything at a modern server (`ModernSubscriptions`). Never:
+lines, ids, which client gets an update.
 
-Of each resource one request is open at a time, so that the server sees an order that makes sense
-whatever the clients do meanwhile.
+A legacy server gets only the first subscribe to a resource and the last unsubscribe; all others are
+answered here. For each resource only one request is open at a time, so that the server sees a
+sensible order whatever the clients do meanwhile.
+
+A modern server gets one `subscriptions/listen` with all watched resources and tasks, and with the
+lists whose changes are wanted. When these change, a new listen replaces the old one once the server
+has acknowledged it.
 """
 
 import math
@@ -23,8 +30,8 @@ from metamcp_worker.ipc.frames import CallFrame, Error, Result
 
 
 class _Resource(Struct):
-    """`on`: the server knows that it is watched. `key`, `method`, `deadline`: of the request that
-    is open; without one `key` is empty."""
+    """Watched resource at a legacy server. `on`: whether the server knows that the resource is
+    watched. `key`, `method`, `deadline`: of the open request; `key` is empty without one."""
 
     on: bool = False
     key: bytes = b""
@@ -33,7 +40,8 @@ class _Resource(Struct):
 
 
 class LegacySubscriptions:
-    """`timeout_s`: for the server to answer. `calls_max`: how many calls may wait for it."""
+    """Subscriptions at a legacy server. `timeout_s`: seconds for the server to answer. `calls_max`:
+    maximum number of calls that wait for it."""
 
     def __init__(self, own: Own, faults: Faults, *, timeout_s: float, calls_max: int) -> None:
         self._own = own
@@ -46,18 +54,18 @@ class LegacySubscriptions:
 
     @property
     def waiting(self) -> int:
-        """Calls that are not answered yet."""
+        """Number of calls that are not answered yet."""
         return len(self._waiters)
 
     @property
     def watched(self) -> bool:
-        """Does anybody want to hear of something?"""
+        """Whether a client watches a resource."""
         return bool(self._holders.uris)
 
     def call(
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> Actions:
-        """A front subscribes or unsubscribes."""
+        """Subscribe or unsubscribe a front."""
         uri = uri_of(frame)
         done = ReplyToFront(front, Result(frame.id, b"{}"))
         if not uri:
@@ -78,7 +86,8 @@ class LegacySubscriptions:
         return self._step(uri, now)
 
     def cancel(self, front: int, call: int) -> None:
-        """A front does not wait for the answer any more; then it does not watch either."""
+        """Forget a call that its front does not wait for any more; the front does not watch
+        then."""
         self._waiters.take(lambda one: one.front == front and one.call == call)
 
     def front_gone(self, front: int, now: float) -> Actions:
@@ -87,7 +96,8 @@ class LegacySubscriptions:
         return [action for uri in gone for action in self._step(uri, now)]
 
     def answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
-        """The server answered, or it is certain that it will not: then that is an error."""
+        """Handle the answer of the server, or the error in place of an answer that will not
+        come."""
         uri = self._open.pop(key)
         found = self._resources[uri]
         found.key = b""
@@ -109,14 +119,14 @@ class LegacySubscriptions:
         return actions
 
     def lost(self, error: bytes) -> Actions:
-        """There will be no answers any more."""
+        """Answer all waiting calls with this error, because the connection is lost."""
         return answered(self._waiters.take(lambda _: True), b"", error)
 
     def _wanted(self, uri: str) -> bool:
         return self._holders.held(uri) or self._waiters.on(uri)
 
     def _step(self, uri: str, now: float) -> Actions:
-        """What the server must be told now about this resource."""
+        """Return the request that the server must get now about this resource, if any."""
         found = self._resources.setdefault(uri, _Resource())
         wanted = self._wanted(uri)
         if found.key or (wanted and found.on):
@@ -136,15 +146,15 @@ class LegacySubscriptions:
 SUBSCRIBE = "resources/subscribe"
 UNSUBSCRIBE = "resources/unsubscribe"
 METHODS = frozenset({SUBSCRIBE, UNSUBSCRIBE})
-"""Calls that are about who watches what, whatever the era of the server."""
+"""Methods of calls about subscriptions, whatever the era of the server."""
 
 URIS_MAX = 10_000
-"""Watched at one server."""
+"""Maximum number of resources watched at one server."""
 URI_BYTES_MAX = 2048
 
 
 class Waiter(Struct, gc=False):
-    """A call that is answered when the server has said something."""
+    """Call that waits for the decision of the server."""
 
     front: int
     call: int
@@ -155,7 +165,8 @@ class Waiter(Struct, gc=False):
 
 
 class Holders:
-    """A front may watch a URI several times, for several clients."""
+    """Fronts by the URI that they watch. A front may watch a URI several times, for several
+    clients."""
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[int, int]] = {}
@@ -172,7 +183,7 @@ class Holders:
         fronts[front] = fronts.get(front, 0) + 1
 
     def remove(self, front: int, uri: str) -> bool:
-        """One time less. Was it there at all?"""
+        """Let a front watch a URI one time less. Return False if the front did not watch it."""
         fronts = self._counts.get(uri, {})
         if front not in fronts:
             return False
@@ -182,7 +193,7 @@ class Holders:
         return True
 
     def front_gone(self, front: int) -> list[str]:
-        """It watches nothing any more. The URIs that nobody watches now."""
+        """Forget a front. Return the URIs that no front watches now."""
         mine = [uri for uri, fronts in self._counts.items() if front in fronts]
         for uri in mine:
             self._drop(uri, front)
@@ -196,7 +207,8 @@ class Holders:
 
 
 class Waiters:
-    """At most `calls_max`. Each is taken out exactly once, with its answer or without one."""
+    """Calls that wait for the server, at most `calls_max`. Each is taken out exactly once, with its
+    answer or without one."""
 
     def __init__(self, faults: Faults, *, calls_max: int) -> None:
         self._faults = faults
@@ -211,14 +223,14 @@ class Waiters:
         return len(self._all) >= self._calls_max
 
     def on(self, uri: str) -> bool:
-        """Does somebody wait to watch it?"""
+        """Whether a call waits to watch this URI."""
         return any(one.uri == uri and one.method == SUBSCRIBE for one in self._all)
 
     def add(self, front: int, call: CallFrame, uri: str, deadline: float, timeout_s: float) -> None:
         self._all.append(Waiter(front, call.id, call.method, uri, deadline, timeout_s))
 
     def uris(self) -> set[str]:
-        """Of all who wait."""
+        """Return the URIs of all waiting calls."""
         return {one.uri for one in self._all}
 
     def take(self, wanted: Callable[[Waiter], bool]) -> list[Waiter]:
@@ -228,7 +240,7 @@ class Waiters:
         return found
 
     def expired(self, now: float) -> Actions:
-        """Those whose time is up are told so."""
+        """Answer the calls whose time is over with an error."""
         return [
             self._faults.timed_out(one.front, one.call, one.method, one.timeout_s)
             for one in self.take(lambda one: one.deadline <= now)
@@ -236,7 +248,8 @@ class Waiters:
 
 
 def answered(waiters: Iterable[Waiter], result: bytes, error: bytes = b"") -> Actions:
-    """The same answer for each of them: a raw result or, if there is one, a raw error."""
+    """Return the same answer for each of these calls: a raw result or, if there is one, a raw
+    error."""
     return [
         ReplyToFront(one.front, Error(one.call, error) if error else Result(one.call, result))
         for one in waiters
@@ -244,7 +257,7 @@ def answered(waiters: Iterable[Waiter], result: bytes, error: bytes = b"") -> Ac
 
 
 def uri_of(call: CallFrame) -> str:
-    """The URI that a subscription is about; empty if it names none, or one that is too long."""
+    """Return the URI that a subscription is about; empty if it is missing or too long."""
     try:
         uri = codec.text(codec.level(call.params).get("uri", Raw(b"null")))
     except codec.Malformed:
@@ -253,16 +266,17 @@ def uri_of(call: CallFrame) -> str:
 
 
 LISTEN_AGAIN_S = 5.0
-"""After a server ended its subscription; what it could not announce meanwhile is then read."""
+"""Seconds until the next listen after a server ended or refused one. The lists are then read again,
+because the server could not announce changes meanwhile."""
 LISTEN_AGAIN_S_MAX = 60.0
-"""Each time that it fails again, it is left alone for twice as long, up to this."""
+"""Maximum of these seconds, which double each time that a listen fails again."""
 URIS_BYTES_MAX = 4 * 1024 * 1024
-"""All URIs together: they are in one request, with room for the rest."""
+"""Maximum bytes of all URIs together, because they are in one request, with room for the rest."""
 TASKS_MAX = 10_000
 TASK_ID_BYTES_MAX = 256
 
 _SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
-#: Who wants to hear of tasks has to say that it knows of them.
+#: Client capabilities that a listen with tasks has to declare.
 _WITH_TASKS = b'{"clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}'
 
 
@@ -272,8 +286,8 @@ class _Wanted(Struct, frozen=True):
 
 
 class _Listen(Struct):
-    """One that was sent. `honoured`: the URIs of which the server said that it tells; None: it has
-    not acknowledged it."""
+    """Listen that was sent. `honoured`: the URIs whose updates the server has promised; None before
+    its acknowledgement."""
 
     key: bytes
     asked: _Wanted
@@ -294,9 +308,10 @@ class _Tasks(Struct, rename="camel"):
 
 
 class ModernSubscriptions:
-    """`timeout_s`: for an acknowledgement. `calls_max`: how many calls may wait for one.
+    """Subscriptions at a modern server. `timeout_s`: seconds for an acknowledgement. `calls_max`:
+    maximum number of calls that wait for one.
 
-    `gap`: changes of lists may have been missed since somebody set it to False.
+    `gap`: whether changes of lists may have been missed since the session set it to False.
     """
 
     def __init__(self, own: Own, faults: Faults, *, timeout_s: float, calls_max: int) -> None:
@@ -310,24 +325,25 @@ class ModernSubscriptions:
         self._now: _Listen | None = None
         self._next: _Listen | None = None
         self._again_at = 0.0
-        """When to ask again for what was refused or has ended; 0 if there is no such thing."""
+        """When to listen again after a listen was refused or has ended; 0 if nothing was."""
         self._again_s = LISTEN_AGAIN_S
         self._asked = self._worked = False
         self.gap = False
 
     @property
     def waiting(self) -> int:
-        """Calls that are not answered yet."""
+        """Number of calls that are not answered yet."""
         return len(self._waiters)
 
     @property
     def watched(self) -> bool:
-        """Does anybody want to hear of something? Changes of lists do not count: they are found
-        when the server is next started."""
+        """Whether a client watches a resource or task. Changes of lists do not count: they are
+        found when the server is started next."""
         return bool(self._holders.uris or any(self._tasks.values()))
 
     def start(self, kinds: frozenset[str], now: float) -> Actions:
-        """The server is ready, and modern. `kinds`: the lists that it has."""
+        """Begin to listen, because the server is ready and modern. `kinds`: the lists that it
+        has."""
         self._kinds = sorted(kinds & {"tools", "prompts", "resources"})
         return self._step(now)
 
@@ -336,7 +352,7 @@ class ModernSubscriptions:
     def call(
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> Actions:
-        """A front subscribes or unsubscribes."""
+        """Subscribe or unsubscribe a front."""
         uri = uri_of(frame)
         done = ReplyToFront(front, Result(frame.id, b"{}"))
         if not uri:
@@ -358,7 +374,8 @@ class ModernSubscriptions:
         return self._step(now)
 
     def cancel(self, front: int, call: int) -> None:
-        """A front does not wait for the answer any more; then it does not watch either."""
+        """Forget a call that its front does not wait for any more; the front does not watch
+        then."""
         self._waiters.take(lambda one: one.front == front and one.call == call)
 
     def front_gone(self, front: int, now: float) -> Actions:
@@ -368,7 +385,7 @@ class ModernSubscriptions:
         return self._step(now)
 
     def watch_tasks(self, front: int, params: bytes, now: float) -> Actions:
-        """From now on the clients of this front watch these tasks and no others."""
+        """Replace the tasks that the clients of this front watch."""
         try:
             ids = codec.typed(_Tasks, params).task_ids
         except codec.Malformed:
@@ -379,7 +396,7 @@ class ModernSubscriptions:
     # --- what the server says ---------------------------------------------------------------
 
     def acknowledged(self, params: bytes, stream: bytes | None, now: float) -> Actions:
-        """The server listens to what is wanted of it. `stream`: see `transport`."""
+        """Take the acknowledgement of a listen. `stream`: see `transport`."""
         try:
             key = stream or bytes(_meta(codec.level(params)).get(_SUBSCRIPTION_ID, b""))
             honoured = codec.typed(_Acknowledged, params).notifications.resource_subscriptions
@@ -395,7 +412,8 @@ class ModernSubscriptions:
         return [*actions, *self._decided(new), *self._step(now)]
 
     def answered(self, key: bytes, error: bytes, now: float, *, lost: bool = False) -> Actions:
-        """A listen has ended. `error`: raw, if there is one; `lost`: it is not the server's."""
+        """Note that a listen has ended. `error`: raw, if there is one; `lost`: whether the error is
+        the gateway's and not the server's."""
         again = lost or self._worked or not error
         ended = self._next
         if ended is not None and key == ended.key:
@@ -409,7 +427,7 @@ class ModernSubscriptions:
         return [*actions, *self._step(now)]
 
     def torn_down(self, params: bytes, now: float) -> Actions:
-        """The server says that it dropped a request of ours; only subscriptions can be meant."""
+        """Note that the server dropped a request of the gateway, which can only be a listen."""
         try:
             key = bytes(codec.level(params).get("requestId", b""))
         except codec.Malformed:
@@ -436,7 +454,7 @@ class ModernSubscriptions:
         return actions
 
     def lost(self, error: bytes) -> Actions:
-        """There will be no answers any more."""
+        """Answer all waiting calls with this error, because the connection is lost."""
         return answered(self._waiters.take(lambda _: True), b"", error)
 
     # --- listens ----------------------------------------------------------------------------
@@ -447,13 +465,13 @@ class ModernSubscriptions:
         return _Wanted(uris, frozenset(sorted(tasks)[:TASKS_MAX]))
 
     def _step(self, now: float) -> Actions:
-        """Open the listen that is needed, unless one is just being opened."""
+        """Open the listen that is needed, unless one is being opened."""
         if self._kinds is None or self._next is not None:
             return []
         wanted = self._wanted()
         if self._now is not None and wanted == self._now.asked:
             self._again_at = 0.0
-            # Somebody may have come while another listen was tried, which the server refused.
+            # A call may have come while another listen was tried, which the server refused.
             decided = self._decided(self._now)
             return [*decided, *self._step(now)] if decided else []
         if now < self._again_at and not self._waiters:
@@ -475,7 +493,7 @@ class ModernSubscriptions:
         return [request]
 
     def _decided(self, listen: _Listen) -> Actions:
-        """The answers that follow from what the server has said of this listen."""
+        """Return the answers to calls that follow from the acknowledgement of this listen."""
         actions: Actions = []
         for one in self._covered(listen) if listen.honoured is not None else ():
             if one.uri in (listen.honoured or ()):
@@ -487,7 +505,7 @@ class ModernSubscriptions:
         return actions
 
     def _covered(self, listen: _Listen) -> list[Waiter]:
-        """Take out the calls that this listen decides on."""
+        """Take out and return the calls that this listen decides on."""
         return self._waiters.take(lambda one: one.uri in listen.asked.uris)
 
     def _end(self, listen: _Listen, reason: bytes) -> Actions:
@@ -495,13 +513,14 @@ class ModernSubscriptions:
         return [Drop(listen.key, jsonrpc_lines.cancelled(listen.key, reason))]
 
     def _rest(self, now: float, *, again: bool) -> None:
-        """Ask for nothing for a while, or never again, unless a client waits for it."""
+        """Let the server alone for a while, or for ever, unless a client waits for a listen."""
         self._again_at = now + self._again_s if again else math.inf
         self._again_s = min(self._again_s * 2, LISTEN_AGAIN_S_MAX)
 
 
 def stripped(params: bytes) -> bytes:
-    """Parameters of a notification without the id of our subscription; nobody else knows it."""
+    """Return the parameters of a notification without the id of the subscription, which only the
+    gateway knows."""
     if b"subscriptionId" not in params:
         return params
     try:
@@ -518,5 +537,5 @@ def stripped(params: bytes) -> bytes:
 
 
 def _meta(members: dict[str, Raw]) -> dict[str, Raw]:
-    """Raises codec.Malformed."""
+    """Return the members of `_meta`. Raises codec.Malformed."""
     return codec.level(members.get("_meta", b"{}"))

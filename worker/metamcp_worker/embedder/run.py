@@ -41,7 +41,7 @@ from metamcp_worker.ipc.messages import Beat, Stop, Tune
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.runtime import logs, loop
-from metamcp_worker.runtime.background_tasks import Chores
+from metamcp_worker.runtime.loop import Chores
 
 if TYPE_CHECKING:
     from metamcp_worker.embedder.local_model import Model

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
-from metamcp_worker.ipc import call_records, codec, process_names
-from metamcp_worker.ipc.call_records import ARGUMENTS, RESULT, FinishedCall, Gap
+from metamcp_worker.ipc import codec, process_names, records
+from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall, Gap
 from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime.masking import Masks
 
@@ -97,7 +97,7 @@ class CallLog:
     def begun(self, call: Call, subject: str, arguments: Raw | None) -> None:
         """Keep what is recorded of a call that goes to its server now."""
         level = self._levels.get(process_names.base(call.server))
-        if level is None or call.label not in call_records.METHODS:
+        if level is None or call.label not in records.METHODS:
             return
         view = memoryview(arguments if arguments is not None else b"")
         body = None
@@ -167,11 +167,11 @@ class CallLog:
         arguments = self._shown(ARGUMENTS, begun.body, begun.size, cut, masked)
         result = self._shown(RESULT, over.body, over.size, cut, masked)
         return FinishedCall(
-            id=call_records.word(over.began_ms, self._front, over.id),
+            id=records.word(over.began_ms, self._front, over.id),
             time=self._stamp(over.began_ms / 1000),
             server=over.server,
             method=over.method,
-            outcome=over.outcome or call_records.OK,
+            outcome=over.outcome or records.OK,
             duration_ms=round(over.seconds * 1000, 3),
             name=self._masks.text(begun.subject),
             endpoint=origin.endpoint if origin is not None else "",

@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from metamcp_worker.front.call_log import CallLog, Slice
 from metamcp_worker.front.server_links import Call, CallAnswer
-from metamcp_worker.ipc import call_records
+from metamcp_worker.ipc import records
 from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime import logs
 
@@ -80,12 +80,12 @@ class CallFiles:
         file. Remove the oldest files that are too many."""
         self.close()
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        names = sorted(filter(call_records.is_file_name, os.listdir(self._folder)))
+        names = sorted(filter(records.is_file_name, os.listdir(self._folder)))
         for name in reversed(names):
             if self._take(name, room):
                 break
         else:
-            while (name := call_records.file_name(now_ms, self._front)) in names:
+            while (name := records.file_name(now_ms, self._front)) in names:
                 now_ms += 1
             path = os.path.join(self._folder, name)
             self._fd = os.open(path, _HOW | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,17 +1,17 @@
 """Connections of clients that move to another front, which has the session or task of a request.
 
-Owns: sending a connection away, taking one in, and the limits for connections that wait to be sent.
-Never: which front has a session (the supervisor knows), reading requests.
+Owns: `Elsewhere`, which says that a request may belong to another front; sending a connection away,
+taking one in, and the limits for connections that wait to be sent. Never: which front has a session
+(the supervisor knows), reading requests.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from metamcp_worker.front.wrong_front import NOBODY, Elsewhere
 from metamcp_worker.http.connection import NotYet
 from metamcp_worker.http.http1 import MovedConnection
-from metamcp_worker.ipc import packets
+from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import HandOver, Message
 
@@ -28,6 +28,28 @@ PARTED_MAX = 32
 """Maximum connections that leave within PARTED_S: the other front has to keep up."""
 PARTED_S = 0.05
 """Seconds over which connections that leave are counted."""
+
+
+NOBODY = -1
+"""Number that no front has."""
+
+
+class Elsewhere(Exception):
+    """Raised for a name that is not known here. `maker`: number of the front that made the name;
+    `otherwise`: error for the client if no other front has it either. Without a name: any other
+    front can answer the request."""
+
+    def __init__(self, name: str, maker: int, otherwise: Exception) -> None:
+        super().__init__(name)
+        self.name = name
+        self.maker = maker
+        self.otherwise = otherwise
+
+
+def missing(name: str, otherwise: Exception) -> Exception:
+    """Return the exception to raise for a name that is not known here."""
+    maker = messages.maker(name)
+    return otherwise if maker is None else Elsewhere(name, maker, otherwise)
 
 
 class Leaving(Protocol):

@@ -17,6 +17,7 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import answers, client_questions, guard, mcp_request, web_pages
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
+from metamcp_worker.front.connection_moves import Elsewhere
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
@@ -30,7 +31,6 @@ from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.front.wrong_front import Elsewhere
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import codec, messages, process_names
 from metamcp_worker.ipc.codec import Envelope

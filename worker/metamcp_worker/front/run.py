@@ -60,7 +60,7 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.runtime import logs, loop, memory
-from metamcp_worker.runtime.background_tasks import Chores
+from metamcp_worker.runtime.loop import Chores
 
 INBOX_MAX = 8192
 """Maximum number of messages that were read and not carried out: several per server of a large

@@ -1,28 +1,32 @@
-"""HTTP requests that the gateway sends: one client for one origin.
+"""HTTP requests that the gateway sends: one client for one origin, and the answer piece by piece.
 
 Owns: connections and their limits, where a redirect may lead, whether a failed request may have
-been processed. Never: MCP, the meaning of a status, retries.
+been processed; the methods that every answer has: the media type, the whole body within a limit,
+`async with`. Never: MCP, the meaning of a status, retries.
 
 Requests go straight to the transport of httpx2, which is a third cheaper than through its client;
-the client only runs flows of authorization. There is not a cookie jar: all callers would share it.
+the client only runs flows of authorization. The client has no cookie jar: all callers would share
+it.
 
 The pool of a transport looks at each of its connections twice per request, so a pool is kept small
 and a busy origin has several, here called lanes. A lane is closed when its last request ends; only
 the first keeps idle connections.
 """
 
+import abc
 import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Self
 
 import httpx2
 from msgspec import Struct
 
 from metamcp_worker.http import tcp
-from metamcp_worker.http.response import Incoming
-from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
 
 class Auth(httpx2.Auth):
@@ -80,6 +84,58 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
     idle_s: float = 4.0
     idle_connections_max: int = 8
     requests_max: int = 1280
+
+
+class Incoming(abc.ABC):
+    """Head of an answer, and its body as it comes. Close it, or use it in `async with`.
+
+    Closing before the end closes the connection, so that the server learns of it.
+    """
+
+    @property
+    @abc.abstractmethod
+    def origin(self) -> str:
+        """Name of the answering server, for sentences."""
+
+    @abc.abstractmethod
+    def header(self, name: str) -> str:
+        """Return a header's value without blanks around it, or an empty string. `name` in lower
+        case."""
+
+    @abc.abstractmethod
+    async def piece(self, *, wait_s: float | None) -> bytes:
+        """Return the next piece of the body; empty at its end. Raises Broken.
+
+        `wait_s` None is for streams that may be silent for days; the caller bounds the wait.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None: ...
+
+    @property
+    def media_type(self) -> str:
+        """Media type of the content, in lower case, without parameters."""
+        return self.header("content-type").partition(";")[0].strip().lower()
+
+    async def read(self, *, wait_s: float, limit_bytes: int = frames.BODY_BYTES_MAX) -> bytes:
+        """Read the whole body. `wait_s` is for each piece. Raises Broken and TooLarge."""
+        length = self.header("content-length")
+        if length.isdecimal() and len(length) < 20 and int(length) > limit_bytes:
+            raise TooLarge(f"an answer of {self.origin}", int(length), limit_bytes)
+        pieces: list[bytes] = []
+        size = 0
+        while data := await self.piece(wait_s=wait_s):
+            size += len(data)
+            if size > limit_bytes:
+                raise TooLarge(f"an answer of {self.origin}", size, limit_bytes)
+            pieces.append(data)
+        return b"".join(pieces)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class Response(Incoming):

@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from metamcp_worker.ipc import log_records
-from metamcp_worker.ipc.log_records import (
+from metamcp_worker.ipc import records
+from metamcp_worker.ipc.records import (
     ERROR_CHARACTERS_MAX,
     MESSAGE_CHARACTERS_MAX,
     LogRecord,
@@ -75,10 +75,10 @@ class Lines(logging.Handler):
 
     def rendered(self, record: LogRecord) -> bytes:
         if not self.text:
-            return log_records.as_json(record)
+            return records.as_json(record)
         if self.journal:
-            return log_records.as_journal(record)
-        return log_records.as_text(record, clock(datetime.fromisoformat(record.time)))
+            return records.as_journal(record)
+        return records.as_text(record, clock(datetime.fromisoformat(record.time)))
 
     def count(self, now: float) -> None:
         """Log how many repeated lines were left out, if it is time to. Safe for all threads."""
@@ -231,7 +231,7 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
         lines.fields |= about or {}
     rooms = {"metamcp": spec.level, **spec.levels}
     numbers = logging.getLevelNamesMapping()
-    wanted = {log_records.logger_of(room): numbers[word.upper()] for room, word in rooms.items()}
+    wanted = {records.logger_of(room): numbers[word.upper()] for room, word in rooms.items()}
     for name in _before.keys() - wanted.keys():
         _set_level(logging.getLogger(name), _before.pop(name))
     for name, level in wanted.items():

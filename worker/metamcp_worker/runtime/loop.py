@@ -1,7 +1,11 @@
-"""Event loop of the workers: uvloop. Owns this choice, and the end of a loop with its tasks."""
+"""Event loop of the workers, and background tasks of a process.
+
+Owns: the choice of uvloop, the end of a loop with its tasks; awaiting background tasks, of which
+one that fails ends the process. Never: the work of a task, exit codes.
+"""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvloop
@@ -41,3 +45,33 @@ def _tell(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()):
         what = f"{task.get_name()} failed when it was cancelled at the end"
         loop.call_exception_handler({"message": what, "exception": error, "task": task})
+
+
+class Chores:
+    """Group of background tasks. `failed(error)`: called for a task that ended with an error; its
+    process ends for that."""
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def close(self, within_s: float) -> None:
+        """Cancel all tasks and wait for their end, for at most `within_s` seconds."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=within_s)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)

@@ -1,20 +1,22 @@
-"""`metamcp ctl top`: show how much each server uses now.
+"""Tables of the moment: `metamcp ctl top`, `calls` and `views`.
 
-Owns: rates between two measurements, the order of the rows, and the keys. Never: measuring (the
-gateway), terminals (`show`).
+Owns: `top`, how much each server uses now, with its rates, order and keys; `calls`, the calls in
+flight; `views`, what each view has in its list of tools, and what that saves. Never: measuring,
+finding the calls (the gateway), what is in view (the fronts), terminals (`show`).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 from msgspec import Struct
 
+from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import columns, show
-from metamcp_supervisor.cli.ctl import Duration, json_option
+from metamcp_supervisor.cli.ctl import Duration, any_names_argument, complete_endpoints, json_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.telemetry.histograms import between, quantile
-from metamcp_supervisor.verbs import Footprint, ServerStatus, TopFigures
+from metamcp_supervisor.verbs import Footprint, ServerStatus, TopFigures, ViewShown, ViewsShown
 from metamcp_worker.ipc import codec
 
 EVERY_S = 2.0
@@ -154,4 +156,138 @@ def _row(use: Use) -> tuple[str, ...]:
         str(footprint.descriptors) if footprint.processes else columns.NONE,
         str(footprint.processes) if footprint.processes else columns.NONE,
         str(server.restarts),
+    )
+
+
+CALL_COLUMNS = (
+    "SERVER", "METHOD", "NAME", "AGE", "STATE", "PROGRESS", "CLIENT", "SESSION", "ENDPOINT",
+    "FRONT",
+)  # fmt: skip
+CLIENT_CHARACTERS_MAX = 24
+"""Maximum characters of a client's name in the table; `--json` shows all of it."""
+
+
+@click.command()
+@any_names_argument
+@click.option(
+    "--slow",
+    "slow_s",
+    type=Duration(),
+    metavar="DURATION",
+    help="Only those that have taken so long already.",
+)
+@json_option
+@click.pass_obj
+def calls(
+    runtime_dir: str | None, names: tuple[str, ...], slow_s: float | None, as_json: bool
+) -> None:
+    """Show the calls that are not answered yet, the longest first, without their contents.
+
+    'metamcp calls' shows calls that are over, where they are recorded.
+    """
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("calls", {"names": names, "slow_s": slow_s or 0.0})
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(verbs.CallsUnderWay, raw)
+    show.picture(
+        show.Picture(
+            CALL_COLUMNS if found.calls else ("",),
+            call_rows(found.calls),
+            foot=calls_foot(found),
+            right=frozenset({"AGE"}),
+            sentences=False,
+            spared=("FRONT", "PROGRESS", "SESSION", "METHOD", "ENDPOINT", "CLIENT"),
+        )
+    )
+
+
+def call_rows(found: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.server,
+            one.method,
+            one.name or columns.NONE,
+            columns.latency(one.age_s),
+            one.state,
+            "yes" if one.progress else "no",
+            columns.cut(" ".join(one.client.split()), CLIENT_CHARACTERS_MAX) or columns.NONE,
+            one.session or columns.NONE,
+            one.endpoint or columns.NONE,
+            one.front,
+        )
+        for one in found
+    ]
+
+
+def calls_foot(found: verbs.CallsUnderWay) -> str:
+    """Return the number of calls, and what is missing from the table."""
+    parts = [f"{len(found.calls)} under way" if found.calls else "no call is under way"]
+    if found.more:
+        parts.append(f"{found.more} more are not shown")
+    parts += [f"{front} did not say" for front in found.silent]
+    return "; ".join(parts)
+
+
+VIEW_COLUMNS = (
+    "ENDPOINT", "EXPOSURE", "PRINCIPAL", "SESSION", "TOOL SET", "TOOLS", "OF", "TOKENS", "OF ALL",
+    "SAVED", "%",
+)  # fmt: skip
+RIGHT = frozenset({"TOOLS", "OF", "TOKENS", "OF ALL", "SAVED", "%"})
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[ENDPOINT…]", shell_complete=complete_endpoints)
+@json_option
+@click.pass_obj
+def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> None:
+    """Show what is in view now: how many tools, and what they cost a client in tokens.
+
+    'metamcp tools --tokens' shows the cost of each server and tool, and under another exposure.
+    """
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("views", {"names": names})
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(ViewsShown, raw)
+    show.picture(
+        show.Picture(
+            VIEW_COLUMNS if found.views else ("",),
+            view_rows(found.views),
+            foot=views_foot(found),
+            right=RIGHT,
+            sentences=False,
+            spared=("OF ALL", "SAVED", "OF", "PRINCIPAL", "SESSION", "EXPOSURE", "TOOL SET"),
+        )
+    )
+
+
+def view_rows(found: Sequence[ViewShown]) -> list[tuple[str, ...]]:
+    """Return a row for each view, the most tokens first."""
+    return [
+        (
+            one.endpoint,
+            one.exposure,
+            one.principal,
+            one.session or columns.NONE,
+            one.toolset or columns.NONE,
+            str(one.tools),
+            str(one.offered),
+            str(one.tokens),
+            str(one.everything),
+            str(one.saved),
+            str(one.saved_percent),
+        )
+        for one in sorted(found, key=lambda one: -one.tokens)
+    ]
+
+
+def views_foot(found: ViewsShown) -> str:
+    if not found.views:
+        return "no front has told yet what is in view; ask again in two seconds"
+    return (
+        f"tokens are estimated: {found.token_bytes} bytes of JSON each; TOOLS and TOKENS are with"
+        " the built-in tools"
     )

@@ -1,19 +1,34 @@
-"""The settings of a remote server and the limits of a server, from their tables in metamcp.toml.
+"""Tables of metamcp.toml: of a remote server, of the limits of a server, `[log]`, `[recording]`,
+`[metrics]`, `[traces]` and `[embeddings]`.
 
-Owns: `url`, `transport`, `headers`, `oauth` and the limits, with the rules between them. Never:
-single values (`units`), the program of a local server (`program`).
+Owns: keys, limits and the rules between them; which headers a user may add to every request to a
+remote server. Never: single values (`units`, `document.Table`), the program of a local server
+(`program`), sending headers.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl, urlsplit
 
-from metamcp_supervisor.config import headers, units
-from metamcp_supervisor.config.config import Grant, OAuth, Server
+from metamcp_supervisor.config import program, units
+from metamcp_supervisor.config.config import (
+    Embeddings,
+    Form,
+    Grant,
+    Log,
+    MetricsConfig,
+    OAuth,
+    Recorded,
+    RecordingConfig,
+    Server,
+    TracesConfig,
+)
 from metamcp_supervisor.config.document import Table, kind_of, shown
 from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.program import warn_of_literal
 from metamcp_supervisor.config.references import Resolving, input_variable
 from metamcp_supervisor.config.show import looks_secret
@@ -115,24 +130,24 @@ def read_headers(
     found: dict[str, str] = {}
     written: dict[str, str] = {}
     for name, text in table.named_texts("headers", lenient=lenient).items():
-        if why := headers.flaw(name):
+        if why := flaw(name):
             findings.error(site.at(name), why)
-        elif why := headers.reserved(name):
+        elif why := reserved(name):
             (findings.warning if lenient else findings.error)(site.at(name), why)
         elif name.lower() in {known.lower() for known in written}:
             findings.error(site.at(name), "is there twice; capital letters make no difference")
         else:
             value = resolving.text(text, site.at(name))
             written[name], found[name] = text, value
-            if why := headers.value_flaw(value):
+            if why := value_flaw(value):
                 findings.error(site.at(name), why)
-            if headers.is_secret(name) or looks_secret(name):
+            if is_secret(name) or looks_secret(name):
                 warn_of_literal(input_variable(name), text, site.at(name), table)
-        if len(written) > headers.HEADERS_MAX:
-            table.error("headers", f"has more than {headers.HEADERS_MAX} headers")
+        if len(written) > HEADERS_MAX:
+            table.error("headers", f"has more than {HEADERS_MAX} headers")
             break
-    if sum(len(name) + len(value) for name, value in found.items()) > headers.HEADERS_BYTES_MAX:
-        table.error("headers", f"have more than {headers.HEADERS_BYTES_MAX} bytes together")
+    if sum(len(name) + len(value) for name, value in found.items()) > HEADERS_BYTES_MAX:
+        table.error("headers", f"have more than {HEADERS_BYTES_MAX} bytes together")
     return found, written
 
 
@@ -331,3 +346,171 @@ def read_limits(table: Table, server: Server) -> Server:
 
 def _count(table: Table, key: str, low: int, high: int) -> int | None:
     return table.whole(key, default=low, low=low, high=high) if table.has(key) else None
+
+
+FILE_BYTES_MIN = 64 * 1024
+"""Minimum bytes of a file of recorded calls; a smaller file is full after a moment."""
+FILES_MAX = 1000
+BODY_BYTES_MIN = 1024
+BODY_BYTES_MAX = 1024 * 1024
+"""Maximum bytes of a recorded body, because it stays in memory until it is written."""
+
+
+def log(table: Table) -> Log:
+    table.refuse_unknown()
+    default = Log()
+    known = option("log", "level").choices
+    levels = table.named_texts("levels")
+    for room, level in levels.items():
+        if level not in known:
+            site = table.site.at("levels", room)
+            table.findings.error(site, f"'{shown(level)}' is not a level; {hint(level, known)}")
+    return Log(
+        format=cast("Form", table.choice("format") or default.format),
+        level=table.choice("level") or default.level,
+        levels={room: level for room, level in levels.items() if level in known},
+    )
+
+
+def recording(table: Table) -> RecordingConfig:
+    table.refuse_unknown()
+    default = RecordingConfig()
+    body = table.size("body_max", low=BODY_BYTES_MIN) or default.body_max
+    if body > BODY_BYTES_MAX:
+        table.error("body_max", 'is too large; the largest size here is "1M"')
+    return RecordingConfig(
+        calls=cast("Recorded", table.choice("calls") or default.calls),
+        file_max=table.size("file_max", low=FILE_BYTES_MIN) or default.file_max,
+        files_max=table.whole("files_max", default=default.files_max, low=2, high=FILES_MAX),
+        body_max=body,
+    )
+
+
+def metrics(table: Table) -> MetricsConfig:
+    table.refuse_unknown()
+    return MetricsConfig(per_tool=table.flag("per_tool", default=MetricsConfig().per_tool))
+
+
+def traces(table: Table, resolving: Resolving) -> TracesConfig:
+    table.refuse_unknown()
+    endpoint, written = read_url(table, "endpoint", resolving)
+    headers, _ = read_headers(table, resolving, lenient=False)
+    for place, why in resolving.unresolved:
+        table.findings.error(place, why)
+    if not table.has("endpoint"):
+        table.findings.warning(table.site, "has no 'endpoint', so nothing is traced")
+    warn_of_plain_text(table, "endpoint", endpoint, secrets=bool(headers))
+    return TracesConfig(
+        endpoint=endpoint or "",
+        sample=table.share("sample", default=TracesConfig().sample),
+        headers=headers,
+        endpoint_written=written or "",
+    )
+
+
+BATCH_MAX = 64
+"""Maximum number of texts in a request; the gateway never asks for more at once."""
+TIMEOUT_S_MAX = 120.0
+"""Maximum seconds of a request. No search waits that long, but its request goes on."""
+MODEL_CHARACTERS_MAX = 256
+
+
+def read_gateway(table: Table, resolving: Resolving, home: Path) -> Embeddings:
+    table.refuse_unknown()
+    default = Embeddings()
+    url, written = read_url(table, "url", resolving)
+    key = table.text("key")
+    token = None if key is None else resolving.value(key, table.site.at("key"))
+    _check(table, token)
+    if key is not None:
+        program.warn_of_literal("EMBEDDINGS_KEY", key, table.site.at("key"), table)
+    warn_of_plain_text(table, "url", url, secrets=key is not None)
+    folder = table.text("folder")
+    where = None if folder is None else resolving.value(folder, table.site.at("folder"))
+    for place, why in resolving.unresolved:
+        table.findings.error(place, why)
+    timeout_s = table.duration("timeout", default=default.timeout_s)
+    if not 0 < timeout_s <= TIMEOUT_S_MAX:
+        table.error("timeout", f'must be more than 0 and at most "{TIMEOUT_S_MAX:.0f}s"')
+    base = table.site.document.base
+    return Embeddings(
+        url=url or "",
+        url_written=written or "",
+        model=table.text("model") or "",
+        key=token or "",
+        folder=program.directory(where, base=base, home=home) if where else None,
+        weight=table.share("weight", default=default.weight),
+        timeout_s=timeout_s,
+        batch=table.whole("batch", default=default.batch, low=1, high=BATCH_MAX),
+    )
+
+
+def _check(table: Table, token: str | None) -> None:
+    """Check that there is a single source of vectors, and that the other keys fit it."""
+    if table.has("url") and table.has("folder"):
+        table.error("folder", "vectors have one source; leave this or 'url' out")
+    elif not table.has("url") and not table.has("folder"):
+        what = "has no 'url' and no 'folder', so searches go by words alone"
+        table.findings.warning(table.site, what)
+    if table.has("url") and not table.text("model"):
+        table.error("url", "needs 'model', the name of a model there")
+    if len(table.text("model") or "") > MODEL_CHARACTERS_MAX:
+        table.error("model", f"is longer than {MODEL_CHARACTERS_MAX} characters")
+    for key in ("key", "model"):
+        if table.has(key) and not table.has("url"):
+            table.error(key, "is for vectors from a 'url'")
+    if token is not None and (not token.isascii() or not token.isprintable() or not token.strip()):
+        table.error("key", "has a character in it that no token has, or none at all")
+
+
+HEADERS_MAX = 64
+HEADERS_BYTES_MAX = 12 * 1024
+"""Maximum bytes of all names and values together: common servers accept 16 KiB, and the gateway
+adds some headers of its own."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_VALUE = re.compile(r"[\t -~]*")
+_OF_THE_CONNECTION = frozenset({
+    "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization",
+    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+"""Headers between two neighbours of a connection, not for the server (RFC 9110, 7.6.1)."""
+_OF_THE_MESSAGE = frozenset({"accept", "accept-encoding", "last-event-id"})
+_PREFIXES_OF_THE_MESSAGE = ("content-", "mcp-")
+_SECRET = frozenset({"authorization", "cookie"})
+
+
+def flaw(name: str) -> str:
+    """Return why a header of this name cannot be sent, as the end of a sentence, or an empty
+    string."""
+    return "" if _TOKEN.fullmatch(name) else "is not the name of a header"
+
+
+def reserved(name: str) -> str:
+    """Return why a user may not set this header, as the end of a sentence, or an empty string."""
+    low = name.lower()
+    if low == "host":
+        return "follows from 'url'; leave it out"
+    if low in _OF_THE_CONNECTION:
+        return "belongs to the connection, which is the gateway's own; leave it out"
+    if low in _OF_THE_MESSAGE or low.startswith(_PREFIXES_OF_THE_MESSAGE):
+        return "is set by the gateway for each message; leave it out"
+    return ""
+
+
+def value_flaw(value: str) -> str:
+    """Return the error in a value, as the end of a sentence that does not repeat the value, or an
+    empty string.
+
+    A line end in the value would begin another header.
+    """
+    if not _VALUE.fullmatch(value):
+        return "has a character in it that no header can have; only printable ASCII is possible"
+    if value != value.strip():
+        return "begins or ends with a blank, as when what it refers to is empty"
+    return ""
+
+
+def is_secret(name: str) -> bool:
+    """Whether a header is secret although its name does not look so to `masking`."""
+    return name.lower() in _SECRET
