@@ -12,18 +12,18 @@ import click
 
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.errors import Command, CommandRefused, told
-from metamcp_supervisor.client_files import disk, entries, texts, toml_edit, transfer
+from metamcp_supervisor.client_files import disk, entries, texts, transfer
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
     OTHERS,
     ClientProgram,
     FileFormat,
+    FileUnfit,
     Scope,
     candidates,
 )
-from metamcp_supervisor.client_files.edits import FileUnfit
 from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.config import files, places
+from metamcp_supervisor.config import files, places, toml_lines
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
 
@@ -86,7 +86,7 @@ def import_(
         if include:
             _include(content, found, dry_run=dry_run)
             return
-        there = table_of(toml_edit.values(content.text).get("servers")) or {}
+        there = table_of(toml_lines.loads(content.text).get("servers")) or {}
         read = [transfer.ImportSource(printable(str(s.path)), s.base, s.servers) for s in found]
         moved = transfer.moved(read, there, content.text)
     except (files.FileUnreadable, FileUnfit) as why:
@@ -106,7 +106,7 @@ def import_(
 
 
 def _include(content: disk.Content, found: list[_Source], *, dry_run: bool) -> None:
-    """Raises Refused, Unfit and BrokenSyntax."""
+    """Raises Refused, FileUnfit and BrokenSyntax."""
     for source in found:
         if not source.can_be_included:
             raise CommandRefused(
@@ -211,7 +211,7 @@ def _named(word: str) -> list[_Source]:
 
 
 def _kept(path: Path, text: str) -> FileFormat:
-    """Where this file has its servers. Raises BrokenSyntax and Unfit."""
+    """Where this file has its servers. Raises BrokenSyntax and FileUnfit."""
     suffix = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "json")
     known = [client.kept for client in CLIENTS.values()]
     fitting = [kept for kept in (*known, _LISTED) if kept.format.startswith(suffix)]
