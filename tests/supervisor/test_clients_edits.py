@@ -294,6 +294,8 @@ def test_yaml_that_is_not_understood_is_refused(text: str, why: str) -> None:
         (MAPPING, "a: 'b\nc: d\n", 1),
         (MAPPING, "a: \0\n", None),
         (MAPPING, "[" * 9999, None),
+        (MAPPING, "a: !!bool b\n", None),
+        (MAPPING, "{a: {b: c}: d}\n", 1),
     ],
 )
 def test_a_broken_file_is_told_with_its_line(kept: FileFormat, text: str, line: int | None) -> None:
