@@ -58,7 +58,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor": "backoff rations verbs",
     "metamcp_supervisor.cli": "tool_costs",
     "metamcp_supervisor.client_files": (
-        "clients edits entries json_edit texts toml_edit transfer yaml_edit"
+        "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
         "assemble config confirmation document environment foreign_files jsonc naming options"
@@ -135,6 +135,8 @@ DEPENDENCIES = {
     "psutil": {"metamcp_supervisor.telemetry.usage"},
     "requests": {"metamcp_supervisor.telemetry.otlp"},
     "rich": {"metamcp_supervisor.cli.show"},
+    "ruamel": {"metamcp_supervisor.client_files.yaml_edit"},
+    "tomlkit": {"metamcp_supervisor.client_files.toml_edit"},
     "uvloop": {"metamcp_worker.runtime.loop"},
 }
 

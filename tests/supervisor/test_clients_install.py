@@ -171,7 +171,7 @@ def test_the_entry_of_somebody_else_is_not_overwritten(home: Home) -> None:
     [
         ("zed", '{\n  "a": }', "settings.json, line 2: Expecting value"),
         ("codex", "a = 1\nb =\n", "config.toml, line 2: Invalid value"),
-        ("goose", "extensions: {a: {b: c}}\n", "has 'extensions' on one line (line 1)"),
+        ("goose", "a: 1\nextensions: {a: {b: c}\n", "config.yaml, line 3: expected ',' or '}'"),
         ("cursor", '{"mcpServers": []}', "has no table in 'mcpServers'"),
         ("cursor", "[]", "must be a JSON object"),
         ("cursor", "\udcff", "is not UTF-8 text (byte 0)"),

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent.parent
 #: Each is a part of a MiB or several.
 NEEDLESS = (
     "cryptography", "email", "http.client", "httpx2", "importlib.metadata", "mcp",
-    "opentelemetry", "prometheus_client", "pydantic", "rich", "sqlite3", "ssl", "typing_extensions",
-    "urllib.request", "zipfile",
+    "opentelemetry", "prometheus_client", "pydantic", "rich", "ruamel.yaml", "sqlite3", "ssl",
+    "tomlkit", "typing_extensions", "urllib.request", "zipfile",
     "metamcp_supervisor.cli.ctl", "metamcp_supervisor.cli.config",
 )  # fmt: skip
 
@@ -26,7 +26,7 @@ import click
 from metamcp_supervisor.__main__ import main
 
 main.get_command(click.Context(main), "serve")
-from metamcp_supervisor.cli import output, up
+from metamcp_supervisor.cli import import_servers, output, up
 from metamcp_supervisor.gateway import gateway, upgrade_exec, upgrade_state
 from metamcp_supervisor.systemd import sd_sockets
 

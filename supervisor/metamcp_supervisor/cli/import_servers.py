@@ -12,18 +12,18 @@ import click
 
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.errors import Command, CommandRefused, told
-from metamcp_supervisor.client_files import disk, entries, texts, toml_edit, transfer
+from metamcp_supervisor.client_files import disk, entries, texts, transfer
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
     OTHERS,
     ClientProgram,
     FileFormat,
+    FileUnfit,
     Scope,
     candidates,
 )
-from metamcp_supervisor.client_files.edits import FileUnfit
 from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.config import files, places
+from metamcp_supervisor.config import files, places, toml_lines
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
 
@@ -86,7 +86,7 @@ def import_(
         if include:
             _include(content, found, dry_run=dry_run)
             return
-        there = table_of(toml_edit.values(content.text).get("servers")) or {}
+        there = table_of(toml_lines.loads(content.text).get("servers")) or {}
         read = [transfer.ImportSource(printable(str(s.path)), s.base, s.servers) for s in found]
         moved = transfer.moved(read, there, content.text)
     except (files.FileUnreadable, FileUnfit) as why:

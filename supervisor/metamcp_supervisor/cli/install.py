@@ -24,11 +24,11 @@ from metamcp_supervisor.client_files import disk, entries, texts
 from metamcp_supervisor.client_files.clients import (
     ClientProgram,
     FileFormat,
+    FileUnfit,
     Scope,
     candidates,
     chosen,
 )
-from metamcp_supervisor.client_files.edits import FileUnfit
 from metamcp_supervisor.config import files, naming
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit

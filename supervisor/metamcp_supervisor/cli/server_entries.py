@@ -1,14 +1,14 @@
 """`metamcp init`, `add` and `remove`: edit the configuration in use as text.
 
 Owns: these verbs, the choice of the file, the content of an entry. Never: editing text
-(`client_files.json_edit`, `client_files.toml_edit`), reading and writing bytes
+(`client_files.texts`), reading and writing bytes
 (`client_files.disk`), what a configuration means (`sources`).
 """
 
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -16,8 +16,8 @@ import click
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.errors import Command, CommandRefused, told
 from metamcp_supervisor.cli.install import difference
-from metamcp_supervisor.client_files import disk, json_edit, toml_edit
-from metamcp_supervisor.client_files.edits import FileUnfit, at
+from metamcp_supervisor.client_files import disk, texts, toml_edit
+from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import files, foreign_files, naming, places, sources
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
@@ -41,12 +41,11 @@ _NAME = click.argument("name", metavar="NAME")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Configuration in use, already read. `place`: path of the table with its servers; `found`:
-    whether the file was only found in this folder, and not named by the user."""
+    """Configuration in use, already read. `kept`: the place of its servers in it; `found`: whether
+    the file was only found in this folder, and not named by the user."""
 
     content: disk.Content
-    place: tuple[str, ...]
-    is_json: bool
+    kept: FileFormat
     servers: Mapping[str, object]
     found: bool
 
@@ -54,15 +53,17 @@ class _File:
     def label(self) -> str:
         return printable(str(self.content.path))
 
+    @property
+    def is_json(self) -> bool:
+        return self.kept.format == "json"
+
     def put(self, name: str, entry: Mapping[str, object]) -> str:
         """Return the text with this entry. Raises FileUnfit."""
-        put = json_edit.put if self.is_json else toml_edit.put
-        return put(self.content.text, self.place, name, entry)
+        return texts.put(self.kept, self.content.text, name, entry)
 
     def without(self, name: str) -> str:
         """Return the text without this entry. Raises FileUnfit."""
-        drop = json_edit.drop if self.is_json else toml_edit.drop
-        return drop(self.content.text, self.place, name, self.content.text)
+        return texts.drop(self.kept, self.content.text, name, self.content.text) or ""
 
 
 class _Add(Command):
@@ -191,7 +192,8 @@ def _file(given: Path | None) -> _File:
     try:
         content = disk.read(path)
         is_json = path.suffix != ".toml" and content.text.lstrip().startswith(("{", "/"))
-        values = (json_edit.values if is_json else toml_edit.values)(content.text)
+        kept = FileFormat("claude", "json", ()) if is_json else FileFormat("codex", "toml", ())
+        values = texts.values(kept, content.text)
     except files.FileUnreadable as why:
         raise CommandRefused(f"{label} {why}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
@@ -203,10 +205,10 @@ def _file(given: Path | None) -> _File:
     if shape is None or shape == "mcp_servers":
         text = f"{label} has no table of servers that could be edited; do it by hand"
         raise CommandRefused(text, Exit.CONFIG)
-    place = () if shape == "aliases" else (shape,)
-    servers = table_of(at(values, place)) or {}
+    servers = values if shape == "aliases" else table_of(values.get(shape)) or {}
+    kept = replace(kept, place=() if shape == "aliases" else (shape,))
     found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
-    return _File(content, place, is_json, servers, found)
+    return _File(content, kept, servers, found)
 
 
 def _edit(

@@ -21,6 +21,10 @@ _SUPPORT = "~/Library/Application Support"
 _CLINE = "User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
 
 
+class FileUnfit(Exception):
+    """A file that is valid but is not edited. The text follows the file's name in a sentence."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileFormat:
     """How a file keeps servers. `place`: keys down to the table or list of servers; `new`: text at

@@ -196,7 +196,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _strings(values: Mapping[str, object]) -> dict[str, str]:
     return {
-        name: value if isinstance(value, str) else str(value).lower() if value in (True, False)
+        str(name): value if isinstance(value, str) else str(value).lower() if value in (True, False)
         else str(value)
         for name, value in values.items()
         if isinstance(value, str | int | float)

@@ -3,9 +3,8 @@
 Owns: the place of an entry in the text, its layout, and which characters are removed together with
 it. Never: the content of an entry (`entries`), files.
 
-Everything else stays as it is, to the byte: comments, order, indentation, line ends. The result of
-each edit is decoded and compared with the expected values; an edit with any other effect is
-refused, so that a mistake here cannot damage a file.
+Everything else stays as it is, to the byte: comments, order, indentation, line ends. `texts`
+decodes the result of each edit and refuses an edit with any other effect.
 """
 
 import json
@@ -13,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from metamcp_supervisor.client_files.edits import FileUnfit, at, changed
+from metamcp_supervisor.client_files.clients import FileUnfit
 from metamcp_supervisor.config import jsonc
-from metamcp_supervisor.config.document import BrokenSyntax, list_of, spelled, table_of
+from metamcp_supervisor.config.document import list_of, spelled, table_of
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\n]+)"
@@ -29,7 +28,6 @@ _FIRST_INDENT = re.compile(r'^([ \t]{1,8})"', re.MULTILINE)
 _INDENT = re.compile(r"[ \t]*")
 _INLINE_CHARACTERS_MAX = 80
 """Maximum characters of a list on one line; a longer list gets a line for each item."""
-_STRANGE = "is laid out in a way that cannot be edited safely"
 
 
 @dataclass(slots=True)
@@ -65,31 +63,22 @@ def values(text: str) -> Mapping[str, object]:
 
 def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object]) -> str:
     """Return `text` with `entry` under `name` in the object at `place`, which is made if it is
-    missing. Raises BrokenSyntax and Unfit."""
-    old = values(text)
-    expected = changed(old, place, name, entry)
-    if expected == old:
-        return text
-    made = _put(text if text.strip() else "{}\n", (*place, name), entry)
-    if values(made) != expected:
-        raise FileUnfit(_STRANGE)
-    return made
+    missing. Raises FileUnfit."""
+    return _put(text if text.strip() else "{}\n", (*place, name), entry)
 
 
-def drop(text: str, place: Sequence[str], name: str, before: str | None) -> str:
-    """Return `text` without that entry. `before`: text before the first edit, which shows whether
-    an object that is empty now existed then; None: the file did not exist. Raises BrokenSyntax and
-    Unfit."""
-    path = [*place, name]
-    expected = changed(values(text), place, name, None)
-    made = _cut(text, path, before)
-    while len(path) > 1 and _is_new(made, path[:-1], before):
-        path.pop()
-        made = _cut(made, path, before)
-        expected = changed(expected, path[:-1], path[-1], None)
-    if values(made) != expected:
-        raise FileUnfit(_STRANGE)
-    return made
+def drop(text: str, place: Sequence[str], name: str, depth: int) -> str:
+    """Return `text` without that entry, and without the objects around it that are empty then.
+    `depth`: number of keys of `place` whose objects stay nevertheless. Raises FileUnfit."""
+    path: tuple[str, ...] = (*place, name)
+    while True:
+        text = _cut(text, path)
+        path = path[:-1]
+        table, _ = _deepest(text, (*path, ""))
+        if text[table.open + 1 : table.close].strip():
+            return text
+        if len(path) <= depth:
+            return text[: table.open + 1] + text[table.close :]
 
 
 def dumped(value: object, newline: str = "\n", unit: str = "  ", indent: str = "") -> str:
@@ -189,63 +178,26 @@ def _after_comments(text: str, at: int) -> tuple[int, bool]:
 # Taking out
 
 
-def _cut(text: str, path: Sequence[str], before: str | None) -> str:
+def _cut(text: str, path: Sequence[str]) -> str:
     table, depth = _deepest(text, path)
     member = table.member(path[-1])
     if depth != len(path) - 1 or member is None:
         raise FileUnfit(f"has no '{spelled(tuple(path))}'")
     number = table.members.index(member)
     if member.comma >= 0:
-        made = text[: member.gap] + text[member.comma + 1 :]
-    elif number:
+        return text[: member.gap] + text[member.comma + 1 :]
+    if number:
         comma = table.members[number - 1].comma
-        made = text[:comma] + text[comma + 1 : member.gap] + text[member.end :]
-    else:
-        made = text[: member.gap] + text[member.end :]
-    return made if len(table.members) > 1 else _emptied(made, path[:-1], before)
-
-
-def _emptied(text: str, path: Sequence[str], before: str | None) -> str:
-    """Give an object that is empty now the text that stood between its braces before, usually
-    none."""
-    table = _exactly(text, path)
-    if table is None or text[table.open + 1 : table.close].strip():
-        return text
-    old = _exactly(before, path) if before else None
-    if before is not None and old is not None:
-        between = before[old.open + 1 : old.close]
-        if between.strip(" \t"):
-            return text  # lines of their own, which are still there
-        return text[: table.open + 1] + between + text[table.close :]
-    return text[: table.open + 1] + text[table.close :]
-
-
-def _is_new(text: str, path: Sequence[str], before: str | None) -> bool:
-    """Whether the object at `path` is empty, without a comment, and did not exist before."""
-    table = _exactly(text, path)
-    if table is None or text[table.open + 1 : table.close].strip():
-        return False
-    try:
-        return before is None or at(values(before), path) is None
-    except BrokenSyntax:
-        return False
+        return text[:comma] + text[comma + 1 : member.gap] + text[member.end :]
+    return text[: member.gap] + text[member.end :]
 
 
 # Where things stand
 
 
-def _exactly(text: str, path: Sequence[str]) -> _Table | None:
-    """Return the object at `path`; None if there is not one."""
-    try:
-        table, depth = _deepest(text, (*path, ""))
-    except FileUnfit:
-        return None
-    return table if depth == len(path) else None
-
-
 def _deepest(text: str, path: Sequence[str]) -> tuple[_Table, int]:
     """Return the innermost object on the way to the last key of `path`, and the number of keys that
-    lead to it. Raises Unfit."""
+    lead to it. Raises FileUnfit."""
     table, depth = _table(text, 0), 0
     while depth < len(path) - 1 and (member := table.member(path[depth])) is not None:
         if text[member.start] != "{":
@@ -263,7 +215,7 @@ def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
 
 def _table(text: str, start: int) -> _Table:
     """Find the object that begins at `start` or after the space and comments there. Raises
-    Unfit."""
+    FileUnfit."""
     members: list[_Member] = []
     depth, opened, gap, key_next = 0, -1, start, True
     for kind, begin, end in _tokens(text, start):

@@ -1,36 +1,49 @@
 """The file of a client as text: its entries, and the text with or without our entry.
 
-Owns: which editor a format has, and the file as a whole: when nothing is left in it, and when it
-gets its earlier text back. Never: positions (`json_edit`, `toml_edit`, `yaml_edit`), files.
+Owns: which editor a format has, the proof that an edit changed our entry and nothing else, and the
+file as a whole: when nothing is left in it, and when it gets its earlier text back. Never:
+positions (`json_edit`, `toml_edit`, `yaml_edit`), files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from metamcp_supervisor.client_files import edits, json_edit, toml_edit, yaml_edit
-from metamcp_supervisor.client_files.clients import FileFormat
-from metamcp_supervisor.config.document import BrokenSyntax, list_of, table_of
+from metamcp_supervisor.client_files import json_edit, toml_edit
+from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
+from metamcp_supervisor.config import toml_lines
+from metamcp_supervisor.config.document import BrokenSyntax, list_of, spelled, table_of
 
 _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
 
 
+def values(kept: FileFormat, text: str) -> Mapping[str, object]:
+    """Return all values of a file. Raises BrokenSyntax and FileUnfit."""
+    if kept.format == "json":
+        return json_edit.values(text)
+    if kept.format == "toml":
+        return toml_lines.loads(text)
+    from metamcp_supervisor.client_files import yaml_edit
+
+    return yaml_edit.values(text)
+
+
 def entries(kept: FileFormat, text: str) -> Mapping[str, object]:
-    """Return the values at the place of servers, by name. Raises BrokenSyntax and Unfit."""
-    if kept.format in ("yaml-list", "yaml-mapping"):
-        return yaml_edit.items(text, kept.place[0])
-    values = toml_edit.values(text) if kept.format == "toml" else json_edit.values(text)
-    value = edits.at(values, kept.place)
-    listed = [table_of(each) for each in list_of(value) or ()]
-    if listed and kept.format == "json":  # each says its name
-        return {str(each["name"]): each for each in listed if each and "name" in each}
+    """Return the values at the place of servers, by name. Raises BrokenSyntax and FileUnfit."""
+    value: object = values(kept, text)
+    for key in kept.place:
+        value = (table_of(value) or {}).get(key)
+    listed = list_of(value)
+    if kept.format == "yaml-list" or (kept.format == "json" and listed):  # each says its name
+        tables = [table_of(each) or {} for each in listed or ()]
+        return {str(each["name"]): each for each in tables if "name" in each}
     table = table_of(value)
     if value is not None and table is None:
-        raise edits.FileUnfit(f"has no table in '{'.'.join(kept.place)}'")
-    return table or {}
+        raise FileUnfit(f"has no table in '{'.'.join(kept.place)}'")
+    return {str(key): inner for key, inner in (table or {}).items()}  # YAML has numbers as keys
 
 
 def native(kept: FileFormat, text: str) -> FileFormat:
     """Return where this file keeps its servers: OpenCode 2 has them one table deeper, and reads
-    both forms. Raises BrokenSyntax and Unfit."""
+    both forms. Raises BrokenSyntax and FileUnfit."""
     if kept.shape != "opencode":
         return kept
     inner = table_of(entries(kept, text).get("servers"))
@@ -40,13 +53,21 @@ def native(kept: FileFormat, text: str) -> FileFormat:
 
 
 def put(kept: FileFormat, text: str, name: str, entry: Mapping[str, object]) -> str:
-    """Return `text` with `entry` under `name`. Raises BrokenSyntax and Unfit."""
+    """Return `text` with `entry` under `name`. Raises BrokenSyntax and FileUnfit."""
+    old = entries(kept, text).get(name)
+    if old == entry:
+        return text
+    text = text if text.strip() else kept.new or text
     if kept.format == "json":
-        return json_edit.put(text, kept.place, name, entry)
-    if kept.format == "toml":
-        return toml_edit.put(text, kept.place, name, entry)
-    kind: yaml_edit.Kind = "list" if kept.format == "yaml-list" else "mapping"
-    return yaml_edit.put(text, kept.place[0], kind, name, entry, kept.new)
+        made = json_edit.put(text, kept.place, name, entry)
+    elif kept.format == "toml":
+        made = toml_edit.put(text, (*kept.place, name), entry, table_of(old))
+    else:
+        from metamcp_supervisor.client_files import yaml_edit
+
+        listed = kept.format == "yaml-list"
+        made = yaml_edit.put(text, kept.place[0], name, entry, listed=listed)
+    return _proven(kept, text, made, name, entry)
 
 
 def drop(
@@ -54,28 +75,88 @@ def drop(
 ) -> str | None:
     """Return the text without the entry; None if the file may be removed. `before`: text before the
     first edit, None if the file did not exist; `restore`: an entry of that name in `before` is not
-    ours and may come back. Raises BrokenSyntax and Unfit."""
-    if before is not None and _undone(kept, text, name, before, restore=restore):
-        return before
+    ours and may come back. Raises BrokenSyntax and FileUnfit."""
+    if before is not None:
+        undone = _undone(kept, text, name, before, restore=restore)
+        if undone is not None:
+            return undone
+    depth = _depth(kept, before)
     if kept.format == "json":
-        made = json_edit.drop(text, kept.place, name, before)
+        made = json_edit.drop(text, kept.place, name, depth)
     elif kept.format == "toml":
-        made = toml_edit.drop(text, kept.place, name, before)
+        made = toml_edit.drop(text, (*kept.place, name))
     else:
-        made = yaml_edit.drop(text, kept.place[0], name, before)
-    if before is None and made.strip() in ("", "{}", kept.new.strip()):
-        return None
-    if before is not None and not before.strip() and made.strip() in ("", "{}", kept.new.strip()):
+        from metamcp_supervisor.client_files import yaml_edit
+
+        made = yaml_edit.drop(text, kept.place[0], name, whole=not depth)
+    made = _proven(kept, text, made, name, None)
+    if not (before or "").strip() and made.strip() in ("", "{}", kept.new.strip()):
         return before
     return made
 
 
-def _undone(kept: FileFormat, text: str, name: str, before: str, *, restore: bool) -> bool:
-    """Whether our entry is the only difference between `before` and `text`."""
-    entry = table_of(entries(kept, text).get(name))
+def _depth(kept: FileFormat, before: str | None) -> int:
+    """Return the number of keys of the place that `before` has; all if it cannot be read."""
     try:
-        if entry is None or (name in entries(kept, before) and not restore):
-            return False
-        return put(kept, before, name, entry) == text
-    except (edits.FileUnfit, BrokenSyntax):
-        return False
+        value: object = values(kept, before) if before is not None else {}
+    except (BrokenSyntax, FileUnfit):
+        return len(kept.place)
+    for depth, key in enumerate(kept.place):
+        table = table_of(value) or {}
+        if key not in table:
+            return depth
+        value = table[key]
+    return len(kept.place)
+
+
+def _undone(kept: FileFormat, text: str, name: str, before: str, *, restore: bool) -> str | None:
+    """Return `text` with the part that our entry changed in `before` as it was there; None if that
+    part is not found."""
+    try:
+        entry, was = table_of(entries(kept, text).get(name)), entries(kept, before).get(name)
+        if entry is None or (was is not None and not restore):
+            return None
+        after = put(kept, before, name, entry)
+        if after == text:
+            return before
+        start = _alike(before, after)
+        end = _alike(before[start:][::-1], after[start:][::-1])
+        old, new = before[start : len(before) - end], after[start : len(after) - end]
+        if text.count(new) != 1:
+            return None
+        return _proven(kept, text, text.replace(new, old), name, was)
+    except (BrokenSyntax, FileUnfit):
+        return None
+
+
+def _alike(one: str, other: str) -> int:
+    """Return the number of characters at the beginning that are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _proven(kept: FileFormat, text: str, made: str, name: str, entry: object) -> str:
+    """Return `made`, if it differs from `text` in what stands under `name` alone, and that is
+    `entry`. Raises FileUnfit."""
+    try:
+        # A block of YAML has another value without a line end behind it.
+        whole = (each if each.endswith("\n") else each + "\n" for each in (text, made))
+        was, now = (_others(values(kept, each), kept.place, name) for each in whole)
+        if was == now and entries(kept, made).get(name) == entry:
+            return made
+    except (BrokenSyntax, FileUnfit):
+        pass
+    way = f"; write it as a table [{spelled((*kept.place, name))}]" * (kept.format == "toml")
+    raise FileUnfit(f"is laid out in a way that cannot be edited safely{way}")
+
+
+def _others(value: object, place: Sequence[str], name: str) -> object:
+    """Return a copy of `value` without what stands under `name` at `place`, and without what is
+    empty on the way to it."""
+    table = table_of(value)
+    if table is None:
+        return [x for x in list_of(value) or () if (table_of(x) or {}).get("name") != name]
+    others = {key: inner for key, inner in table.items() if key != (*place, name)[0]}
+    if place and (inner := _others(table.get(place[0]), place[1:], name)):
+        others[place[0]] = inner
+    return others

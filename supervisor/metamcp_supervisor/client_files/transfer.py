@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from metamcp_supervisor.client_files import toml_edit
-from metamcp_supervisor.client_files.edits import FileUnfit
+from metamcp_supervisor.client_files import texts, toml_edit
+from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.config import naming, show
+from metamcp_supervisor.config import naming, show, toml_lines
 from metamcp_supervisor.config.document import list_of, shown, table_of
 from metamcp_worker.runtime.masking import Masks, looks_secret
 
@@ -27,6 +27,8 @@ _BRACED = re.compile(r"\$\{([^}]*)\}")
 _KNOWN = re.compile(r"(?:env:)?[A-Za-z_]\w*(?::-.*)?|input:.+|file:.+", re.ASCII | re.DOTALL)
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
 _FOLDER = "workspaceFolder"
+_OWN = FileFormat("codex", "toml", ("servers",))
+"""How metamcp.toml keeps its servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class _Moving:
 
 def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: str) -> Moved:
     """Import the servers of all sources. `there`: the servers that `text`, a metamcp.toml, already
-    has. Raises BrokenSyntax and edits.FileUnfit."""
+    has. Raises BrokenSyntax and FileUnfit."""
     moving = _Moving()
     tables: dict[str, dict[str, object]] = {}
     from_where: dict[str, str] = {}
@@ -102,14 +104,14 @@ def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: st
                 moving.variables = attempt.variables
                 tables[name], from_where[name] = table, source.path
     for name, table in tables.items():
-        text = toml_edit.put(text, ("servers",), name, table)
+        text = texts.put(_OWN, text, name, table)
     return Moved(text, tuple(tables), tuple(moving.told))
 
 
 def included(text: str, paths: Sequence[str]) -> str:
     """Return `text`, a metamcp.toml, with these files in its `include`, at the top. Raises
-    BrokenSyntax and Unfit."""
-    values = toml_edit.values(text)
+    BrokenSyntax and FileUnfit."""
+    values = toml_lines.loads(text)
     there = list_of(values.get("include")) or []
     missing = [path for path in paths if path not in there]
     if not missing:
