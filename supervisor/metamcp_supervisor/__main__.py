@@ -13,45 +13,51 @@ VERBS: dict[str, tuple[str, str]] = {
     "up": ("metamcp_supervisor.cli.up:up", "Start the gateway in the foreground."),
     "serve": ("metamcp_supervisor.cli.up:serve", "Run the gateway as a service."),
     "down": (CTL, "End the gateway of this folder."),
-    "status": (CTL, "What runs, and what is wrong."),
-    "logs": (CTL, "What a server wrote to its stderr."),
-    "events": (CTL, "The journal: who became what, and why."),
-    "top": (CTL, "Which server uses how much."),
+    "status": (CTL, "Show what runs, and what is wrong."),
+    "logs": (CTL, "Show what a server wrote to its stderr."),
+    "events": (CTL, "Show the journal: what changed, and why."),
+    "top": (CTL, "Show how much each server uses."),
     "start": (CTL, "Start servers."),
     "stop": (CTL, "Stop servers, after their calls in flight."),
     "restart": (CTL, "Stop servers and start them again."),
-    "reload": (CTL, "Read the configuration anew and restart only what changed."),
+    "reload": (CTL, "Read the configuration again and restart only what changed."),
     "confirm": (CTL, "Show what a changed configuration starts, and start it."),
-    "wait": (CTL, "Return when servers are there."),
-    "doctor": (CTL, "What stands in the way, and what to do about it."),
+    "wait": (CTL, "Wait until servers are ready."),
+    "doctor": (CTL, "Show what hinders a gateway, and what to do about it."),
     "ctl": (
         "metamcp_supervisor.cli.ctl:ctl",
-        "Everything else about a running gateway, and all of the above.",
+        "Run all other verbs for a running gateway.",
     ),
     "init": ("metamcp_supervisor.cli.server_entries:init", "Make metamcp.toml in this folder."),
     "add": ("metamcp_supervisor.cli.server_entries:add", "Add a server to the configuration."),
-    "remove": ("metamcp_supervisor.cli.server_entries:remove", "Take a server out of it."),
+    "remove": (
+        "metamcp_supervisor.cli.server_entries:remove",
+        "Remove a server from the configuration.",
+    ),
     "calls": (
         "metamcp_supervisor.cli.recordings:calls",
         "Show recorded calls that are over ('ctl calls': those under way).",
     ),
-    "replay": ("metamcp_supervisor.cli.replay:replay", "Make a recorded call once more."),
+    "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
     "connect": (
         "metamcp_supervisor.cli.connect:connect",
-        "Be an MCP server on stdin and stdout: a bridge to the gateway.",
+        "Bridge a client on stdin and stdout to the gateway.",
     ),
     "install": (
         "metamcp_supervisor.cli.install:install",
         "Put MetaMCP into the configuration of a client.",
     ),
-    "uninstall": ("metamcp_supervisor.cli.install:uninstall", "Take it out again."),
+    "uninstall": (
+        "metamcp_supervisor.cli.install:uninstall",
+        "Remove MetaMCP from the configuration of a client.",
+    ),
     "snippet": (
         "metamcp_supervisor.cli.install:snippet",
         "Print what a client needs in its configuration.",
     ),
     "import": (
         "metamcp_supervisor.cli.import_servers:import_",
-        "Take over the servers of other clients.",
+        "Copy the servers of other clients into metamcp.toml.",
     ),
     "toolsets": (
         "metamcp_supervisor.cli.toolsets:toolsets",
@@ -68,7 +74,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "lock": (
         "metamcp_supervisor.cli.lock:lock",
-        "Say which definitions of tools are approved.",
+        "Approve definitions of tools, and show what is approved.",
     ),
     "config": (
         "metamcp_supervisor.cli.config:config",
@@ -78,7 +84,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.systemd:systemd",
         "Run the gateway as a service of systemd.",
     ),
-    "completion": (CTL, "Print the script that completes all this in your shell."),
+    "completion": (CTL, "Print the script for completion in your shell."),
 }
 
 _LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"

@@ -12,7 +12,7 @@ from tests.live.client import MODERN, Client
 from tests.live.gateway import SERVER, Gateway, fake, toml
 from tests.live.test_first_launch import Folder, folder
 from tests.live.test_watch import WATCH, names, refusals
-from tests.supervisor.test_up import IN_A_WINDOW
+from tests.supervisor.cli.test_up import IN_A_WINDOW
 from tests.waiting import until
 
 pytestmark = pytest.mark.live

@@ -70,7 +70,7 @@ ELSEWHERE = {
     "upgrade": "metamcp_supervisor.cli.steer:upgrade",
     "dump-stacks": "metamcp_supervisor.cli.steer:dump_stacks",
     "confirm": "metamcp_supervisor.cli.config:confirm",
-    "down": "metamcp_supervisor.cli.up:down",
+    "down": "metamcp_supervisor.cli.steer:down",
     "doctor": "metamcp_supervisor.cli.doctor:doctor",
     "completion": "metamcp_supervisor.cli.completion:completion",
 }

@@ -1,9 +1,11 @@
 """`metamcp ctl set`, `signal`, `drain`, `undrain`, `quarantine`, `clear`, `roll`, `upgrade` and
-`dump-stacks`: orders that are rarely needed.
+`dump-stacks`: orders that are rarely needed; `metamcp down`: end the gateway of this folder.
 
-Never: carrying them out (`control.orders`).
+Never: carrying the orders out (`control.orders`), how a gateway ends (`gateway`).
 """
 
+import os
+import signal
 import time
 
 import click
@@ -25,7 +27,7 @@ ROLL_S_MAX = 900.0
 """Seconds to wait for a roll; enough for sixteen fronts that each wait half a minute for their last
 calls."""
 AGAIN_S = 0.05
-"""Seconds between two checks whether the new program is there."""
+"""Seconds between two checks whether the new program is there, or the gateway is gone."""
 
 
 @click.command()
@@ -278,3 +280,47 @@ def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"{key.strip()!r} is there twice")
         found[key.strip()] = value.strip()
     return found
+
+
+@click.command()
+@click.option(
+    "--timeout", "timeout_s", type=Duration(), default="90s", show_default=True,
+    help="How long to wait.",
+)  # fmt: skip
+@json_option
+@click.pass_obj
+def down(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
+    """End the gateway of this folder, and its servers after their calls. Exit 5 if none runs."""
+    with client.connect_here(runtime_dir) as gateway:
+        pid = gateway.pid()
+        if pid <= 0:
+            pid = codec.typed(GatewayStatus, gateway.call("status")).pid
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        text = f"the gateway (process {pid}) belongs to another user; run this as that user"
+        raise Failed(Exit.DENIED, text) from None
+    except ProcessLookupError:
+        pass  # it was about to end
+    end = time.monotonic() + timeout_s
+    while _runs(pid):
+        if time.monotonic() > end:
+            text = f"the gateway (process {pid}) is still ending after {timeout_s:g} s"
+            raise Failed(Exit.TIMEOUT, f"{text}; 'metamcp status' shows what it waits for")
+        time.sleep(AGAIN_S)
+    if as_json:
+        errors.tell(pid=pid, ended=True)
+    else:
+        click.echo(f"the gateway (process {pid}) has ended")
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process runs. A dead process that its parent has not waited for has ended."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:  # just gone, as the next check finds, or a system without /proc
+        return True

@@ -10,9 +10,9 @@ from metamcp_supervisor.config.config import Problem
 from metamcp_supervisor.control.set_signal import name_of, number_of
 from metamcp_supervisor.verbs import CallsUnderWay, Exit, InFlight
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from tests.supervisor.cli.test_ctl import said
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import said
 
 
 def under_way(server: str, age_s: float, state: str = "running", **more: str) -> InFlight:

@@ -13,9 +13,9 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.orders import VERBS
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.disclosure import Build, Equip, ViewOwner, Wish
+from tests.supervisor.cli.test_ctl import read_until, run
+from tests.supervisor.cli.test_ctl_completion import completed
 from tests.supervisor.small_gateway import SmallGateway, server, steered
-from tests.supervisor.test_ctl import read_until, run
-from tests.supervisor.test_ctl_completion import completed
 
 pytestmark = pytest.mark.process
 

@@ -12,9 +12,9 @@ from metamcp_supervisor.cli import listings as shown_views
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import builtin_definitions, codec, token_cost
 from metamcp_worker.ipc.disclosure import ViewStats
+from tests.supervisor.cli.test_ctl import run
+from tests.supervisor.cli.test_lock_verbs import Place
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import run
-from tests.supervisor.test_lock_verbs import Place
 
 CONFIG = """
 [gateway]

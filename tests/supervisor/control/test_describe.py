@@ -10,9 +10,9 @@ from metamcp_supervisor.control.describe import command_shown
 from metamcp_supervisor.control.explain import Tries, why
 from metamcp_supervisor.telemetry.history import ENDS_MAX, SERVERS_MAX, Histories
 from metamcp_supervisor.verbs import Exit, JournalEvent, ServerProcess
+from tests.supervisor.cli.test_ctl import said
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import said
 
 
 def event(what: str, cause: str = "", *, time: float = 0.0, who: str = "git") -> JournalEvent:

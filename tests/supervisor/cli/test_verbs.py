@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from metamcp_supervisor.__main__ import VERBS, main
 from metamcp_supervisor.verbs import Exit
+from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import run
 
 ALONE = (
     "status", "logs", "events", "top", "start", "stop", "restart", "reload", "wait", "doctor",
@@ -140,7 +140,7 @@ def test_orders_that_stand_alone_are_carried_out_and_told_to_programs(tmp_path: 
         (
             "metamcp.toml",
             '# mine\n[servers.a]\ncommand = ["a"]  # why\n\n[gateway]\nfronts = 1\n',
-            '\n[servers.git]\ncommand = ["uvx", "mcp-server-git", "-v"]\nenv = { A = "b=c" }\n',
+            '\n[servers.git]\ncommand = ["uvx", "mcp-server-git", "-v"]\nenv = {A = "b=c"}\n',
         ),
         (
             ".mcp.json",

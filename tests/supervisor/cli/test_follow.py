@@ -12,8 +12,8 @@ import pytest
 from metamcp_supervisor.control.control import Control
 from metamcp_supervisor.control.follow import newer
 from metamcp_supervisor.verbs import Exit, JournalEvent
+from tests.supervisor.cli.test_ctl import run, start
 from tests.supervisor.small_gateway import SmallGateway, server
-from tests.supervisor.test_ctl import run, start
 
 
 def events(*numbers: tuple[int, float]) -> list[JournalEvent]:

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from metamcp_supervisor.cli import listings
 from metamcp_supervisor.verbs import Exit, Footprint, ServerStatus, TopFigures
+from tests.supervisor.cli.test_ctl import COMMAND, read_until, run, said
 from tests.supervisor.small_gateway import SmallGateway, server, steered
-from tests.supervisor.test_ctl import COMMAND, read_until, run, said
 
 
 def load(clock: float, *servers: ServerStatus, **footprints: Footprint) -> TopFigures:

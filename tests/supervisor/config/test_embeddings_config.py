@@ -19,7 +19,7 @@ from tests.supervisor.configs import loaded, messages, write
 
 pytestmark = pytest.mark.promise("M36")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 URL = "https://vectors.example/v1/embeddings"
 SEARCH = '[endpoints.default]\nnamespace = "default"\nexposure = "search"\n'
 GIT = '[servers.git]\ncommand = ["git-server"]\n'

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from metamcp_worker.ipc.disclosure import Activate, Equip, Load, ViewOwner, Wish
+from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.control.test_toolsets import made, said
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import run
 
 pytestmark = pytest.mark.process
 

@@ -25,7 +25,7 @@ from tests.supervisor.stage import until
 
 pytestmark = pytest.mark.process
 
-COMMAND = (sys.executable, str(Path(__file__).parent / "front_role.py"))
+COMMAND = (sys.executable, str(Path(__file__).parents[1] / "front_role.py"))
 LIVE_S_MAX = 40.0
 
 

@@ -18,7 +18,7 @@ from tests.supervisor.configs import loaded, messages, write
 
 pytestmark = pytest.mark.promise("M88")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 URL = "https://collector.example/v1/traces"
 FILE = f"""
 [traces]

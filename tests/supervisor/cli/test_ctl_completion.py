@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.cli.completion import names
+from tests.supervisor.cli.test_ctl import COMMAND, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import COMMAND, run
 
 pytestmark = pytest.mark.process
 

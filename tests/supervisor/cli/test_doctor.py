@@ -13,10 +13,10 @@ import pytest
 from metamcp_supervisor.cli import doctor, doctor_checks
 from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Address, UnixAddress
+from tests.supervisor.cli.test_ctl import COMMAND, run, said
 from tests.supervisor.configs import config, server
 from tests.supervisor.small_gateway import server as running
 from tests.supervisor.small_gateway import steered
-from tests.supervisor.test_ctl import COMMAND, run, said
 
 OURS = {0, os.geteuid()}
 

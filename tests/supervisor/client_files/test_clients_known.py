@@ -31,7 +31,7 @@ def test_a_snippet_is_what_install_would_write(home: Home, client: str) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=list(CLIENTS))
 def test_every_client_has_its_row_in_the_documentation(client: clients.ClientProgram) -> None:
-    text = (Path(__file__).parents[2] / "docs/clients.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/clients.md").read_text()
     (row,) = re.findall(rf"^\| `{client.name}` \|.*", text, re.MULTILINE)
     assert f"`{client.linux[0].replace('$CONFIG', '~/.config')}`" in row
     assert f"`{client.linux[-1].replace('$CONFIG', '~/.config')}`" in row or client.name == "cline"

@@ -7,8 +7,8 @@ import pty
 import pytest
 
 from metamcp_supervisor.verbs import Exit
+from tests.supervisor.cli.test_ctl import COMMAND, read_until, run, said
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import COMMAND, read_until, run, said
 
 pytestmark = pytest.mark.process
 

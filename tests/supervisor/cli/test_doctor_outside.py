@@ -20,8 +20,8 @@ from metamcp_supervisor.cli.doctor_checks import (
     certificates,
     judged_certificate,
 )
+from tests.supervisor.cli.test_ctl import COMMAND
 from tests.supervisor.configs import config, server
-from tests.supervisor.test_ctl import COMMAND
 from tests.worker.http.test_fetch_tls import certificate, echo, tls
 from tests.worker.rawhttp import run
 from tests.worker.scripted import serving

@@ -16,8 +16,8 @@ import pytest
 
 from metamcp_supervisor.verbs import InFlight
 from metamcp_worker.ipc.disclosure import ViewStats
+from tests.supervisor.cli.test_ctl import read_until, run
 from tests.supervisor.small_gateway import server, steered
-from tests.supervisor.test_ctl import read_until, run
 
 SCRIPT = """
 from metamcp_supervisor.cli.show import Picture, picture

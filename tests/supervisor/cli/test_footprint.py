@@ -9,7 +9,7 @@ import pytest
 
 from metamcp_supervisor import VERSION
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 #: Each is a part of a MiB or several.
 NEEDLESS = (

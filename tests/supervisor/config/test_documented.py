@@ -15,7 +15,7 @@ from metamcp_supervisor.config.reload import plan
 from metamcp_supervisor.config.schema import schema
 from tests.supervisor.configs import config, server
 
-DOC = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+DOC = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 HEADINGS = {
     "": "The top of the file",
     "gateway": "`[gateway]`",
@@ -169,7 +169,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_every_link_of_the_documentation_leads_somewhere_and_the_readme_to_every_page() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     pages = sorted((root / "docs").glob("*.md"))
     readme = (root / "README.md").read_text()
     assert [page.name for page in pages if f"(docs/{page.name})" not in readme] == []

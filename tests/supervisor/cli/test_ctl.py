@@ -22,7 +22,7 @@ from tests.supervisor.small_gateway import SmallGateway, server, steered
 
 pytestmark = pytest.mark.process
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "operating.md"
+DOCS = Path(__file__).parents[3] / "docs" / "operating.md"
 COMMAND = (sys.executable, "-m", "metamcp_supervisor", "ctl")
 
 
