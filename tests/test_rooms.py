@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests import picture
 from tests.house import ROOT, SOURCES, module_name
 from tests.test_tidy import MAY_IMPORT
 
@@ -21,6 +22,17 @@ def test_the_readme_names_every_package_with_the_first_sentence_of_its_docstring
         lines.append(f"- `{name}/`: {' '.join(doc.partition(chr(10) * 2)[0].split())}")
     readme = (top / "README.md").read_text().splitlines()
     assert [line for line in readme if line.startswith("- `")] == lines
+
+
+@pytest.mark.parametrize("side", MAY_IMPORT)
+def test_the_readme_shows_who_imports_whom_as_make_picture_draws_it(side: str) -> None:
+    text = picture.readme(side).read_text()
+    assert picture.with_picture(text, side) == text
+
+
+def test_an_arrow_that_others_imply_is_not_drawn() -> None:
+    found = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
+    assert set(picture.drawn(found)) == {("a", "b"), ("b", "c")}
 
 
 def test_a_docstring_that_sends_a_reader_to_another_module_names_one_that_exists() -> None:
