@@ -63,20 +63,20 @@ from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import loop, memory, orphans
 
 TICK_S = 0.25
-"""How finely deadlines are seen; also how long a log line may wait."""
+"""Seconds between two looks at deadlines; also how long a log line may wait."""
 BEAT_TICKS = 4
-"""A beat each second."""
+"""Ticks between two heartbeats, which is one second."""
 LOOK_S = 0.01
-"""Between two looks at something that says nothing when it changes: calls that run out, a front
-that catches up. Only while one of these is waited for."""
+"""Seconds between two looks at calls that run out or a front that catches up, while the worker
+waits for one of these."""
 QUIET_S = 0.1
-"""Without a call in flight before a stopping worker takes no more of them: far longer than a frame
-needs through its pipe."""
+"""Seconds without a call in flight before a stopping worker takes no more calls: far longer than a
+frame needs through its pipe."""
 TRIM_S = 3.0
-"""Between two returns of the memory that messages took, the last of them when there were none for
-so long: each takes a part of a millisecond."""
+"""Seconds between two returns of the memory that messages took; the last follows so long after the
+last message. Each takes a part of a millisecond."""
 FRONT_BEHIND_S_MAX = 1.0
-"""A front that is behind for so long is not waited for any more, because the others wait too."""
+"""Seconds to wait for a front that is behind; not longer, because the other fronts wait too."""
 
 _read_spec = codec.reader(ServerSpec)
 
@@ -86,7 +86,8 @@ EXIT_SUPERVISOR_GONE = 2
 
 
 def main(sock: socket.socket) -> int:
-    """The life of a child worker; the exit code. `sock`: the control socket to the supervisor."""
+    """Run a child worker to its end, and return its exit code. `sock`: the control socket to the
+    supervisor."""
     # A server that closed its input is an error of a write, not the end of this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     # What a server leaves behind comes to this process, which ends it.
@@ -99,7 +100,7 @@ async def _live(sock: socket.socket) -> int:
 
 
 class ServerWorker:
-    """One worker. `run` is its life."""
+    """Worker of one server, from start to end (`run`)."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
@@ -121,7 +122,7 @@ class ServerWorker:
         self._throttled = False
 
     async def run(self) -> int:
-        """Wait until it is over, and why; then end everything. Returns the exit code."""
+        """Wait for the reason to end, end everything, and return the exit code."""
         over = await self._over
         try:
             if over is None:
@@ -140,8 +141,8 @@ class ServerWorker:
     async def _drain(self, grace_s: float) -> None:
         """Let calls finish as long as there are any, the server lives, and time is left.
 
-        Fronts know that they shall call no more, but what they sent before that is still in the
-        pipe: it is taken until there was nothing to do for a moment.
+        Fronts know that they shall send no more calls, but earlier ones may still be in the pipe,
+        so the worker takes calls until it had nothing to do for a moment.
         """
         session, connection = self._session, self._connection
         if session is None or connection is None:
@@ -248,7 +249,7 @@ class ServerWorker:
         self._do(self._session.start())
 
     def _finish(self, why: Stop | Fail | None) -> None:
-        """The first reason counts; what comes after it changes nothing."""
+        """End the worker for this reason, unless it has a reason already."""
         if not self._over.done():
             self._over.set_result(why)
 
@@ -319,7 +320,7 @@ class ServerWorker:
         self._finish(failure)
 
     async def _relieve(self, connection: Transport) -> None:
-        """Read on as soon as no front is behind."""
+        """Wait until no front is behind, and read from the server again."""
         end = self._loop.time() + FRONT_BEHIND_S_MAX
         while behind := self._fronts.behind():
             if self._loop.time() > end:
@@ -330,7 +331,7 @@ class ServerWorker:
             connection.resume()
 
     def _throttle(self, session: ServerSession, connection: Transport, now: float) -> None:
-        """A server that has spent its budget is read on once there is some again."""
+        """Read from a server that has spent its budget once it has some again."""
         self._report.count(THROTTLED)
         if not session.budget.spent(now, session.in_flight):
             self._throttled = False
@@ -374,7 +375,7 @@ class ServerWorker:
                     self._connection.stray(line)
 
     def _describe(self, failure: Fail) -> None:
-        """A module that hangs does so in this process, which can tell where."""
+        """Log the stacks of a module that hangs, because it runs in this process."""
         if failure.reason == "hang" and self._connection is not None and not self._connection.pid:
             for line in inprocess.stacks():
                 self._connection.warn(line)
@@ -424,7 +425,7 @@ class ServerWorker:
         self._timer = self._loop.call_at(self._tick_due, self._tick)
 
     def _tell_news(self) -> None:
-        """What was logged and counted."""
+        """Tell the supervisor what was logged and counted."""
         if self._connection is not None:
             for lines in self._connection.logged():
                 self._report.tell(lines)
@@ -443,7 +444,7 @@ _BUILT_IN = frozenset({"auto", "http", "sse"})
 
 
 def launch(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
-    """Start the server, or the way to it. Raises SpawnFailed."""
+    """Start the server, or the transport to a remote one. Raises SpawnFailed."""
     if spec.url is not None and spec.oauth is not None:
         from metamcp_worker.child.oauth import authorized
 

@@ -1,7 +1,8 @@
-"""One running server and the pipes to it: lines in, lines out, its log, and the way it is ended.
+"""Transport to a server on its standard streams: lines in, lines out, its log, and its end.
 
-Owns: the wiring of host, pipes and cutters; what the end of a pipe means; the stop sequence; the
-sweep of what a server leaves behind. Never: the meaning of a line, why a server is stopped.
+Owns: the pipes to the server (`PipeReader`, `Writer`), the meaning of the end of a pipe, the stop
+sequence, and the sweep of processes that a server leaves behind. Never: the meaning of a line, why
+a server is stopped.
 """
 
 import asyncio
@@ -25,20 +26,20 @@ from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import orphans
 
 STRAY_BYTES_MAX = 200
-"""How much is logged of a line on stdout that is no message."""
+"""Maximum bytes that are logged of a line on stdout that is not a message."""
 LOG_BYTES_PER_TICK = 4 * 1024 * 1024
-"""Read of stderr between two ticks; a server that writes more waits for the next tick."""
+"""Bytes of stderr to read between two ticks; a server that writes more waits for the next tick."""
 EXIT_S_MAX = 0.5
-"""Between the end of a server's stdout and its exit; the two are the same event, seen twice."""
+"""Seconds between the end of a server's stdout and its exit, which are usually one event."""
 KILL_S_MAX = 2.0
-"""Between SIGKILL and the exit. A process that takes longer hangs in the kernel."""
+"""Seconds between SIGKILL and the exit. A process that takes longer hangs in the kernel."""
 SWEEP_PAUSE_S = 0.005
-"""Between two looks for orphans; most are gone at the first."""
+"""Seconds between two looks for orphans; most are gone at the first look."""
 
 
 class StdioTransport:
-    """A started server. `start` gets where to tell of the exit, and returns the host; it raises
-    SpawnFailed."""
+    """Transport to a started server. `start`: gets the function to call at the exit, and returns
+    the host; raises SpawnFailed."""
 
     def __init__(
         self, spec: ServerSpec, start: Callable[[Exited], Host], listener: TransportListener
@@ -67,7 +68,7 @@ class StdioTransport:
 
     @property
     def lost(self) -> bool:
-        """Is the server gone, or about to be ended?"""
+        """Whether the server is gone, or about to be ended."""
         return self._lost or self._stdin.closed or self._stdout.closed
 
     @property
@@ -80,19 +81,20 @@ class StdioTransport:
         return f"{words}; 'metamcp logs {self._name}' has all of it" if words else ""
 
     def stuck(self) -> bool:
-        """Does the server not read what it is sent?"""
+        """Whether the server does not read its input."""
         return self._stdin.stuck(self._loop.time())
 
     def request(self, request: ServerRequest) -> bool:
-        """Send one request. False if it is lost."""
+        """Send one request. Returns False if it is lost."""
         return self._stdin.write(request.line)
 
     def write(self, line: bytes, via: int = 0) -> bool:
-        """Send one line. False if it is lost."""
+        """Send one line. Returns False if it is lost."""
         return self._stdin.write(line)
 
     def drop(self, drop: Drop) -> bool:
-        """Tell the server that nobody waits. False if it will not learn of it."""
+        """Tell the server that no caller waits. Returns False if the server will not learn of
+        it."""
         return self._stdin.write(drop.line)
 
     def pause(self) -> None:
@@ -105,7 +107,7 @@ class StdioTransport:
         self._read_on()
 
     def stray(self, line: bytes) -> None:
-        """Log a line on stdout that was no message."""
+        """Log a line on stdout that was not a message."""
         text = line[:STRAY_BYTES_MAX].decode(errors="replace")
         self._strays.add(text, self._loop.time())
 
@@ -114,11 +116,11 @@ class StdioTransport:
         self._log.add(f"metamcp: {text}", self._loop.time())
 
     def logged(self) -> list[LogLines]:
-        """What was logged since the last time."""
+        """Return the lines that were logged since the last call."""
         return self._log.take() + self._strays.take()
 
     def tick(self) -> None:
-        """Called a few times per second."""
+        """Do periodic work; called a few times per second."""
         halted = self._host.halted
         self._host.tick()
         if self._host.halted != halted:
@@ -154,7 +156,7 @@ class StdioTransport:
         self._host.kill()
 
     async def close(self) -> None:
-        """After the end: kill and reap what the server started and left behind."""
+        """Kill and reap the processes that the server left behind, and close the pipes."""
         sweep = orphans.Sweep()
         end = self._loop.time() + orphans.SWEEP_S_MAX
         # No event tells of the death of a process that is not known.
@@ -225,7 +227,7 @@ class StdioTransport:
         self._await_exit("it closed its input but did not exit")
 
     def _await_exit(self, otherwise: str) -> None:
-        """A pipe ended. Usually the process did so too, and its exit says more."""
+        """Wait a moment for the exit of the process whose pipe ended; the exit says more."""
         if not self._lost:
             self._loop.call_later(EXIT_S_MAX, self._lose, Fail("protocol", otherwise))
 
@@ -236,18 +238,19 @@ class StdioTransport:
 
 
 READ_BYTES = 64 * 1024
-"""What a pipe holds; a longer read would let one noisy server keep the loop."""
+"""Bytes of one read, as many as a pipe holds; with longer reads a noisy server would keep the
+loop."""
 WRITES_PER_TURN = 16
 QUEUE_BYTES_MAX = 32 * 1024 * 1024
-"""What may wait for a server that does not read; two of the largest messages."""
+"""Maximum bytes that wait for a server which does not read: two of the largest messages."""
 WRITE_S_MAX = 5.0
-"""A server that takes nothing for so long is told no more calls until it reads again."""
+"""Seconds without reading after which a server gets no more calls until it reads again."""
 DRAIN_BYTES_MAX = 1024 * 1024
-"""What is still read of a pipe after the end of the process: pipes hold no more than this."""
+"""Maximum bytes to read of a pipe after the end of the process; a pipe holds no more."""
 
 
 class PipeReader:
-    """Our end of a server's stdout or stderr."""
+    """The gateway's end of a server's stdout or stderr."""
 
     def __init__(
         self, fd: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]
@@ -265,7 +268,7 @@ class PipeReader:
         return self._fd < 0
 
     def pause(self) -> None:
-        """Back-pressure: the server blocks once its pipe is full."""
+        """Stop reading, so that the server blocks once its pipe is full."""
         if not self.closed and not self._paused:
             self._paused = True
             self._loop.remove_reader(self._fd)
@@ -276,7 +279,7 @@ class PipeReader:
             self._loop.add_reader(self._fd, self._readable)
 
     def drain(self) -> None:
-        """Read what is there now."""
+        """Read the bytes that are there now."""
         read = 0
         while not self.closed and read < DRAIN_BYTES_MAX:
             got = self._readable()
@@ -291,7 +294,7 @@ class PipeReader:
             self._fd = -1
 
     def _readable(self) -> int:
-        """One read; how many bytes it gave."""
+        """Read once, and return the number of bytes."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -307,7 +310,8 @@ class PipeReader:
 
 
 class Writer:
-    """Our end of a server's stdin. What one turn of the loop writes leaves as one write."""
+    """The gateway's end of a server's stdin. All lines of one turn of the loop leave in one
+    write."""
 
     def __init__(self, fd: int, on_end: Callable[[], None]) -> None:
         self._fd = fd
@@ -330,12 +334,13 @@ class Writer:
         return self._waiting_bytes + len(self._current)
 
     def stuck(self, now: float) -> bool:
-        """Is the server not reading?"""
+        """Whether the server does not read."""
         late = self._blocked and now - self._moved_at > WRITE_S_MAX
         return late or self._waiting_bytes + len(self._current) > QUEUE_BYTES_MAX
 
     def write(self, line: bytes) -> bool:
-        """Queue one line. False if it is lost: closed, or the queue is full."""
+        """Queue one line. Returns False if it is lost, because the pipe is closed or the queue is
+        full."""
         if self._fd < 0 or self._waiting_bytes + len(self._current) > QUEUE_BYTES_MAX:
             return False
         self._waiting.append(line)
@@ -346,7 +351,7 @@ class Writer:
         return True
 
     def close(self) -> None:
-        """End of input for the server. What it does not take at once is dropped."""
+        """End the input of the server, and drop the bytes that the server does not take at once."""
         if not self.closed:
             self._flush()
         self._shut()
@@ -381,7 +386,7 @@ class Writer:
         self._scheduled = True
 
     def _next(self) -> None:
-        """All that waits is written as one."""
+        """Join all waiting lines for the next write."""
         self._current = memoryview(b"".join(self._waiting))
         self._waiting.clear()
         self._waiting_bytes = 0

@@ -1,6 +1,7 @@
-"""What a worker needs of the way to its server, be it pipes, HTTP or a user's own code.
+"""Interface of a worker to its server: pipes, HTTP or a user's own code.
 
-Owns: the shape of a transport, and of what it tells. Never: a transport, the meaning of a message.
+Owns: the methods of a transport and of its listener, and the half that all remote transports share
+(`Distant`). Never: a transport, the meaning of a message.
 
 Messages are whole JSON-RPC messages, one in each `bytes`. On a pipe all of them share one stream.
 Over HTTP each request has a stream of its own, on which the server may say more than the answer,
@@ -21,32 +22,33 @@ from metamcp_worker.ipc.messages import LogLines
 
 
 class TransportListener(Protocol):
-    """Who uses a transport."""
+    """Listener of a transport: gets what comes from the server."""
 
     def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
-        """The server sent these messages."""
+        """Take messages that the server sent."""
         ...
 
     def failed(self, key: bytes, error: bytes) -> None:
-        """The request `key` gets no answer of the server. `error`: a raw error object that says
-        why; its `data` says in `may_have_run` whether the server may have seen it."""
+        """Note that the request `key` gets no answer from the server. `error`: a raw error object
+        with the reason; `may_have_run` in its `data` says whether the server may have seen it."""
         ...
 
     def skipped(self, size_bytes: int, lines: int = 0) -> None:
-        """The server sent so many bytes more of a message that is above its limit already, or so
-        many lines of a stream that have no part in a message."""
+        """Count bytes of a message that is above its limit already, or lines of a stream that have
+        no part in a message."""
         ...
 
     def overlong(self, line: OverlongLine) -> None:
-        """The server sent a message above its limit."""
+        """Take the beginning of a message above its limit."""
         ...
 
     def counted(self, counter: str, times: int = 1) -> None:
-        """It happened so many more times: a name of `messages.Counted`."""
+        """Add to a counter, which is a name in `messages.Counted`."""
         ...
 
     def lost(self, failure: Fail) -> None:
-        """The server is gone, or must be ended: it broke a limit or closed a pipe."""
+        """Note that the server is gone, or must be ended because it broke a limit or closed a
+        pipe."""
         ...
 
 
@@ -55,38 +57,40 @@ class Transport(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of the server's process; 0 if it has none of ours."""
+        """Id of the server's process; 0 if the gateway has not started it."""
         ...
 
     @property
     def lost(self) -> bool:
-        """Is the server gone, or about to be ended?"""
+        """Whether the server is gone, or about to be ended."""
         ...
 
     @property
     def exit(self) -> ServerExit | None:
-        """How its process ended, None as long as it lives."""
+        """How the server's process ended; None as long as it lives."""
         ...
 
     @property
     def last_words(self) -> str:
-        """What of its log says why it ended, and where all of it is; empty if it logged nothing."""
+        """Lines of the log that say why the server ended, and where its log is; empty without
+        any."""
         ...
 
     def stuck(self) -> bool:
-        """Does the server not read what it is sent?"""
+        """Whether the server does not read its input."""
         ...
 
     def request(self, request: ServerRequest) -> bool:
-        """Send one request. False if it is lost; `Listener.failed` tells of what fails later."""
+        """Send a request. Returns False if it is lost; `failed` reports what fails later."""
         ...
 
     def write(self, line: bytes, via: int = 0) -> bool:
-        """Send a notification or an answer. False if it is lost."""
+        """Send a notification or an answer. Returns False if it is lost."""
         ...
 
     def drop(self, drop: Drop) -> bool:
-        """Nobody waits for this request any more. False if the server will not learn of it."""
+        """Tell the server that no caller waits for this request any more. Returns False if the
+        server will not learn of it."""
         ...
 
     def pause(self) -> None:
@@ -96,7 +100,7 @@ class Transport(Protocol):
     def resume(self) -> None: ...
 
     def stray(self, line: bytes) -> None:
-        """Log something of the server's that was no message."""
+        """Log output of the server that was not a message."""
         ...
 
     def warn(self, text: str) -> None:
@@ -104,11 +108,11 @@ class Transport(Protocol):
         ...
 
     def logged(self) -> list[LogLines]:
-        """What was logged since the last time."""
+        """Return the lines that were logged since the last call."""
         ...
 
     def tick(self) -> None:
-        """Called a few times per second."""
+        """Do periodic work; called a few times per second."""
         ...
 
     async def stop(self) -> None:
@@ -116,11 +120,11 @@ class Transport(Protocol):
         ...
 
     async def kill(self) -> None:
-        """End it at once, and wait for the end."""
+        """End the server at once, and wait for the end."""
         ...
 
     def abort(self) -> None:
-        """End it at once, without waiting."""
+        """End the server at once, without waiting."""
         ...
 
     async def close(self) -> None:
@@ -129,11 +133,11 @@ class Transport(Protocol):
 
 
 STRAY_BYTES_MAX = 200
-"""How much is logged of something that is no message."""
+"""Maximum bytes that are logged of output that is not a message."""
 
 
 class Distant:
-    """The half of a `Transport` that is the same for each of them."""
+    """Half of a `Transport` that all transports to remote servers share."""
 
     pid = 0
 
@@ -144,16 +148,16 @@ class Distant:
 
     @property
     def exit(self) -> ServerExit | None:
-        """No process of ours ends with it."""
+        """None: the gateway has no process that ends with the server."""
         return None
 
     @property
     def last_words(self) -> str:
-        """It writes none to us."""
+        """Empty: a remote server writes no log to the gateway."""
         return ""
 
     def stray(self, line: bytes) -> None:
-        """Log something of the server's that was no message."""
+        """Log output of the server that was not a message."""
         self._strays.add(line[:STRAY_BYTES_MAX].decode(errors="replace"), self._clock())
 
     def warn(self, text: str) -> None:
@@ -161,5 +165,5 @@ class Distant:
         self._log.add(f"metamcp: {text}", self._clock())
 
     def logged(self) -> list[LogLines]:
-        """What was logged since the last time."""
+        """Return the lines that were logged since the last call."""
         return self._log.take() + self._strays.take()
