@@ -13,11 +13,11 @@ import sys
 import msgspec
 from msgspec import Raw, Struct
 
-from metamcp_worker.http import http1, requests
+from metamcp_worker.http import request_head, requests
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.runtime import loop
 
-_OK = http1.head(200, [http1.JSON])
+_OK = request_head.head(200, [request_head.JSON])
 
 
 class Request(Struct):

@@ -23,7 +23,7 @@ import psutil
 import uvicorn
 
 from benchmarks import load
-from metamcp_worker.http import http1
+from metamcp_worker.http import request_head
 from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.runtime import loop
@@ -36,7 +36,7 @@ HEADERS = {
     "MCP-Protocol-Version": "2025-11-25",
     "Mcp-Session-Id": "0123456789abcdef0123456789abcdef",
 }
-_OK = http1.head(200, [http1.JSON])
+_OK = request_head.head(200, [request_head.JSON])
 _HEAD, _TAIL = b'{"result":', b"}"
 
 

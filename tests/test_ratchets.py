@@ -17,10 +17,10 @@ import pytest
 
 from tests.house import ROOT, SOURCES, at, imports, module_name, nodes, none, parsed
 
-MODULES_MAX = 320
+MODULES_MAX = 319
 """The goal is 300."""
 SMALL_LINES = 60
-SMALL_MODULES_MAX = 10
+SMALL_MODULES_MAX = 9
 """Modules with fewer lines than that; the goal is 9 of 100."""
 SMALL_WITH_ONE_IMPORTER_MAX = 1
 """Small modules that one other module imports, and which belong into it; the goal is 0."""
@@ -28,13 +28,13 @@ PACKAGE_MODULES_MAX = 40
 """Modules of one package, the largest number that a reader can survey."""
 SHARED_CLASS_NAMES_MAX = 0
 """Names that public classes of several modules have."""
-SHARED_MODULE_NAMES_MAX = 16
+SHARED_MODULE_NAMES_MAX = 15
 """Names that several modules have."""
 PARTICIPLES_MAX = 0
 """Modules whose name ends with -ing or -ed."""
-ODD_OPENINGS_MAX = 172
+ODD_OPENINGS_MAX = 153
 """Sentences that begin with a pronoun or a fragment; the goal is 3 of 100."""
-IS_NO_MAX = 31
+IS_NO_MAX = 26
 """Places that say "is no" where English says "is not a"; the goal is 0."""
 
 THINGS = {"embedding", "logging", "masking", "naming", "sampling"}

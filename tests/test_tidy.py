@@ -61,8 +61,9 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirmation document environment foreign_files jsonc naming options"
-        " overrides parse program references reload schema sections show toml_lines tools units"
+        "assemble config confirmation document environment foreign_files json_schema jsonc"
+        " naming options overrides parse program references reload sections show toml_lines"
+        " tools units"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -83,17 +84,17 @@ PURE_BY_ROOM = {
         "capabilities catalog exposure offers parts tool_overrides uris views"
     ),
     "metamcp_worker.child": (
-        "actions call_queue fault_answers handshake http_exchange http_sessions jsonrpc_lines"
-        " lists notices orphaned_calls own_requests probe request_headers server_calls"
+        "actions call_queue frontless_calls handshake hang_probe http_exchange http_sessions"
+        " jsonrpc_lines lists notices own_requests request_headers server_calls server_errors"
         " server_log server_questions server_session subscriptions"
     ),
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.front": (
-        "answers call_faults call_log client_identity client_questions client_sessions"
-        " front_views guard mcp_request mrtr resume server_processes stats task_ids trace"
+        "call_faults call_log client_identity client_questions client_sessions front_views"
+        " guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids trace"
         " watches web_pages"
     ),
-    "metamcp_worker.http": "http1 mcp_headers sse trace_context",
+    "metamcp_worker.http": "mcp_headers request_head sse trace_context",
     "metamcp_worker.ipc": (
         "builtin_definitions codec disclosure embedding errors exposed_names figures"
         " frame_bytes frames message_base messages process_names records roots server_catalog"

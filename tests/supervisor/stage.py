@@ -22,8 +22,8 @@ from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.servers.tokens import TokenKeys
-from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics

@@ -102,7 +102,7 @@ def show(path: Path | None, as_json: bool) -> None:
 @config.command()
 def schema() -> None:
     """Print a JSON schema of metamcp.toml, for editors."""
-    from metamcp_supervisor.config.schema import schema as made
+    from metamcp_supervisor.config.json_schema import schema as made
     from metamcp_worker.ipc import codec
 
     click.echo(codec.dump(made()).decode())

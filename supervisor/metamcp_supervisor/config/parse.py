@@ -43,7 +43,7 @@ from metamcp_supervisor.config.document import (
 )
 from metamcp_supervisor.config.options import FRONTS_MAX
 from metamcp_supervisor.config.references import PROJECT, References, Resolving, Unresolved, expand
-from metamcp_worker.http.http1 import Hosts
+from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES_MAX
 

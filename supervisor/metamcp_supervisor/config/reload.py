@@ -1,7 +1,7 @@
 """The effect of a new configuration: the plan of a reload, and the hash that names a configuration.
 
 Owns: which difference needs a restart (by `options`), and the words for it, which never contain a
-value. Never: carrying a plan out (`tree`), reading files (`sources`).
+value. Never: carrying a plan out (`server_io`), reading files (`sources`).
 """
 
 import hashlib

@@ -14,7 +14,7 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.publish import Routes
-from metamcp_supervisor.servers.tree import Tree
+from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views

@@ -34,15 +34,15 @@ from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
-from metamcp_supervisor.servers import calls_in_flight, scrape, specs, status, tree
+from metamcp_supervisor.servers import calls_in_flight, scrape, server_io, specs, status
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.servers.status import GatewayFacts
 from metamcp_supervisor.servers.tokens import TokenKeys
-from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.systemd.sd_notify import Notify
@@ -393,7 +393,7 @@ class Gateway:
 
     def signal(self, name: str, number: int) -> int:
         self._each([name], lambda _: None)
-        return tree.send(self._tree.entries[name], number)
+        return server_io.send(self._tree.entries[name], number)
 
     def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
         self._reloads.override(name, settings, for_s)

@@ -3,7 +3,7 @@
 Owns: reading the files again, whether the new configuration may be applied, applying it, noticing
 changed files, and when settings for a time (overrides) end. Never: the difference between two
 configurations (`config.reload`), which settings can be overridden (`config.overrides`), what a
-server does about a change (`servers.tree`), parsing (`config.sources`).
+server does about a change (`servers.server_io`), parsing (`config.sources`).
 
 A new configuration is applied as a whole or not at all, and reloads run one after the other.
 Overrides of servers survive a reload; overrides of log levels do not.
@@ -31,7 +31,7 @@ from metamcp_supervisor.control.services import NotNow, ReloadRefused, Unconfirm
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.servers import specs
-from metamcp_supervisor.servers.tree import Tree
+from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics

@@ -31,8 +31,8 @@ from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, 
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import Responds
+from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.servers.states import ServerPhase
-from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.telemetry.history import History, HistorySnapshot

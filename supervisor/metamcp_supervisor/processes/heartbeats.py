@@ -1,7 +1,7 @@
 """Listen for the heartbeats of all workers and end workers that hang.
 
 Owns: the one ticker that looks at every pulse, and the signals to a worker that hangs. Never: the
-deadlines (`workers`), restarting the worker's server (`tree`) or front (`fronts`).
+deadlines (`workers`), restarting the worker's server (`server_io`) or front (`fronts`).
 """
 
 import asyncio

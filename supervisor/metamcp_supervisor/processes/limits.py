@@ -1,8 +1,8 @@
 """Limits of the memory and processes of a server, and the verdict when a server exceeds them.
 
 Owns: the limits of one server as numbers, the rules of recycling and killing, the sentences about
-both. Never: measuring (`usage`, `cgroups`), stopping or killing anything (`tree`), the limits that
-the kernel alone enforces (`cgroups`, the worker's `child/limits`).
+both. Never: measuring (`usage`, `cgroups`), stopping or killing anything (`server_io`), the limits
+that the kernel alone enforces (`cgroups`, the worker's `child/limits`).
 
 Theory. A server that leaks memory must be replaced before it is a danger, and between two calls.
 The soft limit does that, and it is patient: memory that a garbage collector frees a moment later is

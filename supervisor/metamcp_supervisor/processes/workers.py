@@ -2,7 +2,7 @@
 
 Owns: the set of workers, and the news of workers whose `fork` has not returned yet; the deadlines
 of heartbeats and the verdict. Never: processes, sockets, clocks, the event loop (`nursery`),
-receiving beats (`heartbeats`), killing (`tree`).
+receiving beats (`heartbeats`), killing (`server_io`).
 
 A worker may die before the coroutine that asked for it runs again: both pieces of news come in one
 read of the nursery's socket. So a worker is first *expected*, and news of it waits; when the worker

@@ -2,7 +2,7 @@
 
 Owns: forking, the deadlines of processes that start or stop, killing, reading the last messages of
 a worker after its death. Never: the rules (`server`), the choice of servers and copies that run
-(`tree`, `spares`), pipes (`publish`).
+(`server_io`, `spares`), pipes (`publish`).
 
 An instance is over after two events, in any order: the nursery reports that the worker and
 everything below it is gone, and its control socket, in which last messages may wait, has ended.
@@ -63,7 +63,8 @@ socket."""
 
 
 class CopyListener(Protocol):
-    """The code that decides about servers (`tree`). Copies that do not serve are reported too."""
+    """The code that decides about servers (`server_io`). Copies that do not serve are reported
+    too."""
 
     def went_down(self, copy: Copy, fact: WentDown) -> None: ...
 

@@ -1,7 +1,7 @@
 """The entry of one configured server in the tree, and its sentences in the journal.
 
 Owns: the entry, the copies of its server, and their timers. Never: decisions about the server
-(`tree`), the rules (`server`).
+(`server_io`), the rules (`server`).
 """
 
 import asyncio

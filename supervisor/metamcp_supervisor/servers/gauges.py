@@ -1,7 +1,7 @@
 """Periodic measurement of all processes, and the verdicts about servers with limits.
 
 Owns: the ticker, the latest figures, carrying out a verdict about a server. Never: measuring
-(`usage`), the verdict (`limits`), restarting a server (`tree`).
+(`usage`), the verdict (`limits`), restarting a server (`server_io`).
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from metamcp_supervisor.processes.limits import Fate, Sample, limits_of
 from metamcp_supervisor.servers import status
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.entry import Copy
+from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.servers.states import ExitClass
-from metamcp_supervisor.servers.tree import Tree
 from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics

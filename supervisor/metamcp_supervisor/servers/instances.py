@@ -1,7 +1,7 @@
 """A running copy of a server as the supervisor sees it: a worker process and its control socket.
 
 Owns: the packets to and from one child worker, and what it reported about its server. Never:
-decisions (`server`, `tree`), the pipes between fronts and workers (`publish`).
+decisions (`server`, `server_io`), the pipes between fronts and workers (`publish`).
 """
 
 import asyncio

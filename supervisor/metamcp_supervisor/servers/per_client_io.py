@@ -1,8 +1,8 @@
 """Processes that serve a single client each: started when it calls, removed when it has gone.
 
 Owns: the set of such processes of a server, starting one for a client, and ending them. Never: the
-rules (`per_client`), their lives, which are like those of any other server (`tree`), identifying a
-client (the fronts do that, and put a key for the client into the name).
+rules (`per_client`), their lives, which are like those of any other server (`server_io`),
+identifying a client (the fronts do that, and put a key for the client into the name).
 
 A server that speaks both eras has one more process, for its clients of the earlier era, because a
 process decides at its first request which era it speaks. Testing in advance whether a server speaks

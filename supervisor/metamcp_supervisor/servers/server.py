@@ -2,7 +2,7 @@
 
 Owns: the record of a server's life (phase, generation, failures, next retry), and the rules that
 need a number or the restart policy to choose the event of the table (`states`) for a fact. Never:
-clocks, random numbers, processes, timers (`tree` has them all).
+clocks, random numbers, processes, timers (`server_io` has them all).
 
 `step` does everything: from a life, a fact and the time it calculates the next life and the actions
 for the tree.

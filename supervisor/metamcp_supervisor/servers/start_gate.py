@@ -3,8 +3,8 @@ which server tries a start for all of them in a shared outage.
 
 Owns: the queue of servers that want to start and the places of those that are warming up; the
 definition of a shared outage, and how often a server tries whether the outage is over. Never:
-clocks, timers, starting anything (`tree`), the consequences of a failed try for the server that
-made it (`server`).
+clocks, timers, starting anything (`server_io`), the consequences of a failed try for the server
+that made it (`server`).
 
 A place stands for the processor time that a start costs: it is given back when the server is ready
 or down, and at the latest after PLACE_S_MAX, because a start that takes longer waits for something

@@ -2,7 +2,7 @@
 
 Owns: the gate and its timer, the servers that wait for a dependency or for the end of an earlier
 instance, the timer of the next try. Never: the rules of both (`start_gate`), the consequences of a
-recovery (`server`), starting (`tree`).
+recovery (`server`), starting (`server_io`).
 """
 
 import asyncio

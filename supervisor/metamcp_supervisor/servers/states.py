@@ -2,7 +2,7 @@
 
 Owns: the names of phases, events, actions and exit classes, the transition table, and the page
 `docs/states.md` that is made from it. Never: numbers, delays, policy (`server`, `backoff`), doing
-anything (`tree`).
+anything (`server_io`).
 
 The theory. A *server* is an entry of the configuration; an *instance* is one running copy of it: a
 worker process with the server's own process below it, numbered by its generation. The phase belongs

@@ -23,8 +23,8 @@ from metamcp_supervisor.telemetry import health, text_format
 from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import GatewayStatus
-from metamcp_worker.http import http1
-from metamcp_worker.http.http1 import Head, Hosts, place_of
+from metamcp_worker.http import request_head
+from metamcp_worker.http.request_head import Head, Hosts, place_of
 from metamcp_worker.http.requests import HttpRequest
 
 Checks = Callable[[GatewayStatus], list[health.HealthCheck]]
@@ -85,14 +85,14 @@ class Admin:
         self._pages: dict[bool, tuple[bytes, float]] = {}
 
     def __call__(self, request: HttpRequest) -> None:
-        path = http1.path_and_query(request.head.target)[0].decode()
+        path = request_head.path_and_query(request.head.target)[0].decode()
         known = not request.address or path in PAGES or self._host_ok(request.head.headers)
         _send(request, *(self._answer(request.head) if known else _STRANGER))
 
     def health(self, request: HttpRequest) -> None:
         """The application of `health_listen`. Answers contain only the verdict and no names of
         servers, because the address may be public."""
-        path = http1.path_and_query(request.head.target)[0].decode()
+        path = request_head.path_and_query(request.head.target)[0].decode()
         if request.head.method not in {"GET", "HEAD"}:
             _send(request, *_READ_ONLY)
         elif path not in PAGES:
@@ -105,7 +105,7 @@ class Admin:
         """Return status, content type and body."""
         if head.method not in {"GET", "HEAD"}:
             return _READ_ONLY
-        where, query = http1.path_and_query(head.target)
+        where, query = request_head.path_and_query(head.target)
         path = where.decode()
         if path == "/metrics":
             accept = b",".join(value for name, value in head.headers if name == b"accept")
@@ -147,7 +147,7 @@ def _send(request: HttpRequest, code: int, kind: str, body: bytes) -> None:
     ]
     if code == 405:
         headers.append((b"allow", b"GET, HEAD"))
-    request.answer(http1.head(code, headers), body)
+    request.answer(request_head.head(code, headers), body)
 
 
 def _health(checks: Sequence[health.HealthCheck], query: bytes) -> tuple[int, str, bytes]:

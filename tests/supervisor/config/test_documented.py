@@ -10,9 +10,9 @@ import pytest
 from metamcp_supervisor.config import places, units
 from metamcp_supervisor.config.config import Endpoint, Naming, OAuth, Server, ToolConfig
 from metamcp_supervisor.config.document import list_of, table_of
+from metamcp_supervisor.config.json_schema import schema
 from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, option
 from metamcp_supervisor.config.reload import plan
-from metamcp_supervisor.config.schema import schema
 from tests.supervisor.configs import config, server
 
 DOC = (Path(__file__).parents[3] / "docs/configuration.md").read_text()

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from metamcp_supervisor.servers.tree import deliver
+from metamcp_supervisor.servers.server_io import deliver
 
 pytestmark = pytest.mark.process
 

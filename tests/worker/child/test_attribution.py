@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_worker.child.actions import Action, ReplyToFront, TellFronts
-from metamcp_worker.child.orphaned_calls import NOBODY
+from metamcp_worker.child.frontless_calls import NOBODY
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.errors import Code

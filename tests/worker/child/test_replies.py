@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child import http_exchange
-from metamcp_worker.child.fault_answers import Faults
 from metamcp_worker.child.http_exchange import Word
+from metamcp_worker.child.server_errors import Faults
 from metamcp_worker.ipc import codec
 
 KEY = b"7"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metamcp_worker.child.orphaned_calls import ORPHAN_S
+from metamcp_worker.child.frontless_calls import ORPHAN_S
 from metamcp_worker.front import client_sessions
 from metamcp_worker.front.client_sessions import (
     HANDSHAKE_VERSIONS,

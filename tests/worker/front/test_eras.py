@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.front.answers import converted
+from metamcp_worker.front.jsonrpc_bytes import converted
 from metamcp_worker.ipc import codec
 
 

@@ -15,7 +15,7 @@ from metamcp_worker.front.guard import (
     is_json,
     prefers_stream,
 )
-from metamcp_worker.http.http1 import Headers, place_of
+from metamcp_worker.http.request_head import Headers, place_of
 
 PATHS = {
     b"/mcp": Route("default"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
-from metamcp_worker.front import answers
+from metamcp_worker.front import jsonrpc_bytes
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, CallFrame, Error, Progress, ReplyFrame, Result
@@ -228,7 +228,7 @@ def test_between_peers_of_this_era_states_and_answers_pass_as_they_are() -> None
         assert isinstance(await door.peer.read(), ReplyFrame)
         result = b'{"resultType":"input_required" ,"requestState":"\\u0061"}'
         door.peer.write(Result(call.id, result))
-        assert (await client.reply()).body == answers.result(b"1", result)
+        assert (await client.reply()).body == jsonrpc_bytes.result(b"1", result)
 
     with_door(talk)
 

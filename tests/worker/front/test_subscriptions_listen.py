@@ -13,7 +13,7 @@ from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.http.http1 import Head, MovedConnection
+from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import ViewOwner

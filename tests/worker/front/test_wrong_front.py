@@ -10,7 +10,7 @@ from msgspec import structs
 
 from metamcp_worker.front import connection_moves
 from metamcp_worker.front.connection_moves import Elsewhere, Handover, missing
-from metamcp_worker.http.http1 import MovedConnection
+from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
     HOPS_MAX,

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from metamcp_worker.http import http1
+from metamcp_worker.http import request_head
 from metamcp_worker.http.connection import NotYet
-from metamcp_worker.http.http1 import MovedConnection
+from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.http.serve import ClientLimits, HttpServer
 from tests.live.processes import descriptors
@@ -48,7 +48,7 @@ class House:
                 return
             self.stuck += 1
         who, method = self.name.encode(), said.method.encode()
-        request.answer(http1.head(200), b"%b %b %b %b" % (who, method, said.target, body))
+        request.answer(request_head.head(200), b"%b %b %b %b" % (who, method, said.target, body))
 
 
 def moving(

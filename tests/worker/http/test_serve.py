@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metamcp_worker.http import http1
+from metamcp_worker.http import request_head
 from metamcp_worker.http.client_limits import LINGER_BYTES_MAX
 from metamcp_worker.http.requests import Handler, HttpRequest
 from metamcp_worker.http.serve import ClientLimits, HttpServer
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 QUICK = ClientLimits(head_s=0.2, body_grace_s=0.2, idle_s=0.3)
 
 
-OK = http1.head(200)
+OK = request_head.head(200)
 
 
 async def echo(request: HttpRequest) -> None:
@@ -176,7 +176,7 @@ def test_a_request_before_a_broken_one_is_still_answered() -> None:
 
 
 def test_trailers_never_become_headers() -> None:
-    seen: list[http1.Headers] = []
+    seen: list[request_head.Headers] = []
 
     async def app(request: HttpRequest) -> None:
         seen.append(request.head.headers)

@@ -16,8 +16,8 @@ from typing import Any
 import anyio
 
 from metamcp_worker.child.actions import Fail
-from metamcp_worker.child.fault_answers import Faults
 from metamcp_worker.child.http_body import Intake
+from metamcp_worker.child.server_errors import Faults
 from metamcp_worker.child.transport import Distant, TransportListener
 from metamcp_worker.http.fetch import Broken, Misdirected, Origin, Unreachable, Untrusted
 from metamcp_worker.http.sse import EventReader

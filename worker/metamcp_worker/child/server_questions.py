@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, WriteToServer
-from metamcp_worker.child.fault_answers import Faults
 from metamcp_worker.child.server_calls import SentCall, ServerCalls
+from metamcp_worker.child.server_errors import Faults
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code

@@ -29,14 +29,14 @@ from metamcp_worker.child.actions import (
     WarnInLog,
     WriteToServer,
 )
-from metamcp_worker.child.fault_answers import FIT, Faults
+from metamcp_worker.child.frontless_calls import Orphans
 from metamcp_worker.child.handshake import Opening
+from metamcp_worker.child.hang_probe import Probing
 from metamcp_worker.child.jsonrpc_lines import OverlongLine, OwnRequest
 from metamcp_worker.child.lists import CHANGES, declared
-from metamcp_worker.child.orphaned_calls import Orphans
 from metamcp_worker.child.own_requests import Own
-from metamcp_worker.child.probe import Probing
 from metamcp_worker.child.server_calls import ServerCalls, Timing
+from metamcp_worker.child.server_errors import FIT, Faults
 from metamcp_worker.child.server_log import Levels
 from metamcp_worker.child.server_questions import Asks
 from metamcp_worker.child.subscriptions import LegacySubscriptions, ModernSubscriptions, stripped

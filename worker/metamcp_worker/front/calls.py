@@ -2,7 +2,7 @@
 
 Owns: the order of these steps, the changes to an answer on its way back, the figures of each call,
 and the refusal of calls to quarantined tools of processes for one client (`QuarantinedCalls`).
-Never: how a method finds its server (`mcp_request`), the form of an era (`answers`), HTTP,
+Never: how a method finds its server (`mcp_request`), the form of an era (`jsonrpc_bytes`), HTTP,
 sessions, pipes. Bytes that are not names, ids or a matter of eras pass as they came.
 """
 
@@ -21,7 +21,7 @@ from metamcp_worker.builtin_tools.builtin import Forward, ToolReply
 from metamcp_worker.catalog import offers, policy
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import answers, mcp_request, server_links, task_ids
+from metamcp_worker.front import jsonrpc_bytes, mcp_request, server_links, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
@@ -383,7 +383,7 @@ class Calls:
             if call.mend is not None and not answer.code:
                 answer = CallAnswer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras
-                body, code = answers.converted(
+                body, code = jsonrpc_bytes.converted(
                     call.label, answer.body, answer.code, modern=call.modern
                 )
                 answer = CallAnswer(body, code)

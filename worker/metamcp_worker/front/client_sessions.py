@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from metamcp_worker.front import answers
+from metamcp_worker.front import jsonrpc_bytes
 from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
 from metamcp_worker.front.resume import Memory, Tape, Tapes
 from metamcp_worker.ipc import codec, process_names, roots
@@ -179,17 +179,17 @@ class ClientSession:
         """Put this message on the session's stream. Returns False without a stream."""
         if self.stream is None:
             return False
-        (self.news or self.stream).put(answers.event(message))
+        (self.news or self.stream).put(jsonrpc_bytes.event(message))
         return True
 
     def listed(self, method: str) -> None:
         """Send a notification that a list has changed, now or on the next stream."""
-        if not self.tell(answers.notification(method)):
+        if not self.tell(jsonrpc_bytes.notification(method)):
             self.missed.add(method)
 
     def updated(self, params: bytes) -> None:
         """Send a notification that a resource has changed, now or on the next stream."""
-        message = answers.notification(_UPDATED, params)
+        message = jsonrpc_bytes.notification(_UPDATED, params)
         if not self.tell(message) and len(message) <= MISSED_BYTES_MAX:
             self._updates.pop(message, None)
             self._updates[message] = None
@@ -199,7 +199,7 @@ class ClientSession:
     def task_changed(self, params: bytes) -> None:
         """Send the new state of a task of this client, if there is a stream. Without a stream the
         client finds out by itself: clients with a task ask for its state."""
-        self.tell(answers.notification(_TASK, params))
+        self.tell(jsonrpc_bytes.notification(_TASK, params))
 
     def attach(self, stream: SessionStream) -> None:
         """Set the stream of the session and end the one before: a client that comes back has lost
@@ -213,7 +213,7 @@ class ClientSession:
         missed, self.missed = self.missed, set()
         updates, self._updates = self._updates, {}
         for method in sorted(missed):
-            self.tell(answers.notification(method))
+            self.tell(jsonrpc_bytes.notification(method))
         for message in updates:
             self.tell(message)
 

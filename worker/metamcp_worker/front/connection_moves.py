@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from metamcp_worker.http.connection import NotYet
-from metamcp_worker.http.http1 import MovedConnection
+from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import HandOver, Message

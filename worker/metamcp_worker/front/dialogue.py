@@ -3,7 +3,7 @@
 Owns: what the gateway answers by itself, limits of requests in flight, the course of a request to a
 server from begin to end, going on with a request of a front that is gone (`Dialogue`); asking for
 roots before a call goes on (`Inquiry`). Never: which session a message belongs to (`legacy`), the
-stream of a request (`session_request`), which server has to know roots (`server_processes`).
+stream of a request (`exchange`), which server has to know roots (`server_processes`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import answers, call_faults, client_questions, mrtr
+from metamcp_worker.front import call_faults, client_questions, jsonrpc_bytes, mrtr
 from metamcp_worker.front.calls import Calls, McpRequest
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX, ClientSession, request_key
@@ -87,7 +87,7 @@ class Inquiry:
 def ask_aside(session: ClientSession, question: Question) -> None:
     """Put a question to the client on the stream that belongs to no request."""
     raw_id, params = session.asked.put(question)
-    if not session.tell(answers.request(raw_id, question.method, params)):
+    if not session.tell(jsonrpc_bytes.request(raw_id, question.method, params)):
         session.asked.take(raw_id)
         question.refuse("The client reads no event stream now, so it cannot be asked.")
 
@@ -180,7 +180,7 @@ class Dialogue:
             outlet.empty(202)
             return None
         if method == "ping":
-            outlet.json(200, answers.result(raw_id, b"{}"))
+            outlet.json(200, jsonrpc_bytes.result(raw_id, b"{}"))
             return None
         key = request_key(raw_id)
         if key in session.inflight:
@@ -481,6 +481,6 @@ def _listed(
     try:
         page = view.page(method, params, modern=False)
     except ProtocolError as why:
-        outlet.json(200, answers.refused(raw_id, why))
+        outlet.json(200, jsonrpc_bytes.refused(raw_id, why))
         return None
     return outlet.result(raw_id, page)

@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec import Raw
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import answers, client_questions, front_recovery
+from metamcp_worker.front import client_questions, front_recovery, jsonrpc_bytes
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
 from metamcp_worker.front.connection_moves import NOBODY, Elsewhere
@@ -23,13 +23,13 @@ from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.resume import Lost, Tape
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
-from metamcp_worker.http import http1
-from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http import request_head
+from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
-_OK = http1.head(200, [http1.JSON])
+_OK = request_head.head(200, [request_head.JSON])
 
 
 class Declined(Exception):
@@ -100,23 +100,23 @@ class Exchange(HttpRequest):
 
     def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
         usual = status == 200 and not headers
-        head = _OK if usual else http1.head(status, [http1.JSON, *headers])
+        head = _OK if usual else request_head.head(status, [request_head.JSON, *headers])
         self.answer(head, body)
 
     def page(self, body: bytes) -> None:
         """Answer with a page for a browser."""
         kind = (b"content-type", b"text/html; charset=utf-8")
-        self.answer(http1.head(200, [kind, (b"cache-control", b"no-store")]), body)
+        self.answer(request_head.head(200, [kind, (b"cache-control", b"no-store")]), body)
 
     def result(self, raw_id: bytes, body: bytes) -> Pending:
         """Answer with a raw result, as `finish` does, but without a copy: a result may be large."""
         if self._stream is not None:
-            return self.finish(200, answers.result(raw_id, body))
-        self.answer(_OK, answers.HEAD, raw_id, answers.MIDDLE, body, answers.TAIL)
+            return self.finish(200, jsonrpc_bytes.result(raw_id, body))
+        self.answer(_OK, jsonrpc_bytes.HEAD, raw_id, jsonrpc_bytes.MIDDLE, body, jsonrpc_bytes.TAIL)
         return None
 
     def empty(self, status: int, headers: Headers = ()) -> None:
-        self.answer(http1.head(status, headers))
+        self.answer(request_head.head(status, headers))
 
     def stream(self, farewell: bytes = b"") -> Stream:
         return Stream(self.streams, self, farewell)
@@ -186,7 +186,7 @@ class Exchange(HttpRequest):
         if self._stream is None:
             self.json(status, body)
             return None
-        self._stream.close(answers.event(body))
+        self._stream.close(jsonrpc_bytes.event(body))
         return self.settle()
 
     async def settle(self) -> None:
@@ -210,10 +210,10 @@ async def outcome(call: Call) -> CallAnswer | None:
 def message(raw_id: bytes, answer: CallAnswer | None) -> bytes:
     """Return the JSON-RPC message for the answer of a call; None: the call was cancelled."""
     if answer is None:
-        return answers.error(raw_id, answers.REQUEST_CANCELLED, "Request cancelled")
+        return jsonrpc_bytes.error(raw_id, jsonrpc_bytes.REQUEST_CANCELLED, "Request cancelled")
     if answer.code:
-        return answers.raw_error(raw_id, answer.body)
-    return answers.result(raw_id, answer.body)
+        return jsonrpc_bytes.raw_error(raw_id, answer.body)
+    return jsonrpc_bytes.result(raw_id, answer.body)
 
 
 ELICIT = "elicitation/create"
@@ -268,13 +268,13 @@ class SessionRequest:
         self._tape: Tape | None = None
 
     def progressed(self, params: bytes) -> None:
-        self._put(answers.progress(self._token, params))
+        self._put(jsonrpc_bytes.progress(self._token, params))
 
     def told(self, method: str, params: bytes) -> None:
         if method != client_questions.MESSAGE or client_questions.passes(
             self.session.level, params
         ):
-            self._put(answers.notification(method, params))
+            self._put(jsonrpc_bytes.notification(method, params))
 
     def asked(self, question: Question) -> None:
         if may_be_asked(self.session.caller, question.method, question.params):
@@ -290,7 +290,7 @@ class SessionRequest:
             return
         raw_id, params = session.asked.put(question)
         question.on_withdrawn = partial(self._withdraw, raw_id)
-        if not self._reach(answers.request(raw_id, question.method, params)):
+        if not self._reach(jsonrpc_bytes.request(raw_id, question.method, params)):
             session.asked.take(raw_id)
             question.refuse("The client reads no event stream now, so it cannot be asked.")
         elif question.method == ELICIT and b'"elicitationId"' in params:
@@ -329,17 +329,17 @@ class SessionRequest:
     def refuse(self, why: ProtocolError, now: float) -> Pending:
         """Answer a request that no server gets with this error. The HTTP status shows nothing of it
         in this era."""
-        body = answers.refused(self.raw_id, why)
+        body = jsonrpc_bytes.refused(self.raw_id, why)
         if self._tape is None:
             self.outlet.json(200, body)
             return None
-        self._tape.end(answers.event(body), now)
+        self._tape.end(jsonrpc_bytes.event(body), now)
         return self.outlet.settle()
 
     def finish(self, answer: CallAnswer | None, now: float) -> Pending:
         """Answer the request, after all that was told before. None: it was cancelled."""
         if self._tape is not None:
-            self._tape.end(answers.event(message(self.raw_id, answer)), now)
+            self._tape.end(jsonrpc_bytes.event(message(self.raw_id, answer)), now)
             return self.outlet.settle()
         if answer is None or answer.code:
             self.outlet.json(200, message(self.raw_id, answer))
@@ -360,7 +360,7 @@ class SessionRequest:
     def _put(self, body: bytes) -> bool:
         """Put a message on the stream of the request. Returns False if there is none and can be
         none."""
-        event = answers.event(body)
+        event = jsonrpc_bytes.event(body)
         if self.session.tapes is None:
             return self.outlet.put(event)
         tape = self._open()
@@ -391,4 +391,4 @@ class SessionRequest:
     def _withdraw(self, raw_id: bytes) -> None:
         if self.session.asked.take(raw_id) is not None:
             params = {"requestId": Raw(raw_id), "reason": _WITHDRAWN}
-            self._reach(answers.notification("notifications/cancelled", codec.dump(params)))
+            self._reach(jsonrpc_bytes.notification("notifications/cancelled", codec.dump(params)))

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from metamcp_worker.http.http1 import BLANKS, Head, Headers, Hosts, Place, place_of
+from metamcp_worker.http.request_head import BLANKS, Head, Headers, Hosts, Place, place_of
 from metamcp_worker.ipc import roots
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 

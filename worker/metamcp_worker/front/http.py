@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import answers, client_questions, guard, mcp_request, web_pages
+from metamcp_worker.front import client_questions, guard, jsonrpc_bytes, mcp_request, web_pages
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.connection_moves import Elsewhere
@@ -227,7 +227,7 @@ class App:
                 if body is not None:
                     self._go(exchange, where, body)
         except Declined as why:
-            self._decline(exchange, answers.NO_ID, why)
+            self._decline(exchange, jsonrpc_bytes.NO_ID, why)
 
     def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
         """Send the connection of a request with this body to the front that can answer. Raises the
@@ -267,11 +267,11 @@ class App:
         view: View,
         body: bytes,
     ) -> Pending:
-        raw_id = answers.NO_ID
+        raw_id = jsonrpc_bytes.NO_ID
         try:
             message = mcp_request.read(body)
             if message.method is not None:
-                raw_id = bytes(message.id) or answers.NO_ID
+                raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
             try:
                 rest = post(exchange, message, view, self._version)
             except Elsewhere as where:
@@ -309,7 +309,7 @@ class App:
         if first is None or not first.code:
             return self._refused(exchange, raw_id, why)
         status = HTTP_STATUS.get(first.code, 200)
-        return exchange.finish(status, answers.raw_error(raw_id, first.body))
+        return exchange.finish(status, jsonrpc_bytes.raw_error(raw_id, first.body))
 
     async def _later(self, exchange: Exchange, raw_id: bytes, rest: Awaitable[None]) -> None:
         try:
@@ -325,11 +325,11 @@ class App:
         status = HTTP_STATUS.get(why.code, 200)
         if status != 200:
             self._stats.refused("message")
-        return exchange.finish(status, answers.refused(raw_id, why))
+        return exchange.finish(status, jsonrpc_bytes.refused(raw_id, why))
 
     def _decline(self, exchange: Exchange, raw_id: bytes, why: Declined) -> None:
         self._stats.refused(why.reason)
-        exchange.json(why.status, answers.error(raw_id, why.code, why.message))
+        exchange.json(why.status, jsonrpc_bytes.error(raw_id, why.code, why.message))
 
     def _refuse(self, exchange: Exchange, why: GuardRefusal) -> None:
         asked = exchange.head
@@ -341,7 +341,7 @@ class App:
         if is_rest(asked.target):
             body = rest_error(Code.INVALID_REQUEST, why.message)
         else:
-            body = answers.error(answers.NO_ID, Code.INVALID_REQUEST, why.message)
+            body = jsonrpc_bytes.error(jsonrpc_bytes.NO_ID, Code.INVALID_REQUEST, why.message)
         if why.close:
             exchange.last(why.status, body)
         else:
@@ -410,7 +410,7 @@ class Notices:
 
     def _logged(self, server: str, params: bytes) -> None:
         """Pass a log message to the sessions that asked for messages by setting a level."""
-        message = answers.notification(client_questions.MESSAGE, params)
+        message = jsonrpc_bytes.notification(client_questions.MESSAGE, params)
         for session in self._heard(server):
             wanted = session.level and process_names.base(server) in self._exposed(session)
             if wanted and client_questions.passes(session.level, params):
@@ -424,11 +424,11 @@ class Notices:
             return
         for session in self._heard(server):
             if elicitation is not None and (server, elicitation) in session.elicitations:
-                session.tell(answers.notification(ELICITED, params))
+                session.tell(jsonrpc_bytes.notification(ELICITED, params))
 
     def _other(self, server: str, method: str, params: bytes) -> None:
         """Pass an unknown notification to the clients that have this server alone."""
-        message = answers.notification(method, params)
+        message = jsonrpc_bytes.notification(method, params)
         for session in self._heard(server):
             if tuple(self._exposed(session)) == (process_names.base(server),):
                 session.tell(message)

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import answers, mcp_request, modern
+from metamcp_worker.front import jsonrpc_bytes, mcp_request, modern
 from metamcp_worker.front.client_sessions import (
     CALLER_BYTES_MAX,
     ClientSession,
@@ -147,7 +147,7 @@ class LegacyEra:
     ) -> None:
         session, result = self.open(params, view, version)
         header = (b"mcp-session-id", session.id.encode())
-        exchange.json(200, answers.result(raw_id, result), [header])
+        exchange.json(200, jsonrpc_bytes.result(raw_id, result), [header])
 
     def _session(self, exchange: Exchange, view: View) -> ClientSession:
         facts = exchange.facts
@@ -233,10 +233,10 @@ class Posted:
         self._stream = stream
 
     def json(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        self._stream.answer(answers.event(body))
+        self._stream.answer(jsonrpc_bytes.event(body))
 
     def result(self, raw_id: bytes, body: bytes) -> Pending:
-        self._stream.answer(answers.event(answers.result(raw_id, body)))
+        self._stream.answer(jsonrpc_bytes.event(jsonrpc_bytes.result(raw_id, body)))
         return None
 
     def empty(self, status: int) -> None:
@@ -319,7 +319,7 @@ class Sse:
                 await rest
         except (ProtocolError, Declined) as why:
             if raw_id:
-                posted.json(200, answers.error(raw_id, why.code, why.message))
+                posted.json(200, jsonrpc_bytes.error(raw_id, why.code, why.message))
         finally:
             line.stream.paid()
 
@@ -334,7 +334,7 @@ class Sse:
             session, result = self._legacy.open(params, view, version, resumable=False)
             line.session = session
             session.attach(line.stream)
-            posted.json(200, answers.result(raw_id, result))
+            posted.json(200, jsonrpc_bytes.result(raw_id, result))
             return None
         if line.session is None:
             raise ProtocolError(Code.INVALID_REQUEST, "Send initialize first.")

@@ -20,10 +20,10 @@ from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
-from metamcp_worker.front.answers import NOT_FOUND_LEGACY, READ
+from metamcp_worker.front.jsonrpc_bytes import NOT_FOUND_LEGACY, READ
 from metamcp_worker.http import mcp_headers
-from metamcp_worker.http.http1 import BLANKS, Headers
 from metamcp_worker.http.mcp_headers import Path
+from metamcp_worker.http.request_head import BLANKS, Headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError

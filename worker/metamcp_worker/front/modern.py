@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import answers, client_identity, client_questions, mcp_request, mrtr
+from metamcp_worker.front import client_identity, client_questions, jsonrpc_bytes, mcp_request, mrtr
 from metamcp_worker.front.calls import Call, CallAnswer, Calls
 from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
@@ -31,7 +31,7 @@ from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import mcp_headers
-from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.codec import Envelope
@@ -145,7 +145,7 @@ class ModernEra:
         if method in LIST_METHODS:
             return exchange.result(raw_id, view.page(method, asked.params, modern=True))
         if method == "server/discover":
-            exchange.json(200, answers.result(raw_id, discovery(view, version)))
+            exchange.json(200, jsonrpc_bytes.result(raw_id, discovery(view, version)))
             return None
         if method == "subscriptions/listen":
             filters = asked.params.get("notifications", Raw())
@@ -281,7 +281,7 @@ class _Client:
 
     def progressed(self, params: bytes) -> None:
         if self._token:
-            self._exchange.put(answers.event(answers.progress(self._token, params)))
+            self._exchange.put(jsonrpc_bytes.event(jsonrpc_bytes.progress(self._token, params)))
 
     def told(self, method: str, params: bytes) -> None:
         if method == client_questions.MESSAGE:
@@ -289,7 +289,7 @@ class _Client:
                 return
         elif method in _ELSEWHERE:
             return
-        self._exchange.put(answers.event(answers.notification(method, params)))
+        self._exchange.put(jsonrpc_bytes.event(jsonrpc_bytes.notification(method, params)))
 
     def asked(self, question: Question) -> None:
         if self.talk is None:

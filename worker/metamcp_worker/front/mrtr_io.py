@@ -3,7 +3,7 @@
 Owns: `Drive`, which asks a handshake-era client for the input that an `input_required` result wants
 and sends the call again with the answers; `Talk` and `Parking`, which answer a client of the other
 era with the questions of a handshake-era server and park its call until the client comes back.
-Never: how a session is asked (`session_request`), the wire format of such results and the table of
+Never: how a session is asked (`exchange`), the wire format of such results and the table of
 states (`mrtr`), the first attempt.
 """
 

@@ -28,7 +28,7 @@ from metamcp_worker.front.mcp_request import (
     out_of_view,
 )
 from metamcp_worker.front.web_pages import OpenApiTool
-from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metamcp_worker.front import answers
-from metamcp_worker.http import http1
+from metamcp_worker.front import jsonrpc_bytes
+from metamcp_worker.http import request_head
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
 QUEUE_EVENTS_MAX = 1000
@@ -37,7 +37,7 @@ LIST_CHANGED: Mapping[str, str] = {
     "resources": "notifications/resources/list_changed",
     "resourceTemplates": "notifications/resources/list_changed",
 }
-_HEAD = http1.head(
+_HEAD = request_head.head(
     200,
     [
         (b"content-type", b"text/event-stream"),
@@ -197,7 +197,7 @@ class Stream:
             self._turn = None
 
     def _sign_of_life(self) -> None:
-        self._append(answers.COMMENT)
+        self._append(jsonrpc_bytes.COMMENT)
         self._wake()
 
 

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import answers, client_questions
+from metamcp_worker.front import client_questions, jsonrpc_bytes
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.resource_subscriptions import (
     SUBSCRIPTION_ID,
@@ -79,7 +79,7 @@ class SubscriptionsListen:
         exchange.check_stream()
         tag = codec.dump({"_meta": {SUBSCRIPTION_ID: Raw(raw_id)}})
         done = codec.splice(tag, {"resultType": b'"complete"'})
-        stream = exchange.stream(farewell=answers.event(answers.result(raw_id, done)))
+        stream = exchange.stream(farewell=jsonrpc_bytes.event(jsonrpc_bytes.result(raw_id, done)))
         listener = SubscriptionClient(stream, raw_id, who, caller)
         try:
             honoured: dict[str, object] = dict.fromkeys(wishes.lists, True)
@@ -94,9 +94,11 @@ class SubscriptionsListen:
                 if known:
                     honoured[_TASKS] = known
             acknowledged = codec.splice(tag, {"notifications": codec.dump(honoured)})
-            listener.acknowledge(answers.event(answers.notification(_ACKNOWLEDGED, acknowledged)))
+            listener.acknowledge(
+                jsonrpc_bytes.event(jsonrpc_bytes.notification(_ACKNOWLEDGED, acknowledged))
+            )
             news = {
-                method: answers.event(answers.notification(method, tag))
+                method: jsonrpc_bytes.event(jsonrpc_bytes.notification(method, tag))
                 for method in wishes.lists.values()
             }
             await exchange.stand(stream, view, news)
@@ -170,7 +172,7 @@ class SubscriptionClient:
             params = codec.dump(members)
         meta[SUBSCRIPTION_ID] = self._id
         params = codec.splice(params, {"_meta": codec.dump(meta)})
-        event = answers.event(answers.notification(method, params))
+        event = jsonrpc_bytes.event(jsonrpc_bytes.notification(method, params))
         if self._early is None:
             self._stream.announce(event)
         elif event not in self._early and len(self._early) < EARLY_MAX:

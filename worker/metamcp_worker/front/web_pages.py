@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.http.http1 import Head
+from metamcp_worker.http.request_head import Head
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import EndpointSpec
 

@@ -28,9 +28,9 @@ from typing import Protocol, cast
 
 import httptools
 
-from metamcp_worker.http import client_limits, http1
+from metamcp_worker.http import client_limits, request_head
 from metamcp_worker.http.client_limits import ClientLimits, SenderPatience
-from metamcp_worker.http.http1 import Head, KnownHead, MovedConnection
+from metamcp_worker.http.request_head import Head, KnownHead, MovedConnection
 from metamcp_worker.http.requests import Handler, HttpRequest, last_words
 from metamcp_worker.ipc.errors import Code, MetaMCPError
 
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
         if self._stage != _IDLE:
             self._pace(len(data) if stage == self._stage == _HEAD else 0)
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
-            self.known = http1.known_head(data, self._newest.head, self._newest.size)
+            self.known = request_head.known_head(data, self._newest.head, self._newest.size)
 
     def _began(self, head: Head) -> HttpRequest:
         self._begun += 1
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
         codings = [value for name, value in headers if name == b"transfer-encoding"]
         if codings and [one.lower() for one in codings] != [b"chunked"]:
             self._stop(501, "The only transfer coding that is served here is chunked.", "coding")
-        if not target.startswith(b"/") and not http1.is_absolute(target):
+        if not target.startswith(b"/") and not request_head.is_absolute(target):
             self._stop(400, "The request target must be a path.", "target")
         if not target.isascii():
             self._stop(400, "The request target must be ASCII.", "target")
@@ -330,8 +330,10 @@ class Connection(asyncio.Protocol):
     def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
         if request.begun or request.lost:
             return None
-        read = [http1.request(request.head, body)]
-        read += [http1.request(one.head, one.came_so_far) for one in self._queue if one.whole]
+        read = [request_head.request(request.head, body)]
+        read += [
+            request_head.request(one.head, one.came_so_far) for one in self._queue if one.whole
+        ]
         # A request that has come in part cannot be written anew: it will not be answered.
         left = self._let_go(b"".join(read), last=not self._whole)
         if left is not None:
@@ -410,7 +412,7 @@ class Connection(asyncio.Protocol):
         if open_requests:
             self._last_one()  # the requests before this one are still answered
             return
-        self._close_slowly(status, http1.error_body(Code.INVALID_REQUEST, sentence))
+        self._close_slowly(status, request_head.error_body(Code.INVALID_REQUEST, sentence))
 
     def _close_slowly(self, status: int, body: bytes) -> None:
         self._deaf = True

@@ -2,7 +2,7 @@
 
 Owns: waiting for the body, the answer at once or as a stream, noticing that the client went away,
 the bytes of a whole answer, the answer to the client when the application fails. Never: the bytes
-of head and request (`http1`), limits, the rest of the connection (`connection`).
+of head and request (`request_head`), limits, the rest of the connection (`connection`).
 """
 
 import asyncio
@@ -11,16 +11,18 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from metamcp_worker.http import http1
-from metamcp_worker.http.http1 import Head, MovedConnection
+from metamcp_worker.http import request_head
+from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.ipc.errors import Code, TooLarge
 
 log = logging.getLogger("metamcp.http")
 
 COPY_BYTES_MAX = 64 * 1024
 """Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
-_FAILED = http1.head(500, [http1.JSON])
-_FAILURE = http1.error_body(Code.INTERNAL_ERROR, "The gateway failed to handle this request.")
+_FAILED = request_head.head(500, [request_head.JSON])
+_FAILURE = request_head.error_body(
+    Code.INTERNAL_ERROR, "The gateway failed to handle this request."
+)
 
 Pending = Awaitable[None] | None
 """Work of a handler or step that is still to be awaited; None if it is done."""
@@ -260,4 +262,4 @@ def whole(head: bytes, body: Sequence[bytes], *, last: bool, bare: bool = False)
 
 def last_words(status: int, body: bytes) -> bytes:
     """Return a whole HTTP answer after which the connection closes."""
-    return b"".join(whole(http1.head(status, [http1.JSON]), (body,), last=True))
+    return b"".join(whole(request_head.head(status, [request_head.JSON]), (body,), last=True))

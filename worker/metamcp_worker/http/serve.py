@@ -23,7 +23,7 @@ from functools import partial
 from metamcp_worker.http import client_limits
 from metamcp_worker.http.client_limits import ClientLimits
 from metamcp_worker.http.connection import Connection
-from metamcp_worker.http.http1 import MovedConnection
+from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.http.requests import Handler, HttpRequest
 from metamcp_worker.ipc import packets
 

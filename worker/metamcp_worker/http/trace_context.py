@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metamcp_worker.http.http1 import Headers
+from metamcp_worker.http.request_head import Headers
 
 TRACEPARENT, TRACESTATE, BAGGAGE = "traceparent", "tracestate", "baggage"
 """Members of `params._meta`, without a prefix (MCP 2026-07-28), and names of HTTP headers."""

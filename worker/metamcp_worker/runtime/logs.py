@@ -1,7 +1,7 @@
 """Log of a process of the gateway: the records of Python's loggers, as one line each on stderr.
 
 Owns: the handler that all processes have, the format and the levels, and that writing a line never
-blocks the code that logs. Never: the form of a line (`log_records`), masking secrets (`masking`),
+blocks the code that logs. Never: the form of a line (`records`), masking secrets (`masking`),
 the limit for repeated lines (`repeats`), the log of a server.
 
 Logging in Python is global for the whole process, and so is this module: call `begin` when the

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.http.http1 import Head, known_head
+from metamcp_worker.http.request_head import Head, known_head
 from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, whole
 from metamcp_worker.http.serve import HttpServer
 from tests.worker.rawhttp import Client, listener, post, run

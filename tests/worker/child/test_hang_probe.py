@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.child.actions import CountOnce, Fail, ReplyToFront, WarnInLog
-from metamcp_worker.child.probe import MISSES_MAX, PROBE_S_MAX
+from metamcp_worker.child.hang_probe import MISSES_MAX, PROBE_S_MAX
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
 

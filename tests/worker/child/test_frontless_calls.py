@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.child.actions import Action, ReplyToFront
-from metamcp_worker.child.orphaned_calls import (
+from metamcp_worker.child.frontless_calls import (
     EVENTS_MAX,
     KEPT_ANSWERS_MAX,
     KEPT_BYTES_MAX,

@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings, strategies
 
-from metamcp_worker.front import answers, mcp_request
+from metamcp_worker.front import jsonrpc_bytes, mcp_request
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
@@ -14,8 +14,10 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 @pytest.mark.promise("M22")
 def test_results_and_errors_stay_the_bytes_they_are() -> None:
     body = b'{"a": 1.0,\n "b":[ ]}'
-    assert answers.result(b'"7"', body) == b'{"jsonrpc":"2.0","id":"7","result":' + body + b"}"
-    assert answers.raw_error(b"7", body) == b'{"jsonrpc":"2.0","id":7,"error":' + body + b"}"
+    assert (
+        jsonrpc_bytes.result(b'"7"', body) == b'{"jsonrpc":"2.0","id":"7","result":' + body + b"}"
+    )
+    assert jsonrpc_bytes.raw_error(b"7", body) == b'{"jsonrpc":"2.0","id":7,"error":' + body + b"}"
 
 
 def test_an_error_carries_its_data_as_it_is() -> None:
@@ -24,17 +26,17 @@ def test_an_error_carries_its_data_as_it_is() -> None:
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"No \\"x\\"","data":'
         b'{"n": 1.0}}}'
     )
-    assert answers.refused(answers.NO_ID, why) == expected
-    assert b"data" not in answers.error(b"1", -32603, "x")
+    assert jsonrpc_bytes.refused(jsonrpc_bytes.NO_ID, why) == expected
+    assert b"data" not in jsonrpc_bytes.error(b"1", -32603, "x")
 
 
 def test_an_event_is_one_line_whatever_stands_between_the_tokens() -> None:
-    event = answers.event(b'{"a":\r\n1,"b":"\\n"}')
+    event = jsonrpc_bytes.event(b'{"a":\r\n1,"b":"\\n"}')
     assert event == b'event: message\ndata: {"a":  1,"b":"\\n"}\n\n'
 
 
 def test_progress_bears_the_clients_own_token() -> None:
-    sent = codec.value(answers.progress(b'"p\\u0031"', b'{"progress":1,"total":2.5}'))
+    sent = codec.value(jsonrpc_bytes.progress(b'"p\\u0031"', b'{"progress":1,"total":2.5}'))
     assert sent == {
         "jsonrpc": "2.0",
         "method": "notifications/progress",
