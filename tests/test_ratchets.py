@@ -17,10 +17,10 @@ import pytest
 
 from tests.house import ROOT, SOURCES, at, imports, module_name, nodes, none, parsed
 
-MODULES_MAX = 319
+MODULES_MAX = 309
 """The goal is 300."""
 SMALL_LINES = 60
-SMALL_MODULES_MAX = 9
+SMALL_MODULES_MAX = 7
 """Modules with fewer lines than that; the goal is 9 of 100."""
 SMALL_WITH_ONE_IMPORTER_MAX = 1
 """Small modules that one other module imports, and which belong into it; the goal is 0."""
@@ -32,7 +32,7 @@ SHARED_MODULE_NAMES_MAX = 15
 """Names that several modules have."""
 PARTICIPLES_MAX = 0
 """Modules whose name ends with -ing or -ed."""
-ODD_OPENINGS_MAX = 153
+ODD_OPENINGS_MAX = 152
 """Sentences that begin with a pronoun or a fragment; the goal is 3 of 100."""
 IS_NO_MAX = 26
 """Places that say "is no" where English says "is not a"; the goal is 0."""

@@ -55,7 +55,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.approval": (
         "comparison containment keywords known lock lock_drift quarantine schema"
     ),
-    "metamcp_supervisor": "backoff rations verbs",
+    "metamcp_supervisor": "backoff verbs",
     "metamcp_supervisor.cli": "tool_costs",
     "metamcp_supervisor.client_files": (
         "clients entries json_edit texts toml_edit transfer yaml_edit"
@@ -80,9 +80,7 @@ PURE_BY_ROOM = {
         "builtin discover_tool search_index search_tools servers_tools tool_choice tool_text"
         " tools_by_exposure toolset_tools vector_search"
     ),
-    "metamcp_worker.catalog": (
-        "capabilities catalog exposure offers parts tool_overrides uris views"
-    ),
+    "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
         "actions call_queue frontless_calls handshake hang_probe http_exchange http_sessions"
         " jsonrpc_lines lists notices own_requests request_headers server_calls server_errors"
@@ -94,14 +92,14 @@ PURE_BY_ROOM = {
         " guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids trace"
         " watches web_pages"
     ),
-    "metamcp_worker.http": "mcp_headers request_head sse trace_context",
+    "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
         "builtin_definitions codec disclosure embedding errors exposed_names figures"
         " frame_bytes frames message_base messages process_names records roots server_catalog"
-        " spec token_cost validation"
+        " spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
-    "metamcp_worker.runtime": "masking repeats",
+    "metamcp_worker.runtime": "masking",
     "metamcp_worker.search": "bm25 definitions index name_match vectors words",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Sets
 from metamcp_worker.builtin_tools import tool_text
-from metamcp_worker.ipc import token_cost
+from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.search.index import EXTRA_WEIGHT, Index, ToolDocument
 
 SIZES = (100, 1_000, 10_000)
@@ -63,11 +63,11 @@ def main() -> int:
 
 def _saved(chosen: Sets, index: Index) -> str:
     """What five definitions cost instead of all of them."""
-    everything = token_cost.together(document.definition for document in chosen.documents)
+    everything = builtin_definitions.together(document.definition for document in chosen.documents)
     texts = [query.text for queries in chosen.queries.values() for query in queries]
     answers = [len(tool_text.markdown(index.search(text, 5), "full").encode()) for text in texts]
-    shown = token_cost.of_bytes(round(statistics.fmean(answers)))
-    saving = token_cost.Saving(everything, shown)
+    shown = builtin_definitions.of_bytes(round(statistics.fmean(answers)))
+    saving = builtin_definitions.Saving(everything, shown)
     return (
         f"all definitions: about {everything} tokens; an answer with five full ones: about {shown},"
         f" {saving.percent} % less"

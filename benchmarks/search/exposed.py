@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from msgspec import Raw
 
 from metamcp_supervisor.cli import tool_costs
-from metamcp_worker.ipc import builtin_definitions, token_cost
+from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import ToolDocument
 
 
-def savings(documents: Sequence[ToolDocument]) -> dict[Exposure, token_cost.Saving]:
+def savings(documents: Sequence[ToolDocument]) -> dict[Exposure, builtin_definitions.Saving]:
     """By exposure; `shown` is what is in context at the start."""
     tools: dict[str, list[Raw]] = {}
     for document in documents:
@@ -29,7 +29,7 @@ def savings(documents: Sequence[ToolDocument]) -> dict[Exposure, token_cost.Savi
     behind = tool_costs.tools(endpoint, catalogues)
     everything = tool_costs.at_start("all", behind)
     return {
-        exposure: token_cost.Saving(everything, tool_costs.at_start(exposure, behind))
+        exposure: builtin_definitions.Saving(everything, tool_costs.at_start(exposure, behind))
         for exposure in tool_costs.EXPOSURES
     }
 

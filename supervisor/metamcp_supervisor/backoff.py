@@ -1,11 +1,15 @@
-"""How long to wait before the next start, and when to stop trying for a while.
+"""How long to wait before the next start, and how often the journal may write similar entries.
 
-Owns: the numbers of restarting and their arithmetic. Never: sleeping, reading a clock, making
-random numbers (the caller passes `jitter`, from 0 up to 1), deciding what happens (`server`).
+Owns: the delays, when to stop trying for a while, the rations of entries, and their arithmetic.
+Never: sleeping, reading a clock, making random numbers (the caller passes `jitter`, from 0 up to
+1), deciding what happens (`server`), the words of an entry.
 
-Times are seconds of a monotonic clock. The delay has a floor, so that a server that dies at once
-is not restarted without a pause, and full jitter above the floor, so that servers that lost the
-same upstream do not all come back at once; the start gate (`start_gate`) spreads the rest.
+Times are seconds of a monotonic clock. The delay has a floor, so that a server that dies at once is
+not restarted without a pause, and full jitter above the floor, so that servers that lost the same
+upstream do not all come back at once; the start gate (`start_gate`) spreads the rest.
+
+A client or server that can cause an entry of the journal can cause it without end; these entries
+must not push the other entries of a night out of the journal.
 """
 
 from collections.abc import Sequence
@@ -103,3 +107,34 @@ def crashed(
     if count > CRASHES_MAX:
         return tallied, None
     return tallied, 0.0 if count == 1 else delay(count, jitter)
+
+
+MINUTE_S = 60.0
+
+
+class Ration:
+    """Let `per_minute` entries pass in a minute, and only count the rest. `now` is in seconds of a
+    monotonic clock."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._since = float("-inf")
+        self._told = 0
+        self._left_out = 0
+
+    def take(self, now: float) -> int | None:
+        """Count one more entry. Return how many before it were left out; None: leave this one out
+        too."""
+        if now - self._since >= MINUTE_S:
+            self._since, self._told = now, 0
+        if self._told >= self._per_minute:
+            self._left_out += 1
+            return None
+        self._told += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
+def left_out(count: int) -> str:
+    """Return the end of a sentence that says that `count` entries before it are missing."""
+    return f"; {count} more before it are not shown" if count else ""

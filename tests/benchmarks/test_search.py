@@ -11,7 +11,7 @@ from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Query
 from metamcp_supervisor.cli import tool_costs
 from metamcp_worker.builtin_tools import tool_text
-from metamcp_worker.ipc import builtin_definitions, token_cost
+from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.search.index import Index
 from tests.house import ROOT
@@ -70,7 +70,7 @@ def test_an_answer_costs_a_fraction_of_all_definitions(own: sets.Sets, index: In
 @pytest.mark.parametrize("exposure", [one for one in tool_costs.EXPOSURES if one != "all"])
 def test_public_tools_cost_fifty_times_what_an_exposure_begins_with(exposure: Exposure) -> None:
     start = tool_costs.at_start(exposure, ())
-    saving = token_cost.Saving(PUBLIC_TOKENS, start)
+    saving = builtin_definitions.Saving(PUBLIC_TOKENS, start)
     assert saving.percent >= 98
     count, less = len(builtin_definitions.of(exposure)), f"{saving.tokens / PUBLIC_TOKENS:.1%}"
     assert count <= 13
@@ -83,8 +83,10 @@ def test_public_tools_cost_fifty_times_what_an_exposure_begins_with(exposure: Ex
 def test_the_same_reckoning_is_made_of_any_set(own: sets.Sets) -> None:
     found = exposed.savings(own.documents)
     assert found["all"].tokens == 0
-    assert found["all"].everything > token_cost.together(one.definition for one in own.documents)
-    assert found["search"].shown == token_cost.of_bytes(builtin_definitions.size("search"))
+    assert found["all"].everything > builtin_definitions.together(
+        one.definition for one in own.documents
+    )
+    assert found["search"].shown == builtin_definitions.of_bytes(builtin_definitions.size("search"))
     assert list(exposed.table(own.documents))[2].startswith(f"| `all` | {len(own.documents)} | ")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.cli import tool_costs
-from metamcp_worker.ipc import token_cost
+from metamcp_worker.ipc import builtin_definitions
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.test_failed_starts import check_failed
 from tests.live.tokens import TOKENS_PER_TOOL_MAX, definitions, endpoints, told
@@ -97,17 +97,17 @@ def test_real_definitions_cost_what_is_told_of_them_and_every_exposure_saves(
 ) -> None:
     found = endpoints(real)
     everything = definitions(real, "all")
-    whole = token_cost.together(everything)
+    whole = builtin_definitions.together(everything)
     assert len(everything) == found["all"]["tools"] >= 25
     assert abs(found["all"]["at_start"] - whole) <= TOKENS_PER_TOOL_MAX * len(everything)
     for exposure, definitions_max in (("servers", 3), ("toolset", 7), ("search", 13)):
         sent = definitions(real, exposure)
         assert len(sent) <= definitions_max
-        assert found[exposure]["at_start"] == token_cost.together(sent)
-        assert token_cost.together(sent) < whole / 4, "of five servers; the more, the less"
+        assert found[exposure]["at_start"] == builtin_definitions.together(sent)
+        assert builtin_definitions.together(sent) < whole / 4, "of five servers; the more, the less"
     assert found["search"]["saved"] == found["search"]["all"] - found["search"]["at_start"]
     largest = told(real)["tools"][0]
     own = next(raw for raw in everything if json.loads(raw)["name"].endswith(largest["tool"]))
-    assert abs(largest["tokens"] - token_cost.tokens(own)) <= TOKENS_PER_TOOL_MAX + len(
+    assert abs(largest["tokens"] - builtin_definitions.tokens(own)) <= TOKENS_PER_TOOL_MAX + len(
         "filesystem__"
     )

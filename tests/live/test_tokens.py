@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from metamcp_supervisor.cli import tool_costs
-from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import MODERN, Raw
 from tests.live.tokens import TOKENS_PER_TOOL_MAX, cost, definitions, endpoints, told, views
@@ -52,7 +52,7 @@ def test_what_is_told_of_an_endpoint_is_what_its_client_has_in_context(gateway: 
         assert found[name]["all"] == found["all"]["at_start"] == now["all"]["everything"]
     for name in ("all", "flat"):
         sent = definitions(gateway, name)
-        over = found[name]["at_start"] - token_cost.together(sent)
+        over = found[name]["at_start"] - builtin_definitions.together(sent)
         assert 0 <= over <= TOKENS_PER_TOOL_MAX * len(sent), name
         assert found[name]["at_start"] == now[name]["tokens"]
         assert found[name]["tools"] == now[name]["tools"] == len(sent)

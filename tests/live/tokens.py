@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec
 from tests.live.gateway import Gateway
 from tests.live.raw import MODERN, Raw
 
@@ -44,4 +44,4 @@ def definitions(gateway: Gateway, endpoint: str) -> list[bytes]:
 
 
 def cost(gateway: Gateway, endpoint: str) -> int:
-    return token_cost.together(definitions(gateway, endpoint))
+    return builtin_definitions.together(definitions(gateway, endpoint))

@@ -1,24 +1,38 @@
-"""Output of the gateway: the thread that writes it, and the log of a service, with events, lines of
-servers and the gateway's own log on one stream.
+"""Output of the gateway: the log of a service, and the terminal of `metamcp up`.
 
-Owns: the shape of lines, and the thread that writes them. Never: the choice of the lines.
+Owns: the shape of lines, and the thread that writes them; the first screen, events as they come,
+and the question about a reload that has to be confirmed. Never: the choice of the lines, what has
+to be confirmed (`config.confirmation`).
 
 The reader may stop reading (`^S` on a terminal, a pager) or be gone, and a disk may be full: the
 gateway then goes on, and lines are lost.
 """
 
+import asyncio
 import contextlib
 import os
 import queue
+import shlex
 import threading
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from metamcp_supervisor import signals
-from metamcp_supervisor.verbs import JournalEvent, LogLine
+from metamcp_supervisor.cli import columns, show, tool_costs
+from metamcp_supervisor.config.config import UNIX, ConfigInvalid
+from metamcp_supervisor.control.services import NotNow, ReloadRefused
+from metamcp_supervisor.telemetry.history import NEXT
+from metamcp_supervisor.verbs import GatewayStatus, JournalEvent, LogLine
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import LogRecord
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.gateway.gateway import Gateway
 
 LINES_MAX = 10_000
 """Maximum lines that wait to be written: seconds of the worst flood, a few megabytes."""
@@ -154,3 +168,176 @@ def level_of(what: str) -> str:
     if what in _ERRORS:
         return "error"
     return "warning" if any(part in what for part in _WARNINGS) else "info"
+
+
+SETTLE_S_MAX = 15.0
+"""Seconds that the first screen waits for servers that are still starting."""
+#: Phases in which the first start of a server is decided.
+_DECIDED = frozenset({"ready", "backoff", "failed", "disabled", "quarantined"})
+_DOWN = frozenset({"error", "quarantined", "stopped"})
+
+
+class EventLines:
+    """Writer of events, a line each. On a terminal words stay whole, and an event that a server
+    repeats is shown only the first, second, fourth, eighth time and so on, with the number."""
+
+    def __init__(self, out: Callable[[str], None], *, terminal: bool) -> None:
+        self._out = out
+        self._terminal = terminal
+        self._last: dict[str, tuple[str, int]] = {}
+
+    def tell(self, event: JournalEvent) -> None:
+        # Only how long it will take differs from one time to the next.
+        same = f"{event.what} {event.cause.partition(NEXT)[0]}"
+        known, before = self._last.get(event.who, ("", 0))
+        times = before + 1 if known == same else 1
+        self._last[event.who] = (same, times)
+        if self._terminal and times & (times - 1):
+            return
+        clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+        if self._terminal and times > 1:
+            event = structs.replace(event, what=f"{event.what} (\N{MULTIPLICATION SIGN}{times})")
+        line = show.printable(columns.event_text(event, clock))
+        self._out(show.wrapped(line, " " * len(f"{clock}  ")) + "\n")
+
+
+class FirstScreen:
+    """First screen, shown once: when every server is ready or failed, at the latest after
+    SETTLE_S_MAX."""
+
+    def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
+        self._gateway = gateway
+        self._out = out
+        self._timer = asyncio.get_running_loop().call_later(SETTLE_S_MAX, self._show)
+        self._shown = False
+
+    def look(self) -> None:
+        if self._shown:
+            return
+        status = self._gateway.status()
+        decided = all(server.phase in _DECIDED for server in status.servers)
+        if status.state == "draining":
+            self._timer.cancel()
+            self._shown = True
+        elif status.state == "active" and decided:
+            self._show()
+
+    def _show(self) -> None:
+        self._timer.cancel()
+        if not self._shown:
+            self._shown = True
+            self._out(first_screen(self._gateway.status()))
+
+
+def first_screen(status: GatewayStatus) -> str:
+    """Return the first screen: servers, where to connect, and what to paste."""
+    rows = [
+        (
+            server.name,
+            server.state,
+            str(server.tools) if server.tools else "-",
+            str(server.token_cost) if server.token_cost else "-",
+            f"{server.start_s:.2f}s" if server.start_s else "-",
+            f"{server.reason}: {server.message}" if server.state in _DOWN and server.reason else "",
+        )
+        for server in status.servers
+    ]
+    tokens = sum(server.token_cost for server in status.servers)
+    tools = sum(server.tools for server in status.servers)
+    picture = show.Picture(
+        columns=("SERVER", "STATE", "TOOLS", "TOKENS", "START", ""),
+        rows=rows,
+        foot=f"{tools} tools, about {tokens} tokens of definitions{_less(tokens)}",
+        right=frozenset({"TOOLS", "TOKENS", "START"}),
+        spared=("TOKENS", "START"),
+    )
+    lines = [f"{show.printable(line)}\n" for line in _how_to_connect(status)]
+    return "".join(["\n", show.text(picture), *lines])
+
+
+def _less(tokens: int) -> str:
+    """Return a hint how to save tokens; empty if there is little to save."""
+    worth = tokens > tool_costs.at_start("search", ())
+    return "; 'metamcp tools --tokens' says what would save most of them" if worth else ""
+
+
+def _metrics(ops_url: str) -> str:
+    """Return the URL of the metrics; for a unix socket, which browsers cannot open, a command."""
+    if not ops_url.startswith(UNIX):
+        return f"{ops_url}/metrics"
+    path = shlex.quote(ops_url.removeprefix(UNIX))
+    return f"curl --unix-socket {path} http://localhost/metrics"
+
+
+def _how_to_connect(status: GatewayStatus) -> list[str]:
+    others = [
+        f"  {name:<12} {url}" for name, url in status.endpoints.items() if len(status.endpoints) > 1
+    ]
+    return [
+        "",
+        f"Endpoint     {status.url}",
+        *others,
+        f"Metrics      {_metrics(status.ops_url)}",
+        f"Claude Code  claude mcp add --transport http metamcp {status.url}",
+        "Other clients:",
+        '  {"mcpServers": {"metamcp":',
+        '    {"type": "http", "url": "' + status.url + '"}}}',
+        "",
+        "Ctrl-C or 'metamcp down' ends it, 'metamcp status' looks at it from elsewhere.",
+    ]
+
+
+KEYBOARD = 0
+"""Descriptor from which answers are read."""
+ANSWER_BYTES_MAX = 1024
+_YES = (b"y", b"yes")
+
+
+class Asking:
+    """Questions to the user at the terminal of a gateway in the foreground; a `reload.Ask`. `out`
+    prints.
+
+    The gateway goes on meanwhile. Keys that were typed before the question are ignored.
+    """
+
+    def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
+        self._gateway = gateway
+        self._out = out
+        self._loop = asyncio.get_running_loop()
+        self._plan = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self, question: str, plan: str) -> None:
+        if not in_foreground():
+            return  # the journal says what to do
+        import termios
+
+        termios.tcflush(KEYBOARD, termios.TCIFLUSH)
+        self._plan = plan
+        self._out(f"{question}\nApply it? [y/N]: ")
+        self._loop.add_reader(KEYBOARD, self._read)
+
+    def _read(self) -> None:
+        self._loop.remove_reader(KEYBOARD)
+        if not in_foreground():
+            return
+        with contextlib.suppress(OSError):
+            answer = os.read(KEYBOARD, ANSWER_BYTES_MAX)
+            if answer.strip().lower() in _YES:
+                self._task = self._loop.create_task(self._apply(self._plan), name="confirmed")
+            else:
+                self._out("not confirmed: nothing is changed; 'metamcp confirm' asks again\n")
+
+    async def _apply(self, plan: str) -> None:
+        try:
+            await self._gateway.reload(dry_run=False, expect=plan, yes=True)
+        except (ConfigInvalid, NotNow, ReloadRefused) as error:
+            self._out(f"{error}\n")
+
+
+def in_foreground() -> bool:
+    """Whether this process may read from its terminal; in the background it would be stopped."""
+    try:
+        return os.tcgetpgrp(KEYBOARD) == os.getpgrp()
+    except OSError:
+        return False

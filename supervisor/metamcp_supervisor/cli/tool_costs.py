@@ -2,9 +2,9 @@
 the servers tell.
 
 Owns: which tools an endpoint has, under which names, how large their definitions are in its list,
-and what is in context at the start under each exposure. Never: tokens of bytes (`token_cost`), the
-words of built-in tools (`builtin_definitions`), lists that are sent, which servers are there (the
-fronts).
+and what is in context at the start under each exposure. Never: tokens of bytes and
+the words of built-in tools (`builtin_definitions`), lists that are sent, which servers are there
+(the fronts).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,14 +12,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from metamcp_worker.ipc import (
-    builtin_definitions,
-    codec,
-    exposed_names,
-    server_catalog,
-    token_cost,
-    validation,
-)
+from metamcp_worker.ipc import builtin_definitions, codec, exposed_names, server_catalog, validation
 from metamcp_worker.ipc.disclosure import Exposure, Pair
 from metamcp_worker.ipc.server_catalog import KeyedDefinition, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -66,8 +59,8 @@ def tools(
 def at_start(exposure: Exposure, tools: Sequence[Priced]) -> int:
     """Return the tokens that a client has in context before it has asked for anything."""
     if exposure == "all":
-        return token_cost.of_bytes(sum(tool.size for tool in tools))
-    return token_cost.of_bytes(builtin_definitions.size(exposure))
+        return builtin_definitions.of_bytes(sum(tool.size for tool in tools))
+    return builtin_definitions.of_bytes(builtin_definitions.size(exposure))
 
 
 def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:
@@ -88,4 +81,4 @@ def _is_listed(tool: KeyedDefinition) -> bool:
 def _size(tool: KeyedDefinition, name: str) -> int:
     if name == tool.key:
         return len(tool.raw)
-    return token_cost.sent_bytes(tool.raw, tool.raw_key, codec.dump(name))
+    return builtin_definitions.sent_bytes(tool.raw, tool.raw_key, codec.dump(name))

@@ -2,7 +2,7 @@
 in tokens.
 
 Owns: the options, the tables, the sums. Never: what drifted (`approval.lock_drift`), the estimate
-(`metamcp_worker.ipc.token_cost`).
+(`metamcp_worker.ipc.builtin_definitions`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFil
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION, Exit
-from metamcp_worker.ipc import codec, server_catalog, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec, server_catalog
 from metamcp_worker.ipc.disclosure import Exposure, Pair
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -81,7 +81,7 @@ class EndpointCost(Struct, frozen=True):
         other = self.exposures[ADVISED]
         if self.exposure != "all" or other >= self.all:
             return ""
-        percent = token_cost.Saving(self.all, other).percent
+        percent = builtin_definitions.Saving(self.all, other).percent
         return f'{self.name}: exposure = "{ADVISED}" would make it {other} tokens, {percent} % less'
 
 
@@ -95,7 +95,7 @@ class Costs(Struct, frozen=True):
     unseen: tuple[str, ...]
     v: int = VERSION
     estimated: bool = True
-    token_bytes: int = token_cost.TOKEN_BYTES
+    token_bytes: int = builtin_definitions.TOKEN_BYTES
 
 
 def tell(
@@ -125,7 +125,7 @@ def reckoned(found: StoredOffers) -> Costs:
     """Calculate the costs from the offers on disk."""
     seen = {name: each for name, each in found.catalogues.items() if each is not None}
     tools = sorted(_tools(seen), key=lambda one: -one.tokens)
-    sums = {name: token_cost.together(each.tools) for name, each in seen.items()}
+    sums = {name: builtin_definitions.together(each.tools) for name, each in seen.items()}
     total = sum(sums.values())
     servers = [
         ServerCost(
@@ -152,14 +152,14 @@ def reckoned(found: StoredOffers) -> Costs:
 def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
     for name, each in seen.items():
         for one in server_catalog.keyed("tools", each.tools):
-            yield ToolCost(name, one.key, token_cost.tokens(one.raw))
+            yield ToolCost(name, one.key, builtin_definitions.tokens(one.raw))
 
 
 def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> EndpointCost:
     exposures: dict[Exposure, int] = {
         exposure: tool_costs.at_start(exposure, tools) for exposure in tool_costs.EXPOSURES
     }
-    saving = token_cost.Saving(exposures["all"], exposures[spec.exposure])
+    saving = builtin_definitions.Saving(exposures["all"], exposures[spec.exposure])
     return EndpointCost(
         spec.name,
         spec.exposure,
@@ -270,7 +270,7 @@ def _words(found: Costs) -> Iterator[str]:
 
 def _estimate() -> str:
     return (
-        f"tokens are estimated: {token_cost.TOKEN_BYTES} bytes of a definition each;"
+        f"tokens are estimated: {builtin_definitions.TOKEN_BYTES} bytes of a definition each;"
         " 'metamcp ctl views' has what is in view now"
     )
 

@@ -2,7 +2,7 @@
 
 Owns: the options, the place where a failure to start becomes a sentence and an exit code, which
 events a terminal shows. Never: the gateway itself (`gateway`), finding files (`sources`), the first
-screen (`screen`), lines of a service (`output`).
+screen and lines of a service (`output`).
 """
 
 import asyncio
@@ -402,7 +402,7 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     output goes through the outlet, because a terminal that is gone or stopped (^S) must not hold up
     the gateway."""
     from metamcp_supervisor.cli import show
-    from metamcp_supervisor.cli.screen import Asking, EventLines, FirstScreen
+    from metamcp_supervisor.cli.output import Asking, EventLines, FirstScreen
 
     def out(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from metamcp_supervisor import rations
+from metamcp_supervisor import backoff
 
 
 class Role(IntEnum):
@@ -74,7 +74,7 @@ def sentence(verb: str, names: Sequence[str], caller: str, why: str, left_out: i
     it that the journal does not show."""
     more = [f"and {len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else []
     words = [verb, *map(_shown, names[:NAMES_MAX]), *more]
-    before = rations.left_out(left_out)
+    before = backoff.left_out(left_out)
     return f"'{' '.join(words)}' asked by {caller}: {why[:WHY_CHARACTERS_MAX]}{before}"
 
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from msgspec import Raw, Struct
 
 from metamcp_supervisor import runtime
+from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.control import access_io, orders
 from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
 from metamcp_supervisor.control.services import Steering
-from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.serve import Acceptor
 from metamcp_worker.ipc import codec

@@ -28,7 +28,7 @@ from metamcp_supervisor.verbs import (
     ViewShown,
     ViewsShown,
 )
-from metamcp_worker.ipc import token_cost
+from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.messages import BUCKETS_S
@@ -113,7 +113,7 @@ def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
                 Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(name, known)}"
             )
     return ViewsShown(
-        token_bytes=token_cost.TOKEN_BYTES,
+        token_bytes=builtin_definitions.TOKEN_BYTES,
         views=tuple(
             _view(one)
             for one in steering.views()
@@ -123,7 +123,7 @@ def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
 
 
 def _view(one: ViewStats) -> ViewShown:
-    saving = token_cost.Saving(one.everything, one.tokens)
+    saving = builtin_definitions.Saving(one.everything, one.tokens)
     return ViewShown(
         endpoint=one.endpoint,
         exposure=one.exposure,

@@ -14,12 +14,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets, wait
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, Steering, UnknownName
 from metamcp_supervisor.control.stream import ChangeParams, ControlStream, known
-from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError

@@ -34,7 +34,7 @@ from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
-from metamcp_supervisor.servers import calls_in_flight, scrape, server_io, specs, status
+from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.gauges import Gauges
@@ -408,7 +408,7 @@ class Gateway:
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         self._check_known(names)
         entries = self._tree.entries.values()
-        return await calls_in_flight.calls(self._fronts.serving(), entries, names, slow_s)
+        return await reports.calls(self._fronts.serving(), entries, names, slow_s)
 
     async def roll(self) -> None:
         self._check_not_ending()

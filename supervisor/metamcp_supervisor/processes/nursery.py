@@ -21,6 +21,7 @@ from functools import partial
 from msgspec import Struct
 
 from metamcp_supervisor.processes import nursery_process
+from metamcp_supervisor.processes.heartbeats import Stacks
 from metamcp_supervisor.processes.nursery_process import (
     DEFAULT_COMMAND,
     ForkedWorker,
@@ -29,7 +30,6 @@ from metamcp_supervisor.processes.nursery_process import (
     NurseryGone,
     NurseryRun,
 )
-from metamcp_supervisor.processes.stacks import Stacks
 from metamcp_supervisor.processes.workers import WorkerExit, WorkerTable
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import TooLarge

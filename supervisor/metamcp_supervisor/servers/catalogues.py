@@ -21,9 +21,9 @@ from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import launched
 from metamcp_worker.ipc import codec, packets, server_catalog, validation
+from metamcp_worker.ipc.builtin_definitions import together
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
-from metamcp_worker.ipc.token_cost import together
 
 LEFT_OUT_MAX = 50
 """Maximum number of invalid definitions of one server that are named; 'metamcp tools' names all."""

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from metamcp_supervisor.backoff import RestartLimits
+from metamcp_supervisor.backoff import Ration, RestartLimits
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.sections import origin
 from metamcp_supervisor.processes.cgroups import Leaf
-from metamcp_supervisor.rations import Ration
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalog_changes import CHANGES_TOLD_MAX, Flood
 from metamcp_supervisor.servers.catalogues import CatalogueFigures

@@ -17,8 +17,8 @@ from typing import Protocol
 
 from msgspec import structs
 
+from metamcp_supervisor.backoff import left_out
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.rations import left_out
 from metamcp_supervisor.servers import catalog_changes
 from metamcp_supervisor.servers.catalog_changes import changes
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, offer

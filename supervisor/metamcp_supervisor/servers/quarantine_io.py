@@ -22,9 +22,9 @@ from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock
 from metamcp_supervisor.approval.lock_drift import QuarantinedTool
 from metamcp_supervisor.approval.quarantine import Judged, Pins, counts
+from metamcp_supervisor.backoff import Ration, left_out
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
 from metamcp_supervisor.config.document import shown
-from metamcp_supervisor.rations import Ration, left_out
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import ReloadPlan

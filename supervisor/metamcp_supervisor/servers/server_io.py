@@ -24,7 +24,7 @@ from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
-from metamcp_supervisor.servers.crew import Crew
+from metamcp_supervisor.servers.crew import Crew, Spares
 from metamcp_supervisor.servers.entry import Copy, ServerEntry, news, patience, why
 from metamcp_supervisor.servers.per_client_io import Apart
 from metamcp_supervisor.servers.publish import Deliveries, Routes
@@ -46,7 +46,6 @@ from metamcp_supervisor.servers.server import (
     WorkerLeft,
     step,
 )
-from metamcp_supervisor.servers.spares import Spares
 from metamcp_supervisor.servers.start_gate_io import Outages, Starting
 from metamcp_supervisor.servers.states import Action, ImpossibleEvent, ServerPhase, told
 from metamcp_supervisor.servers.tokens import TokenKeys

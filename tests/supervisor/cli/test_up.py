@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor.cli.screen import first_screen
+from metamcp_supervisor.cli.output import first_screen
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from tests.waiting import until

@@ -1,7 +1,7 @@
 """What the journal keeps of orders that were refused."""
 
+from metamcp_supervisor.backoff import MINUTE_S, Ration
 from metamcp_supervisor.control.access import NAME_CHARACTERS_MAX, PER_MINUTE_MAX, reason, sentence
-from metamcp_supervisor.rations import MINUTE_S, Ration
 
 
 def test_so_many_a_minute_are_kept_and_the_others_are_counted() -> None:

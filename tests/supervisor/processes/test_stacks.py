@@ -6,8 +6,13 @@ import signal
 
 import pytest
 
-from metamcp_supervisor.processes.heartbeats import TICK_S, Heartbeats
-from metamcp_supervisor.processes.stacks import STACKS_BYTES_MAX, NoStacks, Stacks
+from metamcp_supervisor.processes.heartbeats import (
+    STACKS_BYTES_MAX,
+    TICK_S,
+    Heartbeats,
+    NoStacks,
+    Stacks,
+)
 from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_worker.ipc import packets
 from tests.fakes.nursery_hand import said

@@ -12,7 +12,7 @@ from msgspec.structs import fields as struct_fields
 
 from metamcp_worker.builtin_tools import builtin, tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import Builtin, OrderAndThen, ToolReply
-from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Shown
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, toolset
@@ -55,8 +55,8 @@ VALIDATORS = {
 @pytest.mark.parametrize("exposure", EXPOSURES)
 def test_what_a_family_costs_has_a_limit(exposure: Exposure) -> None:
     family = tools_by_exposure.of(exposure)
-    assert token_cost.together(item.raw for item in family.items) <= TOKENS_MAX[exposure]
-    assert token_cost.of_bytes(len(family.guide)) <= 60
+    assert builtin_definitions.together(item.raw for item in family.items) <= TOKENS_MAX[exposure]
+    assert builtin_definitions.of_bytes(len(family.guide)) <= 60
 
 
 @every

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.catalog.capabilities import Declared, of_many, of_one
 from metamcp_worker.catalog.catalog import Catalog
+from metamcp_worker.catalog.offers import Declared, of_many, of_one
 from metamcp_worker.catalog.views import View
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.server_catalog import ServerCatalogue

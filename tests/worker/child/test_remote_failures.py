@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.remote import remote
+from metamcp_worker.child.transport import SpawnFailed
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.fakes.http_server import running
 from tests.worker.child.far import Ear, Far, far

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.http import trace_context
-from metamcp_worker.http.trace_context import TraceContext, of_headers, parse, written
+from metamcp_worker.http import mcp_headers
+from metamcp_worker.http.mcp_headers import TraceContext, of_headers, parse, written_place
 from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.messages import Leg
 
@@ -24,13 +24,13 @@ span_ids = st.text("0123456789abcdef", min_size=16, max_size=16).filter(
 
 @given(st.builds(TraceContext, trace_ids, span_ids, st.integers(min_value=0, max_value=3)))
 def test_what_is_written_is_read_again(context: TraceContext) -> None:
-    assert parse(written(context)) == context
+    assert parse(written_place(context)) == context
 
 
 @given(st.text(max_size=80))
 def test_any_other_text_is_read_or_is_nothing(text: str) -> None:
     found = parse(text)
-    assert found is None or text[3:52] == written(found)[3:52]
+    assert found is None or text[3:52] == written_place(found)[3:52]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_headers_say_the_same_and_lists_may_come_in_pieces() -> None:
     ]
     assert of_headers(headers) == {"traceparent": GOOD, "tracestate": "a=1,b=2"}
     twice = of_headers([(b"traceparent", GOOD.encode())] * 2)
-    assert parse(twice[trace_context.TRACEPARENT]) is None
+    assert parse(twice[mcp_headers.TRACEPARENT]) is None
 
 
 def test_the_notice_of_a_worker_is_nothing_that_a_server_could_say() -> None:

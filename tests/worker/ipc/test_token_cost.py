@@ -3,7 +3,7 @@
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.ipc import token_cost
+from metamcp_worker.ipc import builtin_definitions
 
 
 @pytest.mark.promise("M38")
@@ -12,13 +12,13 @@ from metamcp_worker.ipc import token_cost
     [(b"", 0), (b"{}", 1), (b"1234", 1), (b"12345", 2), ("ü".encode() * 4, 2), (Raw(b"12345"), 2)],
 )
 def test_four_bytes_of_a_definition_are_a_token(definition: bytes | Raw, tokens: int) -> None:
-    assert token_cost.tokens(definition) == tokens
+    assert builtin_definitions.tokens(definition) == tokens
 
 
 @pytest.mark.promise("M38")
 def test_many_small_definitions_are_not_rounded_up_one_by_one() -> None:
-    assert token_cost.together([b"{}"] * 10) == 5
-    assert token_cost.together([]) == 0
+    assert builtin_definitions.together([b"{}"] * 10) == 5
+    assert builtin_definitions.together([]) == 0
 
 
 @pytest.mark.promise("M38")
@@ -37,5 +37,5 @@ def test_many_small_definitions_are_not_rounded_up_one_by_one() -> None:
 def test_what_is_saved_is_told_in_tokens_and_of_a_hundred(
     everything: int, shown: int, tokens: int, percent: int
 ) -> None:
-    saving = token_cost.Saving(everything, shown)
+    saving = builtin_definitions.Saving(everything, shown)
     assert (saving.tokens, saving.percent) == (tokens, percent)

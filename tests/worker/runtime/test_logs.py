@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from metamcp_worker.ipc.records import MESSAGE_CHARACTERS_MAX
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
-from metamcp_worker.runtime.masking import Masks
-from metamcp_worker.runtime.repeats import LINES_MAX
+from metamcp_worker.runtime.masking import LINES_MAX, Masks
 
 pytestmark = pytest.mark.promise("M89")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.runtime.repeats import KINDS_MAX, LINES_MAX, OTHERS, PERIOD_S, Held, Repeats
+from metamcp_worker.runtime.masking import KINDS_MAX, LINES_MAX, OTHERS, PERIOD_S, Held, Repeats
 
 pytestmark = pytest.mark.promise("M89")
 

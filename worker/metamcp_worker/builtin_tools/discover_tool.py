@@ -13,7 +13,7 @@ from metamcp_worker.builtin_tools.builtin import ToolContext, ToolReply
 from metamcp_worker.builtin_tools.tool_text import Row
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.offers import OfferedItem
-from metamcp_worker.ipc import token_cost
+from metamcp_worker.ipc import builtin_definitions
 
 MESSAGE_CHARACTERS_MAX = 300
 """Of what keeps a server away."""
@@ -84,7 +84,7 @@ def _things(tools: Mapping[str, Sequence[ListEntry]]) -> Iterator[_Thing]:
 def _server(server: str, tools: Sequence[ListEntry], context: ToolContext) -> Row:
     news = context.states.get(server)
     available = context.listed(server)
-    tokens = token_cost.together(entry.item.raw for entry in tools)
+    tokens = builtin_definitions.together(entry.item.raw for entry in tools)
     state = "warming" if news is None else news.state
     value: dict[str, object] = {
         "serverName": tool_text.plain(server),

@@ -2,7 +2,7 @@
 
 Owns: one index for each of them, and the work of bringing it up to what is behind the endpoint now.
 Never: what a search finds (`search.index`), views, merging, when that work is done
-(`search_index_io`).
+(`vector_search_io`).
 
 A server whose tools, and their names here, are what they were is not touched: what a change costs
 depends on the servers that changed. Ten thousand new tools are a second of work for a slow

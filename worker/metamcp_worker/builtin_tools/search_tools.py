@@ -24,7 +24,7 @@ from metamcp_worker.builtin_tools.builtin import (
     family,
 )
 from metamcp_worker.catalog.catalog import ListEntry
-from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import HITS, Detail
 from metamcp_worker.ipc.disclosure import (
     TOOLS_MAX,
@@ -206,7 +206,7 @@ def _describe(given: ToolName, context: ToolContext) -> Decision:
         **tool_text.route(pair),
         "available": context.listed(entry.server),
         "loaded": _is_shown(pair, context),
-        "tokens": token_cost.tokens(entry.item.raw),
+        "tokens": builtin_definitions.tokens(entry.item.raw),
         "definition": Raw(definition),
     }
     away = "" if structured["available"] else f"\nWarning: {entry.server} server unavailable"

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from metamcp_worker.builtin_tools.builtin import ToolContext
 from metamcp_worker.catalog.catalog import ListEntry, sent_bytes
 from metamcp_worker.catalog.offers import OfferedItem
-from metamcp_worker.ipc import codec, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import DETAILS, Detail
 from metamcp_worker.ipc.disclosure import Pair, ToolSet, written
 from metamcp_worker.search import definitions
@@ -238,7 +238,7 @@ def _full(document: ToolDocument) -> str:
 def _head(document: ToolDocument) -> str:
     return (
         f"### {code(document.exposed)} (server {code(document.pair[0])}, about"
-        f" {token_cost.tokens(document.definition)} tokens)"
+        f" {builtin_definitions.tokens(document.definition)} tokens)"
     )
 
 
@@ -248,7 +248,7 @@ def _value(document: ToolDocument, detail: Detail) -> dict[str, Any]:
         "server": fit(document.pair[0], NAME_CHARACTERS_MAX),
     }
     if detail != "brief":
-        said["tokens"] = token_cost.tokens(document.definition)
+        said["tokens"] = builtin_definitions.tokens(document.definition)
     if detail == "full":
         return {**said, "definition": Raw(_renamed(document))}
     read = definitions.read(document.definition)
@@ -390,7 +390,7 @@ def row(entry: ListEntry, *, shown: bool) -> Row:
     pair = (entry.server, entry.item.key)
     said = read(entry.item.raw)
     about = first_sentence(said.description or said.title)
-    tokens = token_cost.tokens(entry.item.raw)
+    tokens = builtin_definitions.tokens(entry.item.raw)
     name = code(written(pair))
     text = f"- {name} as {code(entry.key)} ({tokens} tokens{', in view' if shown else ''})"
     value = {
@@ -418,9 +418,9 @@ def summary(toolset: ToolSet, context: ToolContext) -> dict[str, object]:
 def saving(context: ToolContext, builtins: Sequence[OfferedItem]) -> dict[str, object]:
     """Estimated tokens of all that is behind the endpoint, of what is in the list, and of what the
     list leaves out."""
-    found = token_cost.Saving(
-        token_cost.of_bytes(sum(map(sent_bytes, context.everything.offered))),
-        token_cost.of_bytes(
+    found = builtin_definitions.Saving(
+        builtin_definitions.of_bytes(sum(map(sent_bytes, context.everything.offered))),
+        builtin_definitions.of_bytes(
             sum(len(item.raw) for item in builtins) + sum(map(sent_bytes, in_view(context)))
         ),
     )

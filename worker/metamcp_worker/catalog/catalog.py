@@ -14,13 +14,12 @@ from itertools import chain
 
 from msgspec import Struct
 
-from metamcp_worker.catalog.capabilities import Declared
-from metamcp_worker.catalog.offers import Owner, ServerOffer
+from metamcp_worker.catalog.offers import Declared, Owner, ServerOffer
 from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414 - it is had from here
 from metamcp_worker.catalog.parts import MergedParts, ServerPart, mark
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
 from metamcp_worker.catalog.uris import Exposed, Places, Uris
-from metamcp_worker.ipc import codec, exposed_names, process_names, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec, exposed_names, process_names
 from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
 from metamcp_worker.ipc.spec import EndpointSpec
 
@@ -33,7 +32,7 @@ def sent_bytes(entry: ListEntry) -> int:
     item = entry.item
     if entry.key == item.key:
         return len(item.raw)
-    return token_cost.sent_bytes(item.raw, item.raw_key, codec.dump(entry.key))
+    return builtin_definitions.sent_bytes(item.raw, item.raw_key, codec.dump(entry.key))
 
 
 class Merged(Struct, frozen=True):

@@ -16,7 +16,7 @@ from weakref import ref
 
 from msgspec import Raw
 
-from metamcp_worker.catalog import capabilities, policy
+from metamcp_worker.catalog import offers, policy
 from metamcp_worker.catalog.catalog import ListEntry, Merged
 from metamcp_worker.catalog.offers import CAPABILITIES
 from metamcp_worker.ipc import codec, validation
@@ -159,9 +159,9 @@ class View:
             kinds = KINDS if merged.unknown else merged.kinds
             lists = list(dict.fromkeys(CAPABILITIES[kind] for kind in KINDS if kind in kinds))
             if merged.only is not None and merged.declared:
-                found = capabilities.of_one(merged.declared[0], lists, modern=modern)
+                found = offers.of_one(merged.declared[0], lists, modern=modern)
             else:
-                found = capabilities.of_many(merged.declared, lists, modern=modern)
+                found = offers.of_many(merged.declared, lists, modern=modern)
             self._capabilities[modern] = found
         return found
 

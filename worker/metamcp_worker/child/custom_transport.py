@@ -15,11 +15,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib import metadata
 from typing import Protocol, cast
 
-from metamcp_worker.child import host, http_exchange
+from metamcp_worker.child import http_exchange, transport
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
-from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.jsonrpc_lines import OverlongLine
-from metamcp_worker.child.transport import Distant, Transport, TransportListener
+from metamcp_worker.child.transport import Distant, SpawnFailed, Transport, TransportListener
 from metamcp_worker.ipc.codec import glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -61,7 +60,7 @@ def custom(spec: ServerSpec, listener: TransportListener) -> Transport:
         # All of this process is there for this server.
         os.environ.clear()
         os.environ.update(spec.env)
-    host.prepare()
+    transport.prepare()
     return Custom(spec, _find(spec.transport), listener)
 
 

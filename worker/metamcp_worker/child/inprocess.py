@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
-from metamcp_worker.child.host import Exited, ServerExit, SpawnFailed, prepare
+from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, prepare
 from metamcp_worker.ipc.packets import blob, close_all
 from metamcp_worker.ipc.spec import ServerSpec
 

@@ -24,10 +24,9 @@ from urllib.parse import urlsplit
 import httpx2
 from msgspec import Struct
 
-from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
 from metamcp_worker.child.remote import remote
-from metamcp_worker.child.transport import Transport, TransportListener
+from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
 from metamcp_worker.http.fetch import Auth, Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from metamcp_worker.child.host import Exited, ServerExit, SpawnFailed, process_exit
+from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, process_exit
 from metamcp_worker.ipc.packets import close_all
 from metamcp_worker.ipc.spec import LimitsSpec, ServerSpec
 

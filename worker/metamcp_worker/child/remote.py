@@ -11,7 +11,6 @@ import asyncio
 
 from metamcp_worker.child import http_exchange, request_headers
 from metamcp_worker.child.actions import Drop, ServerRequest
-from metamcp_worker.child.host import SpawnFailed
 from metamcp_worker.child.http_sessions import SESSIONS_MAX
 from metamcp_worker.child.http_transport import (
     LINGERING_MAX,
@@ -21,7 +20,7 @@ from metamcp_worker.child.http_transport import (
 )
 from metamcp_worker.child.sse2024_transport import Sse2024
 from metamcp_worker.child.streamable_http import Streamable
-from metamcp_worker.child.transport import Transport, TransportListener
+from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
 from metamcp_worker.http.fetch import Auth, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.spec import ServerSpec
 

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
-from metamcp_worker.child.host import Exited, Host, ServerExit
 from metamcp_worker.child.jsonrpc_lines import (
     LAST_LINE_CHARACTERS_MAX,
     LAST_LINES,
@@ -20,7 +19,7 @@ from metamcp_worker.child.jsonrpc_lines import (
     reason,
 )
 from metamcp_worker.child.server_log import ServerLog
-from metamcp_worker.child.transport import TransportListener
+from metamcp_worker.child.transport import Exited, Host, ServerExit, TransportListener
 from metamcp_worker.ipc.messages import LogLines
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import orphans

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
 from metamcp_worker.catalog.catalog import Merged
-from metamcp_worker.catalog.offers import Owner
+from metamcp_worker.catalog.offers import TASKS_EXTENSION, Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.jsonrpc_bytes import NOT_FOUND_LEGACY, READ

@@ -17,7 +17,7 @@ from msgspec import Struct
 from metamcp_worker.catalog.catalog import ListEntry, Merged, sent_bytes
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.server_links import Call
-from metamcp_worker.ipc import codec, process_names, token_cost
+from metamcp_worker.ipc import builtin_definitions, codec, process_names
 from metamcp_worker.ipc.disclosure import ViewOwner, ViewStats
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, CallUnderWay, ToolStats
 
@@ -268,6 +268,6 @@ class Outlays:
         key = id(entries)  # the id stays theirs, as the sum keeps them
         found = self._sums.get(key) or known.get(key)
         if found is None:
-            found = _Sum(entries, token_cost.of_bytes(sum(map(sent_bytes, entries))))
+            found = _Sum(entries, builtin_definitions.of_bytes(sum(map(sent_bytes, entries))))
         self._sums[key] = found
         return found.tokens

@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog.capabilities import TASKS_EXTENSION
+from metamcp_worker.catalog.offers import TASKS_EXTENSION
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions, jsonrpc_bytes
 from metamcp_worker.front.exchange import Exchange

@@ -3,7 +3,7 @@
 Owns: this decision, what is kept of a traced call until it has ended, what its server is told of
 the trace, the names and attributes of a span (OpenTelemetry's conventions for MCP), the spans that
 wait to be sent and their limits. Never: randomness, ids and clocks of its own, the loop, sending
-(`call_observers`), the form of a `traceparent` (`trace_context`).
+(`call_observers`), the form of a `traceparent` (`mcp_headers`).
 
     server    from the request of the client to its answer, a child of the client's span
     client    from the worker to its server and back, a child of the first; the server is told this
@@ -23,8 +23,8 @@ from msgspec import Raw, Struct, structs
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.front.server_links import Call, CallAnswer
-from metamcp_worker.http import trace_context
-from metamcp_worker.http.trace_context import (
+from metamcp_worker.http import mcp_headers
+from metamcp_worker.http.mcp_headers import (
     SAMPLED,
     SPAN_BYTES,
     STATE_CHARACTERS_MAX,
@@ -112,7 +112,7 @@ class Tracing:
             original=(codec.text(params.get("name", b"null")) or "") if known else "",
         )
         self._under_way[call.id] = traced
-        there = trace_context.written(TraceContext(traced.trace_id, traced.there, traced.flags))
+        there = mcp_headers.written_place(TraceContext(traced.trace_id, traced.there, traced.flags))
         told = {**meta, TRACEPARENT: Raw(codec.dump(there))}
         if parent is None:
             told.pop(TRACESTATE, None)  # of another trace, or of none
@@ -237,11 +237,11 @@ def _parent(request: McpRequest) -> tuple[TraceContext | None, dict[str, Raw]]:
     headers give the place, their members are put into `_meta`. Baggage belongs to the request, so
     it stays wherever the place comes from."""
     meta = request.meta
-    found = trace_context.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
+    found = mcp_headers.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
     if found is not None or not request.headers:
         return found, meta
-    said = trace_context.of_headers(request.headers)
-    found = trace_context.parse(said.get(TRACEPARENT, ""))
+    said = mcp_headers.of_headers(request.headers)
+    found = mcp_headers.parse(said.get(TRACEPARENT, ""))
     if found is None:
         return None, meta
     others = {key: raw for key, raw in meta.items() if key not in (TRACEPARENT, TRACESTATE)}

@@ -1,17 +1,19 @@
-"""The gateway's own tools as clients see them: the definitions of each exposure.
+"""The gateway's own tools as clients see them, and the tokens that definitions cost.
 
-Owns: their names, words, parameters and hints, and what the definitions of an exposure cost. Never:
-what such a tool does (`builtin_tools/servers_tools`, `builtin_tools/toolset_tools`,
-`builtin_tools/search_tools`), which endpoint has which (`builtin_tools/tools_by_exposure`).
+Owns: the names, words, parameters and hints of the tools; the estimate of the tokens that a
+definition costs in the context of a model, so that every place shows the same. Never: what such a
+tool does (`builtin_tools/servers_tools`, `builtin_tools/toolset_tools`,
+`builtin_tools/search_tools`), which endpoint has which (`builtin_tools/tools_by_exposure`), exact
+counts of tokens, which differ from model to model.
 
 Definitions are apart from the code of the tools, because the supervisor reserves their names and
 shows what they cost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure
@@ -251,3 +253,46 @@ _OWN: Mapping[Exposure, Sequence[OwnTool]] = {
     "servers": _SERVERS,
     "search": _SEARCH,
 }
+
+
+TOKEN_BYTES = 4
+"""Bytes of JSON per token: the usual ratio of models for English and JSON."""
+
+
+class Saving(Struct, frozen=True):
+    """Tokens saved by a list that does not have all tools. `everything`: tokens of all definitions
+    behind an endpoint; `shown`: tokens of the definitions in the list."""
+
+    everything: int
+    shown: int
+
+    @property
+    def tokens(self) -> int:
+        """Saved tokens; negative if the list costs more, as for built-in tools and few others."""
+        return self.everything - self.shown
+
+    @property
+    def percent(self) -> int:
+        """Percent of `everything` that is saved, rounded towards zero; 0 if nothing is saved."""
+        return max(0, self.tokens) * 100 // self.everything if self.everything else 0
+
+
+def tokens(definition: bytes | Raw) -> int:
+    """Estimate the tokens of one definition, as it is sent."""
+    return of_bytes(len(bytes(definition)))
+
+
+def together(definitions: Iterable[bytes | Raw]) -> int:
+    """Estimate the tokens of all definitions of a server, a view or an endpoint, from the sum of
+    their bytes, so that small ones are not rounded up one by one."""
+    return of_bytes(sum(len(bytes(definition)) for definition in definitions))
+
+
+def of_bytes(count: int) -> int:
+    return -(-count // TOKEN_BYTES)
+
+
+def sent_bytes(definition: bytes | Raw, name: bytes, exposed: bytes) -> int:
+    """Return the bytes of a definition that a list gives under another name. `name`, `exposed`: as
+    JSON. The list leaves out blanks between members then, but these are counted here."""
+    return len(bytes(definition)) - len(name) + len(exposed)

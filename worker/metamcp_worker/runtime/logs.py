@@ -2,7 +2,7 @@
 
 Owns: the handler that all processes have, the format and the levels, and that writing a line never
 blocks the code that logs. Never: the form of a line (`records`), masking secrets (`masking`),
-the limit for repeated lines (`repeats`), the log of a server.
+the limit for repeated lines (`masking`), the log of a server.
 
 Logging in Python is global for the whole process, and so is this module: call `begin` when the
 process starts, `go_on` after a fork, and `tune` to change format or levels.
@@ -30,8 +30,7 @@ from metamcp_worker.ipc.records import (
     room_of,
 )
 from metamcp_worker.ipc.spec import LogSpec
-from metamcp_worker.runtime.masking import Masks
-from metamcp_worker.runtime.repeats import Held, Repeats
+from metamcp_worker.runtime.masking import Held, Masks, Repeats
 
 FORMAT = "METAMCP_NURSERY_LOG"
 """Environment variable of a nursery: the format of log lines until the first order to change it."""

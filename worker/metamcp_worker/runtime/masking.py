@@ -1,8 +1,9 @@
-"""Masking of secrets in logs and recordings.
+"""Lines of logs and recordings: secrets are masked, and repeated lines limited.
 
 Owns: which names look as if their value were a secret, the patterns of credentials, and masking
-both, and the known secrets, in a text. Never: which secrets there are (the supervisor reads them
-out of the configuration), files, logging.
+both, and the known secrets, in a text; the limit for repeated lines, and when their count is
+logged. Never: which secrets there are (the supervisor reads them out of the configuration), files,
+clocks, writing.
 
 A known secret is found anywhere in a text, also as JSON and URLs spell it. Other secrets are found
 by their pattern, which is a guess: in doubt, the text is masked.
@@ -12,6 +13,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
+
+from msgspec import Struct
 
 MASK = "***"
 SECRET_CHARACTERS_MIN = 8
@@ -189,3 +192,64 @@ def _assigned(found: re.Match[str]) -> str:
 
 def _member(found: re.Match[str]) -> str:
     return f'"{found[1]}"{found[2]}"{MASK}"' if looks_secret(found[1]) else found[0]
+
+
+LINES_MAX = 10
+"""Maximum equal lines within one period; a reader knows the problem by then, and the rest is
+counted."""
+PERIOD_S = 10.0
+KINDS_MAX = 256
+"""Maximum kinds of lines that are counted apart; the gateway's own code has fewer, but libraries
+may make up any number."""
+
+Kind = tuple[str, str]
+"""Kind of a line: its logger, and its template before values are put in."""
+OTHERS: Kind = ("", "")
+
+
+class Held(Struct, frozen=True):
+    """Lines of one kind that were left out. `count`: how many; `seconds`: length of the period."""
+
+    kind: Kind
+    count: int
+    seconds: float
+
+
+class _Window(Struct):
+    ends: float
+    said: int = 0
+    held: int = 0
+
+
+class Repeats:
+    """Counter of equal lines. `now`: seconds of any clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._windows: dict[Kind, _Window] = {}
+        self._next_end = float("inf")
+
+    def says(self, kind: Kind, now: float) -> bool:
+        """Whether to log a line of this kind now; if not, it is counted."""
+        window = self._windows.get(kind)
+        if window is None:
+            kind = kind if len(self._windows) < KINDS_MAX else OTHERS
+            window = self._windows.setdefault(kind, _Window(now + PERIOD_S))
+            self._next_end = min(self._next_end, window.ends)
+        if window.said < LINES_MAX:
+            window.said += 1
+            return True
+        window.held += 1
+        return False
+
+    def due(self, now: float) -> list[Held]:
+        """Return and forget the counts of the periods that are over."""
+        if now < self._next_end:
+            return []
+        over = [kind for kind, window in self._windows.items() if window.ends <= now]
+        found = [Held(kind, self._windows.pop(kind).held, PERIOD_S) for kind in over]
+        self._next_end = min((each.ends for each in self._windows.values()), default=float("inf"))
+        return [held for held in found if held.count]
+
+    def rest(self) -> list[Held]:
+        """Return all counts that are left, at the end of the process."""
+        return self.due(float("inf"))
