@@ -15,7 +15,7 @@ passed. Time is looked at only where a request did not arrive whole in one read,
 `idle_s`, so a client that behaves costs no timer.
 
 Most requests come whole in one read, behind the head of the request before them; only the length of
-the body differs. Such a head is not parsed again (`http1.KnownHead`).
+the body differs. The connection does not parse such a head again (`request_head.KnownHead`).
 """
 
 import asyncio
