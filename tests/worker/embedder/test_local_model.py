@@ -86,8 +86,8 @@ def test_the_error_function_is_that_of_the_books() -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"model_type": "gpt2"}, "no BERT encoder"),
-        ({"hidden_act": "relu"}, "no BERT encoder"),
+        ({"model_type": "gpt2"}, "not a BERT encoder"),
+        ({"hidden_act": "relu"}, "not a BERT encoder"),
         ({"hidden_size": "many"}, "no model can be read"),
     ],
 )

@@ -1,12 +1,12 @@
-"""What a built-in tool is: its definition, and what it does with its arguments.
+"""Built-in tool: its definition, and how it decides about its arguments.
 
-Owns: `Builtin`, what it may look at (`ToolContext`), and the four things that it can answer. Never:
-any single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
-(`builtin_definitions`), carrying out what it answers (`builtin_calls`).
+Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the four kinds of decisions.
+Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
+(`builtin_definitions`), carrying out a decision (`builtin_calls`).
 
-A built-in tool decides and does nothing: it answers at once (`ToolReply`), or says which order
-changes the view and how to speak of what came of it (`OrderAndThen`), or what is searched for and
-how to tell what was found (`Seek`), or which tool is to be called in its place (`Forward`).
+A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
+and a function that makes the result of its outcome (`OrderAndThen`), a query and a function that
+makes the result of its hits (`Seek`), or another tool to call in its place (`Forward`).
 """
 
 import hashlib
@@ -25,16 +25,16 @@ from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import Allowed, Ranking, SearchResult
 
 Rankings = Sequence[Ranking[Pair]]
-"""What other searches say."""
+"""Rankings of the same tools by other searches than the one by words; may be empty."""
 
 
 class ToolContext(Struct, frozen=True):
-    """What there is to look at. `everything`: all that is behind the endpoint; `shown`: what is in
-    view beside the built-in tools; `toolsets`: all of them, by name; `states`: the last word of the
-    supervisor about each server; `listed`: are the tools of this server part of lists now?
-    `search(query, limit, allowed, others)`: the tools behind the endpoint that a query means, also
-    by what other searches say, only at the end of a `Seek`; `dated`: a time in seconds since the
-    epoch as ISO 8601."""
+    """State that a built-in tool may read. `everything`: all that is behind the endpoint; `shown`:
+    the view, without the built-in tools; `toolsets`: all tool sets, by name; `states`: the latest
+    state of each server that the supervisor reported; `listed`: whether the tools of this server
+    are part of lists now; `search(query, limit, allowed, others)`: the tools behind the endpoint
+    that match a query, with the rankings of other searches, only at the end of a `Seek`; `dated`:
+    a time in seconds since the epoch as ISO 8601."""
 
     spec: EndpointSpec
     everything: Merged
@@ -46,23 +46,23 @@ class ToolContext(Struct, frozen=True):
     dated: Callable[[float], str]
 
     def tools_of(self, server: str) -> list[str]:
-        """The exposed names of the tools of this server, be they in view or not."""
+        """Return the exposed names of the tools of this server, in view or not."""
         return [entry.key for entry in self.everything.offered if entry.server == server]
 
     def pair(self, name: str) -> Pair | None:
-        """The tool that has this name here, exposed or not."""
+        """Return the tool that has this name here, exposed or not; None if there is not any."""
         owner = self.everything.tool_named(name)
         original = None if owner is None else codec.text(owner.original)
         return None if owner is None or original is None else (owner.server, original)
 
     def names(self) -> dict[Pair, str]:
-        """How each tool is called here."""
+        """Return the exposed name of each tool."""
         return {(entry.server, entry.item.key): entry.key for entry in self.everything.offered}
 
 
 class ToolReply(Struct, frozen=True):
-    """The result of a call. `text`: for a model; `structured`: the same as JSON; `failed`: the tool
-    says that it failed."""
+    """Result of a call. `text`: for a model; `structured`: the same as JSON; `failed`: whether the
+    tool reports a failure."""
 
     text: str
     structured: Mapping[str, object] | None = None
@@ -70,15 +70,16 @@ class ToolReply(Struct, frozen=True):
 
 
 class OrderAndThen(Struct, frozen=True):
-    """`then`: makes the result of what came of the order; the context is that of that moment."""
+    """Order that changes the view. `then`: makes the result of its outcome, with the context after
+    the order."""
 
     order: AnyOrder
     then: Callable[[OrderOutcome, ToolContext], ToolReply]
 
 
 class Seek(Struct, frozen=True):
-    """`query`, `allowed`: as in `search.index`. `then`: makes the result, once everything can be
-    searched, of what other searches say; the context is that of that moment."""
+    """Query over the tools. `query`, `allowed`: as in `search.index`. `then`: makes the result of
+    the rankings of other searches and the context of that time, once all can be searched."""
 
     query: str
     allowed: Allowed | None
@@ -86,7 +87,7 @@ class Seek(Struct, frozen=True):
 
 
 class Forward(Struct, frozen=True):
-    """`name`: as exposed here; `arguments`: raw, an object."""
+    """Call of another tool. `name`: as exposed here; `arguments`: raw, an object."""
 
     name: str
     arguments: Raw
@@ -100,8 +101,8 @@ def _wrong(why: str) -> ToolReply:
 
 
 class Builtin(Struct, frozen=True):
-    """One built-in tool. `own`: what clients see of it; `arguments`: a Struct that forbids unknown
-    fields; `refuse`: makes the result when they are wrong, of why."""
+    """Built-in tool. `own`: the definition that clients see; `arguments`: a Struct that forbids
+    unknown fields; `refuse`: makes the result for wrong arguments of the reason."""
 
     own: OwnTool
     arguments: type[Struct]
@@ -113,12 +114,12 @@ class Builtin(Struct, frozen=True):
         return self.own.name
 
     def item(self) -> OfferedItem:
-        """Its definition, as one of a server."""
+        """Return the definition in the form that tools of servers have."""
         raw = self.own.definition()
         return OfferedItem(self.name, codec.dump(self.name), raw, hashlib.sha256(raw).digest())
 
     def decide(self, arguments: bytes, context: ToolContext) -> Decision:
-        """`arguments`: raw, or empty for none."""
+        """Decide about a call. `arguments`: raw, or empty for none."""
         try:
             given = codec.typed(self.arguments, arguments or b"{}")
         except codec.Malformed as error:
@@ -130,7 +131,7 @@ class Builtin(Struct, frozen=True):
 
 
 def _told(argument: tuple[str, Schema]) -> str:
-    """Its name, and its values if only some are taken."""
+    """Return the name of an argument, with its values if only some are allowed."""
     name, schema = argument
     if "enum" not in schema:
         return name
@@ -139,7 +140,7 @@ def _told(argument: tuple[str, Schema]) -> str:
 
 
 class ToolFamily(Struct, frozen=True):
-    """The built-in tools of one exposure. `guide`: what a client is told at its first request."""
+    """Built-in tools of one exposure. `guide`: text that a client gets at its first request."""
 
     tools: Mapping[str, Builtin]
     items: tuple[OfferedItem, ...]
@@ -147,7 +148,7 @@ class ToolFamily(Struct, frozen=True):
 
 
 Work = tuple[type[Struct], Callable[[Any, ToolContext], Decision]]
-"""What a built-in tool takes and does: `arguments` and `run`."""
+"""Type of the arguments of a built-in tool, and its function: `arguments` and `run`."""
 Refuse = Callable[[str], ToolReply]
 
 
@@ -157,8 +158,8 @@ def family(
     guide: str,
     refusals: Mapping[str, Refuse] | None = None,
 ) -> ToolFamily:
-    """`works`: of each tool of this exposure, by its name; `refusals`: of those that have their own
-    words for wrong arguments."""
+    """Make the family of an exposure. `works`: arguments and function of each tool, by name;
+    `refusals`: for the tools that have their own words for wrong arguments."""
     own = builtin_definitions.of(exposure)
     assert [tool.name for tool in own] == list(works), "a definition for each tool, and back"
     refuse = refusals or {}
@@ -169,7 +170,7 @@ def family(
 
 
 def result(reply: ToolReply, *, modern: bool) -> bytes:
-    """The raw result of `tools/call`."""
+    """Return the raw result of `tools/call`."""
     members: dict[str, object] = {"resultType": "complete"} if modern else {}
     members["content"] = [{"type": "text", "text": reply.text}]
     if reply.structured is not None:

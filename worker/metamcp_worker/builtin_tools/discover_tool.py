@@ -1,7 +1,7 @@
-"""`discover-all-tools`: everything that is behind an endpoint, whatever of it is in view.
+"""Tool `discover-all-tools`: everything that is behind an endpoint, in view or not.
 
-Owns: what it tells of servers and their tools, and in which order. Never: orders, how long an
-answer may be (`tool_text`).
+Owns: the facts that it tells about servers and their tools, and their order. Never: orders, how
+long an answer may be (`tool_text`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +16,10 @@ from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import builtin_definitions
 
 MESSAGE_CHARACTERS_MAX = 300
-"""Of what keeps a server away."""
+"""Maximum characters of the reason why a server is away."""
 
 _Thing = str | ListEntry
-"""A server, and behind it its tools."""
+"""Entry of the answer: a server, which its tools follow."""
 
 
 class Discover(Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +28,7 @@ class Discover(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def discover(given: Discover, context: ToolContext, builtins: Sequence[OfferedItem]) -> ToolReply:
-    """`builtins`: what is in view in any case."""
+    """List servers and tools. `builtins`: the built-in tools, which are always in view."""
     servers = context.spec.servers
     if given.server:
         if given.server not in servers:

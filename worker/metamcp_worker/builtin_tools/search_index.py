@@ -1,13 +1,13 @@
-"""The search indexes of the endpoints that have a search.
+"""Search indexes of the endpoints that have a search.
 
-Owns: one index for each of them, and the work of bringing it up to what is behind the endpoint now.
-Never: what a search finds (`search.index`), views, merging, when that work is done
-(`vector_search_io`).
+Owns: one index for each endpoint, and the work that updates it to the tools behind the endpoint.
+Never: the hits of a search (`search.index`), views, merging, when that work is done
+(`search_index_io`).
 
-A server whose tools, and their names here, are what they were is not touched: what a change costs
+A server whose tools and exposed names are unchanged is not indexed again, so the cost of a change
 depends on the servers that changed. Ten thousand new tools are a second of work for a slow
-processor, so it is done in steps; whoever asks for an index before they are done gets it whole, and
-waits for that.
+processor, so the work is done in steps. A caller that asks for an index before the last step waits
+until the index is whole.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,49 +16,51 @@ from metamcp_worker.catalog.parts import ListEntry, ServerPart
 from metamcp_worker.search.index import Index, ToolDocument
 
 _Offered = Sequence[ListEntry]
-"""Of a server. What a merge did not touch is the same object as before, so comparing two costs next
-to nothing."""
+"""Entries of a server. A merge keeps the objects that it does not change, so comparing two costs
+next to nothing."""
 Heard = Callable[[str, str, Sequence[ToolDocument]], None]
-"""An endpoint, a server, and its tools there now."""
+"""Function of an endpoint, a server, and the tools that this server has there now."""
 
 
 class Indexes:
-    """`documents`: how many were put into an index since the start, also those that were there in
-    another form before. `heard`: told of each server whose tools are others now."""
+    """Indexes of all endpoints. `documents`: number of documents put into an index since the start,
+    including those that replaced an earlier form. `heard`: called for each server whose tools
+    changed."""
 
     def __init__(self) -> None:
         self.heard: Heard = lambda endpoint, server, documents: None
         self._indexes: dict[str, Index] = {}
         self._offered: dict[str, dict[str, _Offered]] = {}
         self._waiting: dict[str, dict[str, _Offered]] = {}
-        """What is still to be put in, by endpoint and server."""
+        """Entries that are not in an index yet, by endpoint and server."""
         self._under_way: tuple[str, Iterator[None]] | None = None
         self.documents = 0
 
     def of(self, endpoint: str) -> Index:
-        """Whole; empty, where the endpoint has no search."""
+        """Return the whole index of this endpoint; an empty one, where it has no search."""
         while self.is_behind(endpoint):
             self.step()
         return self._indexes.get(endpoint, _EMPTY)
 
     def is_behind(self, endpoint: str) -> bool:
-        """Is there work left for this one?"""
+        """Whether work is left for the index of this endpoint."""
         at_work = self._under_way is not None and self._under_way[0] == endpoint
         return at_work or endpoint in self._waiting
 
     def everything(self) -> Iterator[tuple[str, str, Sequence[ToolDocument]]]:
-        """What `heard` is told of, and was told before anybody listened."""
+        """Yield the endpoint, name and tools of each server, as `heard` gets them: for a listener
+        that begins later."""
         for endpoint, servers in self._offered.items():
             for server, offered in servers.items():
                 yield endpoint, server, _documents(server, offered)
 
     @property
     def behind(self) -> bool:
-        """Is there work left for any?"""
+        """Whether work is left for any index."""
         return self._under_way is not None or bool(self._waiting)
 
     def update(self, endpoint: str, parts: Iterable[ServerPart]) -> None:
-        """These are all tools behind the endpoint now, whether their servers are there or away."""
+        """Set all tools that are behind the endpoint now, of servers that are there or away."""
         self._indexes.setdefault(endpoint, Index())
         before = self._offered.get(endpoint, {})
         after: dict[str, _Offered] = {part.server: part.entries for part in parts if part.entries}
@@ -70,7 +72,7 @@ class Indexes:
         self._offered[endpoint] = after
 
     def drop(self, endpoint: str) -> None:
-        """It has no search, or is not served any more."""
+        """Drop the index of an endpoint that has no search, or is not served any more."""
         for server in self._offered.pop(endpoint, ()):
             self.heard(endpoint, server, ())
         self._indexes.pop(endpoint, None)
@@ -79,7 +81,7 @@ class Indexes:
             self._under_way = None
 
     def step(self) -> None:
-        """A millisecond or so of the work that is left, if any is."""
+        """Do about a millisecond of the work that is left, if any is."""
         if self._under_way is None and self._waiting:
             self._under_way = self._begun()
         if self._under_way is not None and next(self._under_way[1], _OVER) is _OVER:

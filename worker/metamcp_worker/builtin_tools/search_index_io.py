@@ -1,7 +1,7 @@
-"""The indexes of searches, built while the front does other things.
+"""Search indexes, built while the front does other things.
 
-Owns: how long one turn of the loop works on them, and searches that wait until theirs is whole.
-Never: what the work is (`search_index`), what a search finds.
+Owns: how long one turn of the loop works on them, and searches that wait for a whole index. Never:
+the work itself (`search_index`), the hits of a search.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from metamcp_worker.builtin_tools.search_index import Indexes
 
 TURN_S = 0.008
-"""Of one turn of the loop; calls of clients have theirs in between."""
+"""Seconds of one turn of the loop; calls of clients are handled between the turns."""
 WAIT_S_MAX = 10.0
-"""For an index to be whole: ten thousand new tools take one. Then the rest is done at once, as it
-is if servers change their tools faster than that."""
+"""Seconds that a search waits for a whole index; ten thousand new tools take one second. After them
+the rest is done at once, for example if servers change their tools faster than they are indexed."""
 
 
 class IndexBuilder:
@@ -23,7 +23,7 @@ class IndexBuilder:
         self._waiting: list[tuple[str, asyncio.TimerHandle, Callable[[], None]]] = []
 
     def begin(self) -> None:
-        """There may be work."""
+        """Schedule the work, if there is any."""
         if self._turn is None and self._indexes.behind:
             self._turn = asyncio.get_running_loop().call_soon(self._work)
 

@@ -1,8 +1,8 @@
-"""The built-in tools of the exposure `search`: tools are found, loaded into view, and called.
+"""Built-in tools of the exposure `search`: they find tools, load them into view, and call them.
 
 Owns: `search_tools`, `load_tool`, `unload_tool`, `load_tool_set`, `save_tool_set`,
 `list_loaded_tools`, `describe_tool`, `call_tool`, their words. Never: searching (`search.index`),
-the form of what was found (`tool_text`), carrying an order out (`builtin_calls`), the call itself
+the form of the hits (`tool_text`), carrying an order out (`builtin_calls`), the call itself
 (`calls`).
 """
 
@@ -42,7 +42,7 @@ GUIDE = (
     " calls one that is not in the list; describe_tool tells its arguments."
 )
 DEFINITION_BYTES_MAX = 256 * 1024
-"""That is described; of what is larger, the list of tools has it."""
+"""Maximum bytes of a definition that `describe_tool` shows; the list of tools has larger ones."""
 _NO_NAME = "no name was given; search_tools tells the names of tools"
 
 
@@ -260,7 +260,7 @@ def _entry(pairs: Sequence[Pair], context: ToolContext) -> ListEntry | None:
 
 
 def _definition(entry: ListEntry) -> bytes:
-    """As in the list of tools: the server's own, under the exposed name."""
+    """Return the definition as in the list of tools: the server's own, under the exposed name."""
     members = codec.level(entry.item.raw)
     return codec.dump({**members, "name": entry.key}).decode("utf-8", "replace").encode()
 

@@ -1,4 +1,4 @@
-"""The built-in tools of the exposure `servers`: whole servers come into view and leave it.
+"""Built-in tools of the exposure `servers`: they bring whole servers into view and out of it.
 
 Owns: `gateway_activate`, `gateway_deactivate`, `gateway_status`, their words. Never: carrying an
 order out (`builtin_calls`), starting or stopping anything: a server that is out of view runs on.
@@ -22,14 +22,14 @@ GUIDE = (
     " servers, gateway_activate brings the tools of one, gateway_deactivate takes them out again."
 )
 TOOLS_TOLD_MAX = 50
-"""Names of tools in the text of an answer; the list has all of them."""
+"""Maximum names of tools in the text of an answer; the list of tools has all of them."""
 _AWAY = {
     "error": "in error",
     "quarantined": "in quarantine",
     "stopped": "stopped",
     "draining": "draining",
 }
-"""States in which nothing can be activated, as they stand in a sentence."""
+"""Words of a sentence for the states in which a server cannot be activated."""
 
 
 class ServerName(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +95,7 @@ def _status(given: NoArguments, context: ToolContext) -> Decision:
 
 
 def _one(server: str, context: ToolContext) -> dict[str, object]:
-    """A server as clients see it."""
+    """Return the row of a server that clients see."""
     state = _state(server, context)
     row: dict[str, object] = {
         "name": server,
@@ -118,13 +118,14 @@ def _state(server: str, context: ToolContext) -> str:
 
 
 def _why(server: str, context: ToolContext) -> str:
-    """What is wrong with a server that is away, and when it is tried again."""
+    """Return the error of a server that is away, and when the server is tried again."""
     news = context.states[server]
     return (news.message or news.state) + _again(news)
 
 
 def _told(server: str, context: ToolContext) -> str:
-    """The same behind its state; of one that nobody is about to start, how that is done."""
+    """Return the same to follow the state in a sentence; for a server that is not started again by
+    itself, with the command that starts it."""
     news = context.states[server]
     said = f": {news.message}" if news.message else ""
     waits = news.state == "draining" or news.retry_after_ms >= 0

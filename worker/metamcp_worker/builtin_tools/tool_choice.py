@@ -1,7 +1,7 @@
-"""Which tools somebody means who writes their names.
+"""Choice of tools by the names that a client writes.
 
-Owns: reading exposed names and namespaced ones (`git.status`), and the words about names that are
-nobody's, with those that are like them. Never: whether a tool is there just now, or in view.
+Owns: reading exposed names and namespaced ones (`git.status`), and the words about names that no
+tool has, with similar names. Never: whether a tool is available now, or in view.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,32 +14,33 @@ from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc.disclosure import Pair, read
 
 MISSING_TOLD_MAX = 5
-"""Names that are nobody's, in one answer."""
+"""Maximum unknown names that one answer tells."""
 EXPLAINED_MAX = 2
-"""Of them, those for which others are looked for that are like them."""
+"""Maximum unknown names of an answer for which similar names are looked for."""
 ALIKE_MAX = 3
-"""Names that are told for one."""
+"""Maximum similar names that are told for an unknown one."""
 COMPARED_MAX = 5_000
-"""Tools of an endpoint that are looked at for that, so that nobody else waits for it."""
+"""Maximum tools of an endpoint that are compared with a name, so that other clients do not wait."""
 COMPARED_CHARACTERS_MAX = 128
 LIKENESS_MIN = 0.5
-"""Of two names, from 0 to 1: below it one is not meant by the other."""
+"""Minimum likeness of two names, from 0 to 1, for the answer to propose the other name."""
 _TELLS = {"toolset": "discover-all-tools", "search": "search_tools"}
-"""The built-in tool that does, of those exposures in which tools are named."""
+"""Built-in tool that tells the names of tools, for each exposure in which clients write names."""
 _NO_TOOL, _ALIKE = "there is no tool ", ", did you mean "
 _OWN_NAME = 0.9
-"""What it counts when somebody wrote the name without its server."""
+"""Factor of the likeness to a tool's own name, for a client that wrote no server."""
 
 
 class Picked(Struct, frozen=True):
-    """`pairs`: each tool once, in the order of the names; `missing`: names that are nobody's."""
+    """Chosen tools. `pairs`: each tool once, in the order of names; `missing`: unknown names."""
 
     pairs: tuple[Pair, ...]
     missing: tuple[str, ...]
 
 
 def pick(names: Iterable[str], context: ToolContext) -> Picked:
-    """An exposed name goes before a namespaced one. What is hidden is nobody's."""
+    """Find the tools of these names: an exposed name goes before a namespaced one. The name of a
+    hidden tool counts as unknown."""
     pairs: dict[Pair, None] = {}
     missing: dict[str, None] = {}
     known: dict[Pair, str] | None = None
@@ -58,7 +59,7 @@ def pick(names: Iterable[str], context: ToolContext) -> Picked:
 
 
 def unknown(missing: Sequence[str], context: ToolContext) -> str:
-    """What to say of names that are nobody's; a sentence without its capital and its full stop."""
+    """Return a sentence about unknown names, without its capital and its full stop."""
     said = [
         _explained(name, context) if number < EXPLAINED_MAX else _none(name)
         for number, name in enumerate(missing[:MISSING_TOLD_MAX])
@@ -73,7 +74,7 @@ def unknown(missing: Sequence[str], context: ToolContext) -> str:
 
 
 def alike(name: str, entries: Sequence[ListEntry]) -> list[str]:
-    """The exposed names that are most like this one, the likest first."""
+    """Return the exposed names that are most like this name, the most similar first."""
     text = _squeezed(name)
     if not text:
         return []
@@ -87,7 +88,8 @@ def alike(name: str, entries: Sequence[ListEntry]) -> list[str]:
 
 
 def kept(name: str, context: ToolContext) -> str:
-    """Why nobody gets the tool of this name, exposed or namespaced; empty if that is not so."""
+    """Return why the tool of this name, exposed or namespaced, is kept from clients; empty if the
+    tool is not."""
     owner = context.everything.tool_named(name)
     if owner is not None:
         return owner.kept
@@ -115,7 +117,8 @@ def _likeness(wanted: frozenset[str], entry: ListEntry) -> float:
 
 
 def _share(wanted: frozenset[str], text: str) -> float:
-    """How many of these pairs of neighbouring letters are in the text, of all pairs in both."""
+    """Return the likeness by shared pairs of neighbouring letters: twice those of `wanted` that
+    the text has, divided by all pairs in both."""
     both = 0
     for pair in wanted:
         if pair in text:
@@ -124,5 +127,5 @@ def _share(wanted: frozenset[str], text: str) -> float:
 
 
 def _squeezed(name: str) -> str:
-    """Whatever stands between words."""
+    """Return the name in lower case, without the characters between words."""
     return name[:COMPARED_CHARACTERS_MAX].lower().replace("_", "").replace("-", "").replace(".", "")

@@ -1,10 +1,12 @@
-"""How words of others stand in a text of the gateway: short, on one line, and names as names.
+"""Texts of the answers of built-in tools, for a model and as JSON.
 
-Owns: cutting, quoting and counting them. Never: what is told of whom, which part of a description
-(`tool_text`).
+Owns: cutting, quoting and counting words of others; how many rows fit into an answer; hits of a
+search in three levels of detail; warnings about tools of a set that are not in view; rows of tools
+and tool sets; the tokens that a view saves. Never: searching (`search.index`), the sentences of a
+single built-in tool.
 
-What a server or a client calls a thing may hold line ends, quotes and megabytes; a model that reads
-the answer is to see one name, and not another entry of the list.
+A name from a server or a client may hold line ends, quotes and megabytes. An answer holds names on
+one line and cut, so that a model sees one name, and not another entry of the list.
 """
 
 import re
@@ -25,23 +27,23 @@ from metamcp_worker.search.definitions import read
 from metamcp_worker.search.index import HITS_MAX, SearchResult, ToolDocument
 
 NAME_CHARACTERS_MAX = 128
-"""As long as the longest exposed name: these stand there whole."""
+"""Maximum characters of a name; as many as the longest exposed name has, which is never cut."""
 NAMES_TOLD_MAX = 50
-"""In one sentence; the list of tools has all of them."""
+"""Maximum names in one sentence; the list of tools has all of them."""
 
 
 def plain(name: str) -> str:
-    """On one line, and not longer than a name is."""
+    """Return the name on one line, with at most NAME_CHARACTERS_MAX characters."""
     return line(name, NAME_CHARACTERS_MAX)
 
 
 def line(text: str, characters: int) -> str:
-    """On one line, fit for UTF-8, and not longer than that."""
+    """Return the text on one line, valid as UTF-8, with at most `characters` characters."""
     return cut(" ".join(fit(text, 2 * characters).split()), characters)
 
 
 def fit(text: str, characters: int) -> str:
-    """Fit for UTF-8, and not longer than that."""
+    """Return the text valid as UTF-8, with at most `characters` characters."""
     return cut(text, characters).encode("utf-8", "replace").decode()
 
 
@@ -50,18 +52,18 @@ def cut(text: str, characters: int) -> str:
 
 
 def code(name: str) -> str:
-    """In quotes of code, for texts that clients show as Markdown."""
+    """Return the name in backticks, for texts that clients show as Markdown."""
     return f"`{plain(name).replace('`', chr(39))}`"
 
 
 def told(names: Collection[str], most: int = NAMES_TOLD_MAX) -> str:
-    """`git.status, git.log and 3 more`."""
+    """Return a list of names such as `git.status, git.log and 3 more`."""
     rest = len(names) - most
     return ", ".join(_first(names, most)) + (f" and {rest} more" if rest > 0 else "")
 
 
 def counted(count: int, what: str) -> str:
-    """`1 tool`, `2 tools`."""
+    """Return a count such as `1 tool` or `2 tools`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -70,20 +72,21 @@ def _first(names: Iterable[str], most: int) -> list[str]:
 
 
 ANSWER_BYTES_MAX = 32 * 1024
-"""Of the rows of one answer, as text and as JSON: about 8,000 tokens."""
+"""Maximum bytes of the rows of one answer, both as text and as JSON: about 8,000 tokens."""
 
 T = TypeVar("T")
 
 
 class Row(Struct, frozen=True):
-    """One thing that is told, for a model and as JSON."""
+    """Row of an answer. `text`: for a model; `value`: as JSON."""
 
     text: str
     value: Mapping[str, object]
 
 
 class Portion(Struct, frozen=True):
-    """`end`: the number of the first thing that is not in it; `left`: how many these are."""
+    """Rows that fit into an answer. `end`: number of the first thing that is left out; `left`: how
+    many things follow from there."""
 
     rows: tuple[Row, ...]
     end: int
@@ -99,7 +102,7 @@ class Portion(Struct, frozen=True):
 
 
 def portion(things: Sequence[T], start: int, row: Callable[[T], Row]) -> Portion:
-    """What fits of the things from number `start` on; nothing is made of the others."""
+    """Return the rows that fit, from thing number `start` on; rows behind them are not made."""
     start = min(max(start, 0), len(things))
     rows: list[Row] = []
     text_room = value_room = ANSWER_BYTES_MAX
@@ -115,9 +118,9 @@ def portion(things: Sequence[T], start: int, row: Callable[[T], Row]) -> Portion
 
 
 FOUND_BYTES_MAX = 32 * 1024
-"""Of a whole answer: about 8,000 tokens."""
+"""Maximum bytes of a whole answer to a search: about 8,000 tokens."""
 WORDS_BYTES = 512
-"""Of it, what is kept free for the words about what is left out."""
+"""Bytes of such an answer that are kept free for the words about hits that are left out."""
 SENTENCE_CHARACTERS_MAX = 200
 DESCRIPTION_CHARACTERS_MAX = 4_000
 PARAMETER_CHARACTERS_MAX = 400
@@ -128,7 +131,7 @@ _SENTENCE = re.compile(
 
 
 def markdown(found: SearchResult, detail: Detail) -> str:
-    """At most `ANSWER_BYTES_MAX` bytes of UTF-8."""
+    """Return the hits as Markdown, at most `FOUND_BYTES_MAX` bytes of UTF-8."""
     write = {"brief": _brief, "detailed": _detailed, "full": _full}
     documents = [hit.document for hit in found.hits]
     entries = _fitting(documents, detail, lambda document, depth: write[depth](document).encode())
@@ -139,8 +142,8 @@ def markdown(found: SearchResult, detail: Detail) -> str:
 
 
 def as_json(found: SearchResult, detail: Detail) -> bytes:
-    """`{"tools": […], "more": 0, "counted": true, "hint": "…"}`, at most `ANSWER_BYTES_MAX` bytes.
-    `more`: tools that match and are not in it; not `counted`: that is the least it can be."""
+    """Return `{"tools": […], "more": 0, "counted": true, "hint": "…"}`, at most `FOUND_BYTES_MAX`
+    bytes. `more`: number of matching tools that are left out; a lower bound unless `counted`."""
     documents = [hit.document for hit in found.hits]
     entries = _fitting(
         documents, detail, lambda document, depth: codec.dump(_value(document, depth))
@@ -156,7 +159,7 @@ def as_json(found: SearchResult, detail: Detail) -> bytes:
 
 
 def first_sentence(text: str) -> str:
-    """On one line, and not longer than such a line should be."""
+    """Return the first sentence on one line, with at most SENTENCE_CHARACTERS_MAX characters."""
     whole = line(text, DESCRIPTION_CHARACTERS_MAX)
     match = _SENTENCE.match(whole)
     return cut(match[1] if match else whole, SENTENCE_CHARACTERS_MAX)
@@ -167,7 +170,8 @@ def _fitting(
     detail: Detail,
     write: Callable[[ToolDocument, Detail], bytes],
 ) -> list[bytes]:
-    """As many entries as there is room for. The first one has less detail if it needs that."""
+    """Return as many entries as there is room for. The first entry gets less detail if it would not
+    fit otherwise."""
     room = FOUND_BYTES_MAX - WORDS_BYTES
     entries: list[bytes] = []
     for document in documents:
@@ -184,7 +188,7 @@ def _fitting(
 
 
 def _missing(found: SearchResult, shown: int) -> str:
-    """What is not in the answer, and how to get it."""
+    """Return the words about hits that are not in the answer, and how to get them."""
     if not found.hits and not found.more:
         return (
             "No tool matches. Try other words for what it should do, or the name of a server; an"
@@ -272,7 +276,7 @@ def _value(document: ToolDocument, detail: Detail) -> dict[str, Any]:
 
 
 def _renamed(document: ToolDocument) -> bytes:
-    """The definition under its exposed name; `null` if it is none."""
+    """Return the definition under its exposed name; `null` if it is not a JSON object in UTF-8."""
     try:
         members = codec.level(document.definition)
         document.definition.decode()
@@ -283,15 +287,16 @@ def _renamed(document: ToolDocument) -> bytes:
 
 
 WARNINGS_MAX = 20
-"""In one answer, one for each server."""
+"""Maximum warnings in one answer, at first one for each server."""
 ROUTES_MAX = 100
-"""Tools that one answer names with their routes; counts are always of all."""
+"""Maximum tools that one answer names with their routes; counts are always of all tools."""
 
 
 class ToolStanding(Struct, frozen=True):
-    """Some tools, as they stand here. `here`: their servers are; `away`: they come when these are
-    back; `gone`: their servers have no such tools, or they are switched off here; `foreign`: their
-    servers are not behind this endpoint; `kept`: in quarantine until an operator approves them."""
+    """Tools by their state behind this endpoint. `here`: available; `away`: available again when
+    their servers are back; `gone`: unknown to their servers, or switched off here; `foreign`: of
+    servers that are not behind this endpoint; `kept`: in quarantine until an operator approves
+    them."""
 
     here: tuple[Pair, ...]
     away: tuple[Pair, ...]
@@ -301,7 +306,7 @@ class ToolStanding(Struct, frozen=True):
 
     @property
     def is_possible(self) -> bool:
-        """Can any of them ever be in view here?"""
+        """Whether any of these tools can ever be in view here."""
         return bool(self.here or self.away or self.kept)
 
 
@@ -326,7 +331,7 @@ def standing(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
 
 
 def warnings(found: ToolStanding) -> list[str]:
-    """A sentence without its full stop for each server of which something is not in view."""
+    """Return a sentence without its full stop for each server with tools that are not in view."""
     said: list[str] = []
     for pairs, why in (
         (found.away, "{} server unavailable, skipping tools: {}"),
@@ -342,7 +347,7 @@ def warnings(found: ToolStanding) -> list[str]:
 
 
 def hopeless(tools: Iterable[Pair], context: ToolContext) -> str:
-    """Why none of these tools can ever be in view here; empty if one can."""
+    """Return why none of these tools can ever be in view here; empty if any tool can."""
     found = standing(tools, context)
     if found.is_possible:
         return ""
@@ -350,7 +355,7 @@ def hopeless(tools: Iterable[Pair], context: ToolContext) -> str:
 
 
 def by_server(pairs: Iterable[Pair]) -> dict[str, list[str]]:
-    """The namespaced names, in their order."""
+    """Return the namespaced names of the tools of each server, in their order."""
     grouped: dict[str, list[str]] = {}
     for pair in pairs:
         grouped.setdefault(pair[0], []).append(written(pair))
@@ -358,7 +363,7 @@ def by_server(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 
 
 def in_view(context: ToolContext) -> list[ListEntry]:
-    """The tools of servers that are in the list now."""
+    """Return the tools of servers that are in the list of tools now."""
     tools, servers = frozenset(context.shown.tools), frozenset(context.shown.servers)
     return [
         entry
@@ -369,7 +374,7 @@ def in_view(context: ToolContext) -> list[ListEntry]:
 
 
 def route(pair: Pair) -> dict[str, object]:
-    """Where a call of it goes."""
+    """Return the server and the original name to which a call of this tool goes."""
     server, original = pair
     return {
         "serverName": plain(server),
@@ -379,14 +384,14 @@ def route(pair: Pair) -> dict[str, object]:
 
 
 def routes(pairs: Iterable[Pair], context: ToolContext) -> dict[str, object]:
-    """By exposed names; of at most `ROUTES_MAX` of them."""
+    """Return the routes of at most `ROUTES_MAX` tools, by exposed name."""
     names = context.names()
     known = [pair for pair in pairs if pair in names]
     return {names[pair]: route(pair) for pair in known[:ROUTES_MAX]}
 
 
 def row(entry: ListEntry, *, shown: bool) -> Row:
-    """One tool. `shown`: is it in view?"""
+    """Return the row of a tool. `shown`: whether the tool is in view."""
     pair = (entry.server, entry.item.key)
     said = read(entry.item.raw)
     about = first_sentence(said.description or said.title)
@@ -404,7 +409,7 @@ def row(entry: ListEntry, *, shown: bool) -> Row:
 
 
 def summary(toolset: ToolSet, context: ToolContext) -> dict[str, object]:
-    """A tool set without its tools."""
+    """Return the facts about a tool set, without its tools."""
     return {
         "name": toolset.name,
         "description": toolset.description,
@@ -416,8 +421,8 @@ def summary(toolset: ToolSet, context: ToolContext) -> dict[str, object]:
 
 
 def saving(context: ToolContext, builtins: Sequence[OfferedItem]) -> dict[str, object]:
-    """Estimated tokens of all that is behind the endpoint, of what is in the list, and of what the
-    list leaves out."""
+    """Return the estimated tokens of all tools behind the endpoint, of the list of tools, and of
+    the tools that the list leaves out."""
     found = builtin_definitions.Saving(
         builtin_definitions.of_bytes(sum(map(sent_bytes, context.everything.offered))),
         builtin_definitions.of_bytes(

@@ -1,4 +1,4 @@
-"""Which built-in tools an endpoint has: one family for each exposure.
+"""Built-in tools of an endpoint: one family for each exposure.
 
 Owns: that table. Never: the tools themselves.
 """
@@ -22,5 +22,5 @@ def of(exposure: Exposure) -> ToolFamily:
 
 
 def names(exposure: Exposure) -> frozenset[str]:
-    """What no tool of a server can be called here."""
+    """Return the names of the built-in tools, which tools of servers cannot have here."""
     return frozenset(of(exposure).tools)

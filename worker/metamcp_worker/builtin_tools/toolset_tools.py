@@ -1,11 +1,11 @@
-"""The built-in tools of the exposure `toolset`: tool sets are built, equipped and put away.
+"""Built-in tools of the exposure `toolset`: they build, equip and unequip tool sets.
 
 Owns: `discover-all-tools` (with `discover_tool`), `build-toolset`, `equip-toolset`,
 `unequip-toolset`, `get-active-toolset`, `list-saved-toolsets`, `delete-toolset`, their words.
 Never: carrying an order out (`builtin_calls`), keeping tool sets (the supervisor).
 
-A tool set may name tools that are not there just now. What can be in view is, the rest is named in
-a warning; a set of which nothing can ever be in view here is not equipped.
+A tool set may name tools that are not available now. The available ones come into view, and a
+warning names the rest. A set whose tools can never be in view here is not equipped.
 """
 
 from functools import partial
@@ -39,7 +39,7 @@ GUIDE = (
     " into the list."
 )
 TOOLS_TOLD_MAX = 20
-"""Of each tool set in the list of them."""
+"""Maximum tools and servers told for each tool set in the list of tool sets."""
 
 
 class ToolsetName(Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,7 +183,7 @@ def _delete(given: Deleting, context: ToolContext) -> Decision:
 
 
 def _told(toolset: ToolSet, now: ToolContext) -> ToolReply:
-    """A tool set that was just equipped."""
+    """Return the answer about a tool set that was just equipped."""
     standing = tool_text.standing(toolset.tools, now)
     warnings = tool_text.warnings(standing)
     names = now.names()

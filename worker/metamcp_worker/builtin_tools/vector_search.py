@@ -1,11 +1,11 @@
-"""What the tools of all servers mean, as vectors, and which of them are nearest to another one.
+"""Vectors of the tools of all servers, and the tools whose vectors are nearest to a query.
 
-Owns: the text of a tool that a vector is made of, which texts have none yet, the vectors that there
-are, and the nearest of them. Never: where vectors come from (`seeking`), the search by words
-(`search.index`), how two rankings become one (`search.fusing`).
+Owns: the text of a tool from which its vector is made, texts that have no vector yet, the known
+vectors, and the nearest of them. Never: how vectors are asked for (`vector_search_io`), the search
+by words and its fusion with other rankings (`search.index`).
 
-A text is known by its hash: the same tool on two endpoints, or again after a crash of its server,
-is asked for once.
+The key of a text is its hash, so the vector of the same tool on two endpoints, or again after a
+crash of its server, is asked for once.
 """
 
 import hashlib
@@ -20,36 +20,36 @@ from metamcp_worker.search.index import Allowed, ToolDocument
 from metamcp_worker.search.vectors import Near, Vector, vector
 
 TEXT_CHARACTERS_MAX = 2_000
-"""Of one tool. Small models read less."""
+"""Maximum characters of the text of one tool; small models read less."""
 READ_MAX = 64
-"""Tools whose texts are made at a time: some milliseconds."""
+"""Maximum tools whose texts are made at a time, which takes some milliseconds."""
 SPARE_MAX = 4_096
-"""Vectors of tools that are gone, and may come back."""
+"""Number of vectors that are kept for tools that are gone and may come back."""
 NEAREST_MAX = 50
-"""Tools of one ranking. What comes behind them says nothing: there is always something nearest."""
+"""Maximum tools of one ranking; later ones say little, because some tool is always nearest."""
 
 
 class _Spread(Struct, frozen=True):
-    """The tools of one endpoint that have vectors."""
+    """Tools of one endpoint that have vectors."""
 
     pairs: Sequence[Pair]
     near: Near
 
 
 class Meanings:
-    """The tools of some endpoints, with vectors and without."""
+    """Tools of some endpoints, with vectors and without."""
 
     def __init__(self) -> None:
         self._unread: dict[tuple[str, str], list[ToolDocument]] = {}
         self._keys: dict[str, dict[str, dict[Pair, bytes]]] = {}
-        """By endpoint, server and tool: the hash of its text."""
+        """Hash of the text of each tool, by endpoint, server and tool."""
         self._vectors: dict[bytes, Vector | None] = {}
-        """None: nobody makes one of this text."""
+        """Vector of each text, by hash; None for a text of which no vector can be made."""
         self._lacking: dict[bytes, str] = {}
         self._spreads: dict[str, _Spread] = {}
 
     def put(self, endpoint: str, server: str, documents: Sequence[ToolDocument]) -> None:
-        """These are the tools of `server` on this endpoint now."""
+        """Set the tools that `server` has on this endpoint now."""
         self._spreads.pop(endpoint, None)
         self._unread.pop((endpoint, server), None)
         servers = self._keys.setdefault(endpoint, {})
@@ -61,8 +61,8 @@ class Meanings:
             del self._keys[endpoint]
 
     def wanted(self, most: int) -> Mapping[bytes, str]:
-        """Texts without a vector, by their hashes. Empty does not mean that there are none as long
-        as there are `unread` tools; it takes another call then."""
+        """Return at most `most` texts without a vector, by their hashes. While there are `unread`
+        tools, more texts may follow: call again."""
         for _ in range(READ_MAX):
             if len(self._lacking) >= most or not self._unread:
                 break
@@ -72,19 +72,19 @@ class Meanings:
 
     @property
     def unread(self) -> bool:
-        """Are there tools whose texts were not looked at?"""
+        """Whether there are tools whose texts are not made yet."""
         return bool(self._unread)
 
     def learn(self, found: Mapping[bytes, bytes]) -> None:
-        """Vectors as `vectors.shrunk` makes them, by the hashes of their texts; empty for a text of
-        which there is none."""
+        """Store vectors as `vectors.shrunk` makes them, by the hashes of their texts; empty for a
+        text that has none."""
         for key, data in found.items():
             self._lacking.pop(key, None)
             self._vectors[key] = vector(data) if data else None
         self._spreads.clear()
 
     def nearest(self, endpoint: str, to: Vector, allowed: Allowed | None) -> list[Pair]:
-        """The tools of this endpoint that mean the most similar, the nearest first."""
+        """Return the tools of this endpoint with the most similar meaning, the nearest first."""
         if allowed is None:
             spread = self._spreads.get(endpoint)
             if spread is None:
@@ -97,7 +97,7 @@ class Meanings:
         return [spread.pairs[at] for at in spread.near.to(to, NEAREST_MAX)]
 
     def _read(self) -> None:
-        """One more tool."""
+        """Make the text of the next tool."""
         (endpoint, server), documents = next(iter(self._unread.items()))
         document = documents.pop()
         if not documents:
@@ -118,7 +118,7 @@ class Meanings:
         return _Spread([pair for pair, _ in found], Near([one for _, one in found]))
 
     def _forget(self) -> None:
-        """What no tool has any more, when it is too much."""
+        """Drop vectors and texts that no tool has any more, once there are too many."""
         keys = [keys for servers in self._keys.values() for keys in servers.values()]
         count = sum(map(len, keys)) + SPARE_MAX
         if len(self._vectors) <= count and len(self._lacking) <= count:
@@ -129,7 +129,7 @@ class Meanings:
 
 
 def text(document: ToolDocument) -> str:
-    """What a tool is, for a model of meanings: server, name, what it does, its parameters."""
+    """Return the text of a tool for a model: server, name, description, and parameters."""
     read = definitions.read(document.definition)
     server, name = document.pair
     parameters = ", ".join([one.name for one in read.parameters])

@@ -1,8 +1,8 @@
-"""Rankings by meaning: vectors are asked for, kept, and never waited for.
+"""Rankings by meaning: the front asks for vectors and keeps them.
 
-Owns: which vectors a front asks the supervisor for and when, the vectors of queries that came
-lately, how long a search waits for that of a new one. Never: making vectors (`embedder`), comparing
-them (`meaning`), fusing rankings.
+Owns: which vectors a front asks the supervisor for and when, the vectors of recent queries, how
+long a search waits for the vector of a new query. Never: making vectors (`embedder`), comparing
+them (`vector_search`), fusing rankings (`search.index`).
 """
 
 import asyncio
@@ -23,24 +23,25 @@ from metamcp_worker.search.index import QUERY_CHARACTERS_MAX, Allowed, Ranking, 
 from metamcp_worker.search.vectors import Vector, vector
 
 QUERIES_MAX = 32
-"""Queries whose vectors are on their way; one more is answered by words."""
+"""Maximum queries that wait for their vectors; a further query is answered by words alone."""
 QUERIES_KEPT = 512
-"""Vectors of queries, the latest: half a kB each, or 4 kB of a large model."""
+"""Maximum vectors of recent queries; each has half a kB, or 4 kB with a large model."""
 ANSWER_S_MAX = 300.0
-"""For the vectors of these: a small model on a slow machine takes seconds. Then they are asked for
-again."""
+"""Seconds to wait for the vectors of a request, because a small model on a slow machine takes long;
+then those of tools are asked for again."""
 
 
 class _Query(Struct):
-    """`waiting`: who is to be told of its vector, or that there is none in time."""
+    """Query under way. `waiting`: functions that get its vector, or None if it is not made."""
 
     text: str
     waiting: list[Callable[[Vector | None], None]]
 
 
 class Seeking:
-    """`send(ticket, texts, query)`: the way to the supervisor, which answers each ticket once, if
-    it can; it raises OSError where this process has no free descriptor."""
+    """Vectors of tools and queries in this front. `send(ticket, texts, query)`: asks the
+    supervisor, which answers each ticket once, if it can; `send` raises OSError where this process
+    has no free descriptor, and TooLarge."""
 
     def __init__(
         self, send: Callable[[int, Sequence[str], bool], None], indexes: Indexes, spec: MeaningSpec
@@ -53,7 +54,7 @@ class Seeking:
         self._queries: dict[int, _Query] = {}
         self._kept: OrderedDict[str, Vector | None] = OrderedDict()
         self._asked: tuple[int, list[bytes]] = (0, [])
-        """The ticket of the tools that are asked for, 0 for none, and their hashes."""
+        """Ticket of the request for tools under way, 0 for none, and the hashes of its texts."""
         self._next: asyncio.Handle | None = None
         self._indexes = indexes
         indexes.heard = self._heard
@@ -61,7 +62,7 @@ class Seeking:
             self._heard(endpoint, server, documents)
 
     def close(self) -> None:
-        """Nobody is asked, and nobody waits any more."""
+        """Stop asking for vectors, and answer all waiting searches without."""
         self._asked = (0, [])
         self._indexes.heard = lambda endpoint, server, documents: None
         self._later(None)
@@ -70,7 +71,7 @@ class Seeking:
         self._queries.clear()
 
     def adjust(self, spec: MeaningSpec) -> bool:
-        """Another weight counts at once. False: it is another model, and needs another Seeking."""
+        """Use another weight at once. False for another model, which needs another Seeking."""
         if spec.model != self._spec.model:
             return False
         self._spec = spec
@@ -83,8 +84,8 @@ class Seeking:
         allowed: Allowed | None,
         done: Callable[[Rankings], None],
     ) -> None:
-        """`done` is called with what the meaning of `query` is near to, at once if its vector is
-        known, and after QUERY_S_MAX at the latest; then with nothing."""
+        """Call `done` with the tools whose meaning is nearest to that of `query`: at once if its
+        vector is known, else when it arrives. After QUERY_S_MAX seconds `done` gets no ranking."""
 
         def told(found: Vector | None) -> None:
             if found is None:
@@ -103,7 +104,7 @@ class Seeking:
             self._ask(text, told)
 
     def told(self, ticket: int, found: Vectors) -> None:
-        """What came of a ticket."""
+        """Take the answer to a ticket."""
         if (query := self._queries.pop(ticket, None)) is not None:
             self._told_of_query(query, found)
         elif ticket == self._asked[0]:
@@ -127,7 +128,7 @@ class Seeking:
             self._send(ticket, [text], True)
 
     def _wait(self, query: _Query, told: Callable[[Vector | None], None]) -> None:
-        """For as long as a search may."""
+        """Add a function that gets the vector, or None after QUERY_S_MAX seconds."""
 
         def late() -> None:
             query.waiting.remove(found)
@@ -179,7 +180,7 @@ class Seeking:
         self._ask_for_tools()
 
     def _later(self, delay_s: float | None) -> None:
-        """Ask for more tools then; None: never."""
+        """Ask for vectors of more tools after `delay_s` seconds; None: not at all."""
         if self._next is not None:
             self._next.cancel()
         self._next = (

@@ -1,6 +1,6 @@
-"""The API of an endpoint for embeddings, as OpenAI has it: what is asked, what an answer says.
+"""API of an endpoint for embeddings, as OpenAI defines it: requests and answers.
 
-Owns: the body of a request, reading an answer, what is wrong with one. Never: HTTP (`endpoint`).
+Owns: the body of a request, reading an answer, the errors of an answer. Never: HTTP (`endpoint`).
 """
 
 import math
@@ -13,17 +13,17 @@ from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.search.vectors import DIMENSIONS_MAX, shrunk
 
 NUMBER_BYTES = 32
-"""Of one number in an answer, with what is around it; usual ones take 12 to 24."""
+"""Maximum bytes of one number in an answer, with its separators; usual ones take 12 to 24."""
 ANSWER_BYTES_MIN = 64 * 1024
-"""That an answer may have, however few texts were asked for."""
+"""Bytes that any answer may have, however few texts were asked for."""
 
 
 class NoVectors(MetaMCPError):
-    """No vectors. The text says what is wrong, as the end of a sentence about the endpoint."""
+    """Failure to get vectors. The text is the reason: the end of a sentence about the endpoint."""
 
 
 class TextRefused(NoVectors):
-    """It does not take one of these texts, perhaps because it is too long for its model."""
+    """Refusal of one of the texts, perhaps because that text is too long for the model."""
 
 
 class _One(Struct, frozen=True):
@@ -40,12 +40,12 @@ def request(model: str, texts: Sequence[str]) -> bytes:
 
 
 def bytes_max(texts: int) -> int:
-    """Of an answer about so many texts."""
+    """Return the maximum bytes of an answer about this number of texts."""
     return ANSWER_BYTES_MIN + texts * DIMENSIONS_MAX * NUMBER_BYTES
 
 
 def read(body: bytes, texts: int) -> list[list[float]]:
-    """A vector for each of the texts, in their order. Raises Unusable."""
+    """Return a vector for each of the texts, in their order. Raises NoVectors."""
     try:
         found = codec.typed(_Answer, body).data
     except codec.Malformed as error:
@@ -60,8 +60,8 @@ def read(body: bytes, texts: int) -> list[list[float]]:
 
 
 def checked(vectors: Sequence[Sequence[float]], size: int) -> list[bytes]:
-    """The same as bytes; empty for a text that means nothing. `size`: that earlier ones have, 0 if
-    there are none. Raises Unusable."""
+    """Return the vectors as bytes; empty for a vector of zeros. `size`: numbers of earlier vectors,
+    0 if there are none. Raises NoVectors."""
     for one in vectors:
         if not 0 < len(one) <= DIMENSIONS_MAX:
             raise NoVectors(

@@ -1,7 +1,7 @@
-"""An endpoint elsewhere that makes vectors of texts.
+"""Endpoint elsewhere that makes vectors of texts.
 
-Owns: one request to it, and what of an answer is no answer. Never: its API (`embeddings_api`), when
-it is asked again after a failure (`run`), connections and where they may lead (`fetch`).
+Owns: one request to the endpoint, and the errors by status. Never: its API (`embeddings_api`), the
+pause after a failure (`run`), connections and where they may lead (`fetch`).
 """
 
 import asyncio
@@ -14,13 +14,14 @@ from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 
 REQUESTS_MAX = 16
-"""At once: queries of all fronts, and one for tools."""
+"""Maximum requests at once: queries of all fronts, and one for tools."""
 END_S = 1.0
-"""Beyond its time for an answer that is on its way; one that only drips does not end."""
+"""Seconds beyond the timeout until an answer must be complete; a server that sends byte by byte
+would not end otherwise."""
 
 
 class EmbeddingsEndpoint:
-    """Raises Unusable for a URL that is none."""
+    """Source of vectors at a URL. Raises NoVectors for a URL or key that cannot be used."""
 
     def __init__(self, spec: EmbeddingsSpec) -> None:
         self._spec = spec
@@ -37,7 +38,7 @@ class EmbeddingsEndpoint:
         return str(self._origin)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text. Raises Unusable."""
+        """Return a vector for each text. Raises NoVectors."""
         wait_s = self._spec.timeout_s
         try:
             async with asyncio.timeout(wait_s + END_S):
@@ -49,7 +50,7 @@ class EmbeddingsEndpoint:
         return embeddings_api.read(answer, len(texts))
 
     async def _asked(self, texts: Sequence[str], wait_s: float) -> bytes:
-        """Raises Unusable, Unreachable, Broken, TooLarge."""
+        """Return the body of the answer. Raises NoVectors, Unreachable, Broken and TooLarge."""
         body = embeddings_api.request(self._spec.model, texts)
         async with await self._origin.send("POST", {}, body, answer_s=wait_s) as response:
             if response.status != 200:

@@ -1,10 +1,10 @@
-"""A small model of meanings on this machine: the folder of a BERT encoder, run with numpy.
+"""Small model of meanings on this machine: the folder of a BERT encoder, run with numpy.
 
 Owns: reading the folder (`config.json`, `tokenizer.json`, `model.safetensors`), the arithmetic of
 the encoder, the mean of its last layer. Never: where vectors are kept, who asks.
 
-This is what models of the family of all-MiniLM-L6-v2 need: absolute positions, GELU, layer norms
-behind each step. Another architecture is refused, because its numbers would mean nothing.
+Models of the family of all-MiniLM-L6-v2 need absolute positions, GELU, and layer norms behind each
+step. Another architecture is refused, because its numbers would be meaningless.
 """
 
 import math
@@ -19,22 +19,22 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
 TOKENS_MAX = 256
-"""Of one text; what comes behind that does not count. These models were trained with as many."""
+"""Maximum tokens of one text, the rest is cut off; these models were trained with this number."""
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
-#: Of the error function: Abramowitz and Stegun, 7.1.26; wrong by less than 2e-7.
+#: Coefficients of the error function: Abramowitz and Stegun, 7.1.26; the error is below 2e-7.
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 _ERF_P = 0.3275911
 
 Array = Any
-"""Of numpy, whose own types say neither shape nor size."""
+"""Array of numpy, whose own types tell neither shape nor size."""
 
 # Few installations have these, so types are checked without them.
 np: Any = import_module("numpy")
 
 
 class ModelUnfit(MetaMCPError):
-    """The folder holds no model that can be run. The text is a sentence without a full stop."""
+    """Folder without a model that can be run. The text is a sentence without a full stop."""
 
 
 class _Config(Struct, frozen=True):
@@ -48,7 +48,7 @@ class _Config(Struct, frozen=True):
 
 
 class Model:
-    """One model, loaded. Raises Unfit."""
+    """Model, loaded from a folder. Raises ModelUnfit."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -63,13 +63,13 @@ class Model:
             raise ModelUnfit(f"no model can be read in {folder}: {error}") from None
         config = self._config
         if config.model_type != "bert" or config.hidden_act != "gelu":
-            raise ModelUnfit(f"the model in {folder} is no BERT encoder with GELU")
+            raise ModelUnfit(f"the model in {folder} is not a BERT encoder with GELU")
         tokens = min(TOKENS_MAX, config.max_position_embeddings)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(tokens)
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector of length 1 for each text. Raises Unfit."""
+        """Return a vector of length 1 for each text. Raises ModelUnfit."""
         try:
             return [self._embedded(text) for text in texts]
         except (KeyError, ValueError, IndexError) as error:
@@ -120,7 +120,7 @@ class Model:
 
 
 def gelu(hidden: Array) -> Array:
-    """The Gaussian error linear unit, as the models were trained with it."""
+    """Calculate the Gaussian error linear unit, as the models were trained with it."""
     x = hidden / math.sqrt(2)
     t = 1 / (1 + _ERF_P * np.abs(x))
     series = t * (_ERF[0] + t * (_ERF[1] + t * (_ERF[2] + t * (_ERF[3] + t * _ERF[4]))))

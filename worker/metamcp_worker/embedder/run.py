@@ -1,10 +1,10 @@
-"""The process that makes vectors: what the supervisor asks, answered; and the news that it wants.
+"""Process that makes vectors: it answers the requests of the supervisor, and reports to it.
 
 Owns: the control socket, which requests may be under way, how long a source that failed is left
-alone, what is counted and said of it, the end of the process. Never: sources of vectors
-(`endpoint`, `local_model`), the file (`vector_store`), who needs vectors and for what.
+alone, counts and log lines about the source, the end of the process. Never: sources of vectors
+(`endpoint`, `local_model`), the file (`vector_store`), the use of vectors.
 
-Queries go before tools, because somebody waits for them; nobody waits for tools.
+Queries go before tools, because searches wait for queries; clients do not wait for tools.
 """
 
 import asyncio
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 
 BEAT_S = 1.0
 END_S = 1.0
-"""For cancelled tasks to end."""
+"""Seconds for cancelled tasks to end."""
 QUERIES_MAX = 8
-"""At the source at once; one more is answered with nothing."""
+"""Maximum queries at the source at once; a further query is answered without a vector."""
 ASKS_MAX = 64
-"""That wait or are carried out: each front has one for tools, and a few queries."""
+"""Maximum requests that wait or are carried out; each front has one for tools, some for queries."""
 REFUSED_MAX = 4
-"""Texts that are refused before any is taken: then it is not the texts."""
+"""Number of texts refused before any is accepted, after which the fault is the source's."""
 PAUSE_S_MIN = 1.0
-"""That a source which failed is left alone; it doubles with every further failure."""
+"""Seconds that a source is left alone after a failure; they double with every further failure."""
 PAUSE_S_MAX = 60.0
 NOTE_S = 300.0
-"""Between two lines about a source that fails in other ways than it did before."""
+"""Minimum seconds between two log lines about a source that fails, each time in another way."""
 
 log = logging.getLogger("metamcp.embeddings")
 T = TypeVar("T")
@@ -67,17 +67,17 @@ _read = codec.reader(EmbedOn | Embed | Tune | Stop)
 
 
 class VectorSource(Protocol):
-    """Who makes vectors."""
+    """Source of vectors: an endpoint, or a model on this machine."""
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Raises Unusable."""
+        """Return a vector for each text. Raises NoVectors."""
         ...
 
     async def close(self) -> None: ...
 
 
 def main(sock: socket.socket) -> int:
-    """The life of this process; the exit code. `sock`: the control socket to the supervisor."""
+    """Run this process and return its exit code. `sock`: the control socket to the supervisor."""
     return loop.run(_live(sock))
 
 
@@ -94,12 +94,12 @@ class EmbedderWorker:
         self._shelf: VectorStore | None = None
         self._keeps = False
         self._size = 0
-        """Numbers of a vector; 0: none was seen."""
+        """Count of numbers of a vector; 0 before the first vector."""
         self._tools, self._disk = asyncio.Lock(), asyncio.Lock()
         self._queries = 0
         self._failures = 0
         self._until = 0.0
-        """The source is left alone until then."""
+        """Time of the loop until which the source is left alone."""
         self._said, self._quiet_until = "", 0.0
         self._counts: Counter[str] = Counter()
         self._chores = Chores(self._faulty)
@@ -165,7 +165,7 @@ class EmbedderWorker:
         self._answer(ticket, found)
 
     async def _query(self, texts: Sequence[str]) -> Vectors:
-        """Raises Unusable."""
+        """Make the vector of a query, which is not stored. Raises NoVectors."""
         if self._queries >= QUERIES_MAX or self._pause_s:
             return Vectors()
         self._queries += 1
@@ -177,7 +177,7 @@ class EmbedderWorker:
             self._queries -= 1
 
     async def _of_tools(self, texts: Sequence[str]) -> Vectors:
-        """Raises Unusable."""
+        """Take the stored vectors of tools, and make and store the others. Raises NoVectors."""
         found = await self._kept(texts)
         self._counts["kept"] += sum(one is not None for one in found.values())
         lacking = [text for text, one in found.items() if one is None]
@@ -195,7 +195,7 @@ class EmbedderWorker:
         return Vectors(tuple([found[text] or b"" for text in texts]))
 
     async def _made(self, texts: Sequence[str], wait_s: float = math.inf) -> list[bytes]:
-        """`wait_s`: for so long somebody waits. Raises Unusable."""
+        """Make vectors. `wait_s`: seconds after which they count as late. Raises NoVectors."""
         began = self._loop.time()
         try:
             if self._source is None:
@@ -214,8 +214,8 @@ class EmbedderWorker:
         return found
 
     async def _made_apart(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """One by one, because of one that is refused: without those that are, which are asked for
-        again after a restart. Raises Unusable."""
+        """Make vectors text by text, because the source refused a text among them. Texts that it
+        refuses are left out, and asked for again after a restart. Raises NoVectors."""
         made: dict[str, bytes] = {}
         for tried, text in enumerate(texts, 1):
             try:
@@ -240,7 +240,8 @@ class EmbedderWorker:
         await self._on_disk(lambda shelf: shelf.put(made))
 
     async def _on_disk(self, work: Callable[[VectorStore], T]) -> T | None:
-        """In a thread, opening it too: a disk may hang. Nothing more, once it failed."""
+        """Work on the store in a thread, and open it there too, because a disk may hang. Return
+        None from the first failure on."""
         async with self._disk:
             if not self._keeps:
                 return None
@@ -254,7 +255,7 @@ class EmbedderWorker:
                 return None
 
     def _at_shelf(self, work: Callable[[VectorStore], T]) -> T:
-        """Raises Unkept."""
+        """Work on the store, which is opened first if needed. Raises Unkept."""
         if self._shelf is None:
             self._shelf = VectorStore(Path(self._spec.store), self._spec.id)
         return work(self._shelf)
@@ -266,7 +267,7 @@ class EmbedderWorker:
         return max(0.0, self._until - self._loop.time())
 
     def _failed(self, why: str) -> None:
-        """Leave it alone for a while, and say so if that was not said."""
+        """Leave the source alone for a while, and log the reason unless it was logged."""
         now = self._loop.time()
         if not self._pause_s:  # of several that failed together, one counts
             pause_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2.0 ** min(self._failures, 16))
@@ -308,8 +309,9 @@ class EmbedderWorker:
 
 
 ONE_THREAD = {"MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""What numpy reads when it is loaded. With more threads it would take every processor from the
-servers, and on a busy machine its threads wait for each other ten times as long as they work."""
+"""Environment that numpy reads when it is loaded. With more threads it would take every processor
+from the servers, and on a busy machine its threads wait for each other ten times as long as they
+work."""
 
 
 class Machine:
@@ -319,7 +321,7 @@ class Machine:
         self._thread = ThreadPoolExecutor(1, "model")
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text. Raises Unusable."""
+        """Return a vector for each text. Raises NoVectors."""
         found: list[list[float]] = []
         for text in texts:  # one by one: a query that comes meanwhile has its turn
             loop = asyncio.get_running_loop()

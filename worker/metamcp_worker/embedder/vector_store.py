@@ -1,10 +1,10 @@
-"""The vectors of tools, kept over restarts.
+"""Store of the vectors of tools, over restarts.
 
 Owns: the file `vectors.db` of the state directory, and which vectors leave it when it is full.
-Never: texts (only hashes of them are in it), queries, making vectors.
+Never: texts (the file has only their hashes), queries, making vectors.
 
-It is a cache: what is lost is made anew. So a file that cannot be read or written is left alone and
-said once, and then nothing is kept; and writes are not synced.
+The file is a cache: lost vectors are made again. A file that cannot be read or written is therefore
+left alone and logged once, then vectors are not kept; and writes are not synced.
 """
 
 import contextlib
@@ -16,11 +16,12 @@ from pathlib import Path
 from metamcp_worker.ipc.errors import MetaMCPError
 
 KEPT_MAX = 50_000
-"""Vectors: 20 MB with a small model, 150 MB with a large one."""
+"""Maximum vectors in the file: 20 MB with a small model, 150 MB with a large one."""
 SPARE = 1_000
-"""That are removed beyond what is too much, so that this is seldom."""
+"""Number of vectors that are removed beyond the surplus, so that removals are rare."""
 BUSY_S_MAX = 2.0
-"""For the process of a program before, which may still hold the file after an upgrade."""
+"""Seconds to wait for the process of the previous program, which may hold the file after an
+upgrade."""
 VERSION = 1
 TABLE = """
 CREATE TABLE IF NOT EXISTS vector
@@ -29,12 +30,12 @@ CREATE TABLE IF NOT EXISTS vector
 
 
 class Unkept(MetaMCPError):
-    """Nothing can be kept. The text is a sentence without a full stop."""
+    """Failure of the file of vectors. The text is a sentence without a full stop."""
 
 
 class VectorStore:
-    """Everything is called from one thread at a time. `model`: other models have other vectors of
-    the same text. Raises Unkept, as all of these do."""
+    """File of vectors; call it from one thread at a time. `model`: part of the keys, because other
+    models have other vectors of the same text. Raises Unkept, as `get` and `put` do."""
 
     def __init__(
         self, path: Path, model: str, *, kept_max: int = KEPT_MAX, busy_s: float = BUSY_S_MAX
@@ -59,7 +60,8 @@ class VectorStore:
             raise self._unkept(error) from None
 
     def get(self, texts: Sequence[str]) -> list[bytes | None]:
-        """The vector of each text, empty for one that has none; None: it was never made."""
+        """Return the vector of each text: empty for a text without one, None for a vector that was
+        never made."""
         keys = [self._key(text) for text in texts]
         marks = ", ".join("?" * len(keys))
         try:
@@ -74,7 +76,7 @@ class VectorStore:
         return [found.get(key) for key in keys]
 
     def put(self, vectors: Mapping[str, bytes]) -> None:
-        """Of these texts. The longest unused ones make room."""
+        """Store the vectors of these texts. Vectors unused for the longest time make room."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany(
@@ -98,7 +100,8 @@ class VectorStore:
         self._database.close()
 
     def _begun(self) -> int:
-        """How often the file was opened. Raises sqlite3.Error."""
+        """Prepare the file and return the number of this start, which `used` refers to. Raises
+        sqlite3.Error."""
         ((version,),) = self._database.execute("PRAGMA user_version")
         if version not in {0, VERSION}:
             raise sqlite3.DatabaseError(f"it is of version {version}, and {VERSION} is known")

@@ -1,12 +1,12 @@
-"""Which addresses the gateway connects to when a server, and not its operator, names them.
+"""Addresses that the gateway may connect to when a server, and not its operator, names them.
 
-Owns: the kinds of addresses, and what a server of one kind may make the gateway reach. Never:
+Owns: the kinds of addresses, and which of them a server of one kind may lead to. Never:
 resolving names, connecting.
 
 A remote server says in its metadata where to get authorized. Without a rule it could make the
-gateway knock at whatever its machine can reach: services of the local network, or the address at
-which clouds hand out credentials. So a server on the internet leads to the internet only; one in
-the local network, or on this machine, may name its neighbours as well.
+gateway connect to everything that its machine can reach: services of the local network, or the
+address at which clouds hand out credentials. So a server on the internet leads to the internet
+only; a server in the local network, or on this machine, may name its neighbours as well.
 """
 
 from enum import IntEnum
@@ -24,7 +24,7 @@ _EMBEDDING = tuple(
 
 
 class Reach(IntEnum):
-    """How far away from this machine something is, the nearest first."""
+    """Distance of an address from this machine, the nearest first."""
 
     LOOPBACK = 0
     PRIVATE = 1
@@ -32,8 +32,8 @@ class Reach(IntEnum):
 
 
 def reach(address: str) -> Reach | None:
-    """Of an IP address; None for one that nothing is ever to be asked at (link-local, multicast,
-    reserved). Raises ValueError for what is not an address."""
+    """Return the reach of an IP address; None for an address that the gateway never connects to
+    (link-local, multicast, reserved). Raises ValueError for text that is not an address."""
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
@@ -45,18 +45,18 @@ def reach(address: str) -> Reach | None:
 
 
 def farthest(addresses: list[str]) -> Reach:
-    """Of a server that has these addresses. Anything that is not near counts as far."""
+    """Return the reach of a server that has these addresses: the farthest, PUBLIC if unknown."""
     return max((_far(reach(each)) for each in addresses), default=Reach.PUBLIC)
 
 
 def may_lead(server: Reach, address: str) -> bool:
-    """May a server of this reach make the gateway connect to this address?"""
+    """Whether a server of this reach may make the gateway connect to this address."""
     found = reach(address)
     return found is not None and found >= server
 
 
 def is_loopback_name(host: str) -> bool:
-    """Is this host, as it stands in a URL, this machine, whatever a name server says?"""
+    """Whether this host of a URL is this machine, without asking a name server."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

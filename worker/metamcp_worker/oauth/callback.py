@@ -1,11 +1,11 @@
-"""The address on this machine to which a browser comes back from an authorization server.
+"""Address on this machine to which a browser comes back from an authorization server.
 
-Owns: the listener, reading one request, the page that the human sees. Never: what the answer is
-good for (`flow`), opening browsers.
+Owns: the listener, reading one request, the page that the person sees. Never: the use of the answer
+(`flow`), opening browsers.
 
-It listens on 127.0.0.1 only. What comes is checked for the `state` that only the true redirect
-knows, so that no page in the same browser can slip in an answer of its own; anything else gets a
-refusal, and the wait goes on.
+The listener is bound to 127.0.0.1 only. Requests must carry the `state` that only the true redirect
+knows, so that another page in the same browser cannot slip in an answer of its own. Other requests
+are refused, and the wait goes on.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from msgspec import Struct
 
 PATH = "/callback"
 PERSON_S_MAX = 600.0
-"""For a person to open a link, to find their password, and to agree."""
+"""Seconds for a person to open a link, to find their password, and to agree."""
 HEAD_BYTES_MAX = 16 * 1024
 HEAD_S_MAX = 5.0
-"""For a browser to send its request; some open connections just in case."""
+"""Seconds for a browser to send its request; some browsers open connections in advance."""
 CONNECTIONS_MAX = 16
-"""At once. Browsers open a handful."""
+"""Maximum connections at once; browsers open a handful."""
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>MetaMCP</title></head>
 <body style="font-family: sans-serif; margin: 4em"><h1>{head}</h1><p>{text}</p></body></html>
@@ -39,7 +39,8 @@ _STRANGE = _PAGE.format(
 
 
 class CallbackAnswer(Struct, frozen=True):
-    """What came back. `error`: a code of OAuth's instead of a `code`. `iss`: None if not sent."""
+    """Answer that came back. `error`: an OAuth error code, instead of a `code`. `iss`: None if not
+    sent."""
 
     code: str
     iss: str | None = None
@@ -50,8 +51,8 @@ class CallbackAnswer(Struct, frozen=True):
 
 
 class Callback:
-    """`port`: the one that is wanted; another one is taken if it is in use. Close it. Raises
-    OSError."""
+    """Listener for the answer, to be closed after use. `port`: the preferred port; another port is
+    taken if that is in use. Raises OSError."""
 
     def __init__(self, port: int) -> None:
         self._sock = _bound(port)
@@ -65,7 +66,7 @@ class Callback:
         return f"http://{self._host}{PATH}"
 
     async def answer(self, state: str, *, wait_s: float) -> CallbackAnswer | None:
-        """What comes back with this `state`; None if nothing does in time."""
+        """Wait for the answer with this `state`; None if none comes within `wait_s` seconds."""
         self._state = state
         server = await asyncio.start_server(self._connected, sock=self._sock, limit=HEAD_BYTES_MAX)
         try:
@@ -142,7 +143,7 @@ def _value(field: str, name: str) -> list[str]:
 
 
 def _one(found: dict[str, list[str]], name: str) -> str:
-    """A parameter that is there once; nothing for one that is there several times."""
+    """Return a parameter that is there once; empty for a missing or repeated parameter."""
     values = found.get(name, [])
     return values[0] if len(values) == 1 else ""
 

@@ -1,7 +1,7 @@
-"""What a server wants when it refuses a request for the lack of authorization.
+"""Challenge of a server that refuses a request for lack of authorization.
 
-Owns: telling such a refusal from others, the scopes in it, the error when nothing satisfied it.
-Never: satisfying it (`flow`), HTTP.
+Owns: telling such a refusal from others, its scopes, the error when authorization fails. Never:
+getting authorized (`flow`), HTTP.
 """
 
 import re
@@ -13,16 +13,16 @@ from msgspec import Struct
 from metamcp_worker.http.fetch import Unreachable
 
 HEADER_CHARS_MAX = 8 * 1024
-"""Of `WWW-Authenticate`; the longest seen have some hundred."""
+"""Maximum characters of `WWW-Authenticate`; the longest seen have some hundred."""
 SCOPES_MAX = 64
-"""Of one challenge, and as many as a configuration may have."""
+"""Maximum scopes of one challenge; a configuration may have as many."""
 
 _SCOPE = re.compile(r"[!#-\[\]-~]+")
 
 
 class NotAuthorized(Unreachable):
-    """The server was not given what it wants. The text continues a sentence that begins with the
-    server's name, and holds no secret. `link`: what a person can open to change that, or empty."""
+    """Failure to get authorized for a server. The text continues a sentence that begins with the
+    server's name, and holds no secret. `link`: URL that a person can open to agree, or empty."""
 
     def __init__(self, why: str, link: str = "") -> None:
         super().__init__(why)
@@ -30,7 +30,8 @@ class NotAuthorized(Unreachable):
 
 
 class Challenge(Struct, frozen=True):
-    """`header`: of `WWW-Authenticate`. `protocol`: the revision of the request, or empty."""
+    """Refusal of a request. `header`: the value of `WWW-Authenticate`. `protocol`: the revision of
+    the request, or empty."""
 
     status: int
     header: str = ""
@@ -38,7 +39,7 @@ class Challenge(Struct, frozen=True):
 
     @classmethod
     def of(cls, status: int, header: str, protocol: str = "") -> Self | None:
-        """What this refusal asks for; None if it is about something else."""
+        """Return the challenge of this refusal; None if the refusal has another reason."""
         made = cls(status, header[:HEADER_CHARS_MAX], protocol)
         if status == 401 or (status == 403 and made.value("error") == "insufficient_scope"):
             return made
@@ -49,12 +50,12 @@ class Challenge(Struct, frozen=True):
         return scopes(self.value("scope"))
 
     def value(self, name: str) -> str:
-        """One parameter of the challenge, or nothing."""
+        """Return a parameter of the challenge, or an empty text."""
         found = re.search(rf'\b{name}=(?:"([^"]*)"|([^\s,"]+))', self.header)
         return (found[1] or found[2] or "") if found else ""
 
     def asking(self, wanted: Iterable[str]) -> Self:
-        """The same challenge as if it named these scopes, of which there may be none."""
+        """Return the same challenge with these scopes, which may be empty."""
         parts = [
             f'{name}="{value}"'
             for name, value in (
@@ -68,7 +69,7 @@ class Challenge(Struct, frozen=True):
 
 
 def scopes(text: str) -> tuple[str, ...]:
-    """The scopes in a list that blanks separate, each once. What is none is left out."""
+    """Return the scopes in a text separated by blanks, each once, without malformed ones."""
     return tuple(dict.fromkeys(each for each in text.split() if _SCOPE.fullmatch(each)))[
         :SCOPES_MAX
     ]

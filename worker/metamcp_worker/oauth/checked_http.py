@@ -1,12 +1,12 @@
-"""HTTP requests to addresses that a server named: checked, bounded, and never led astray.
+"""HTTP requests to addresses that a server named, with checks and limits.
 
-Owns: which URLs are asked, connecting to the address that was checked and to no other, limits.
-Never: what is asked, what an answer means.
+Owns: which URLs are requested, connecting only to the address that was checked, limits. Never: the
+content of requests, the meaning of answers.
 
-Everything here comes from a server that may be hostile. A URL must be https; plain http is for this
+Every URL here comes from a server that may be hostile. A URL must be https; plain http is for this
 machine alone. A name is resolved once, all its addresses are checked (`addresses`), and the
-connection goes to one of them, so that a second look at the name cannot lead elsewhere. Redirects
-of questions that carry no credentials are followed within their origin, any others not at all.
+connection goes to one of them, so that a second resolution cannot lead elsewhere. Redirects of GET
+requests, which carry no credentials, are followed within their origin; others are not followed.
 """
 
 import asyncio
@@ -22,23 +22,24 @@ from metamcp_worker.oauth.addresses import Reach, farthest, is_loopback_name, ma
 from metamcp_worker.oauth.challenge import NotAuthorized
 
 URL_CHARS_MAX = 8 * 1024
-"""Common servers refuse a longer one."""
+"""Maximum characters of a URL; common servers refuse longer ones."""
 RESOLVE_S_MAX = 5.0
 CONNECT_S_MAX = 5.0
 ANSWER_S_MAX = 20.0
-"""For one answer, whole. Some authorization servers ask others before they give a token."""
+"""Seconds for one whole answer; some authorization servers ask others before they give a token."""
 BODY_BYTES_MAX = 1024 * 1024
-"""Metadata and tokens have some KiB."""
+"""Maximum bytes of an answer; metadata and tokens have some KiB."""
 ADDRESSES_MAX = 4
-"""Of one name, to be tried one after the other."""
+"""Maximum addresses of one name, which are tried one after the other."""
 REDIRECTS_MAX = 3
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class Guarded:
-    """`server_url`: of the server, which its operator has chosen: it says how near may be what the
-    server names. `ca_file`: certificates to trust instead of the system's."""
+    """HTTP client for the addresses that a server names. `server_url`: URL of the server, chosen by
+    the operator; no address that the server names may be nearer to this machine. `ca_file`:
+    certificates to trust instead of the system's."""
 
     def __init__(self, server_url: str, *, ca_file: str | None = None) -> None:
         self._server_url = server_url
@@ -47,7 +48,7 @@ class Guarded:
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, read whole. Raises NotAuthorized for what is not asked, and Unreachable."""
+        """Return the whole answer. Raises NotAuthorized for a forbidden URL, and Unreachable."""
         target = request.url
         answer = await self._once(request, target)
         for _ in range(REDIRECTS_MAX):
@@ -73,7 +74,7 @@ class Guarded:
     async def _asked(
         self, request: httpx2.Request, target: httpx2.URL, addresses: list[str]
     ) -> httpx2.Response:
-        """From the first address that can be connected to."""
+        """Return the answer from the first address that accepts a connection."""
         timeout = {"connect": CONNECT_S_MAX, "pool": CONNECT_S_MAX, "read": None, "write": None}
         # For the certificate the name counts, not the address.
         named = {"sni_hostname": target.host} if target.scheme == "https" else {}
@@ -101,7 +102,8 @@ class Guarded:
         raise AssertionError("there is an address")
 
     async def _checked(self, target: httpx2.URL) -> list[str]:
-        """The addresses of its host. Raises NotAuthorized if one of them is not to be asked."""
+        """Return the addresses of the host. Raises NotAuthorized if any of them is forbidden, and
+        Unreachable."""
         if self._reach is None:
             self._reach = farthest(await _resolved(httpx2.URL(self._server_url)))
         addresses = await _resolved(target)
@@ -113,7 +115,7 @@ class Guarded:
         return addresses[:ADDRESSES_MAX]
 
     def _context(self, target: httpx2.URL) -> ssl.SSLContext:
-        """Loading the system's certificates takes long: not for nothing."""
+        """Return the TLS context; certificates, which load slowly, are loaded only for https."""
         if target.scheme != "https":
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self._tls is None:
@@ -130,9 +132,9 @@ _REPLACED = frozenset({"host", "accept-encoding", "content-length", "transfer-en
 
 
 def page(url: str) -> None:
-    """May this URL be asked, or opened in a browser? Raises NotAuthorized."""
+    """Check that this URL may be requested, or opened in a browser. Raises NotAuthorized."""
     if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable() or " " in url:
-        raise NotAuthorized("names an address that is no URL or too long a one")
+        raise NotAuthorized("names an address that is not a URL or is too long")
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "") if parts.port != 0 else ""
@@ -148,12 +150,12 @@ def page(url: str) -> None:
 
 
 def origin(url: httpx2.URL) -> str:
-    """What may be shown of a URL anywhere."""
+    """Return the part of a URL that may be shown anywhere."""
     return f"{url.scheme}://{url.netloc.decode()}"
 
 
 def _led(answer: httpx2.Response, asked: httpx2.URL) -> httpx2.URL | None:
-    """Where it redirects to, if that is to be followed."""
+    """Return the target of a redirect, if it is to be followed."""
     location = answer.headers.get("location", "")
     if answer.status_code not in _REDIRECTS or not location:
         return None
@@ -165,7 +167,7 @@ def _led(answer: httpx2.Response, asked: httpx2.URL) -> httpx2.URL | None:
 
 
 async def _resolved(url: httpx2.URL) -> list[str]:
-    """Raises Unreachable."""
+    """Return the addresses of the host of a URL. Raises Unreachable."""
     port = url.port or {"http": 80, "https": 443}[url.scheme]
     try:
         async with asyncio.timeout(RESOLVE_S_MAX):
@@ -178,7 +180,7 @@ async def _resolved(url: httpx2.URL) -> list[str]:
 
 
 async def _whole(answer: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
-    """Raises httpx2.HTTPError."""
+    """Read the whole answer, within the limit. Raises httpx2.HTTPError."""
     if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
         await answer.aclose()
         raise httpx2.DecodingError("it compresses its answer, which it was not asked to")
@@ -198,7 +200,7 @@ async def _whole(answer: httpx2.Response, request: httpx2.Request) -> httpx2.Res
 
 
 def _reason(error: httpx2.HTTPError) -> str:
-    """In the words of the system, which the layers between wrap up."""
+    """Return the reason in the words of the system, which the layers between wrap."""
     if isinstance(error, httpx2.LocalProtocolError):
         return "a header that is to be sent does not fit into HTTP"  # its value may be a secret
     text = str(error) or type(error).__name__

@@ -1,12 +1,13 @@
-"""The flows of OAuth, as the official SDK has them: tokens for a server, and new ones for old.
+"""Flows of OAuth with the official SDK: tokens for a server, and refreshed tokens.
 
-Owns: what the SDK's providers are given and told, which client the gateway is, which answer of an
-authorization server means what. Never: HTTP (`checked_http`), files (`vault`), when a flow is run.
+Owns: the setup and input of the SDK's providers, which client the gateway is, the meaning of
+answers of an authorization server. Never: HTTP (`checked_http`), files (`vault`), when a
+flow is run.
 
-The SDK writes its flow for one request, sends that request in the middle of it, and lets all others
-wait until its answer is there. So it is not put into the way of requests here. A flow runs by
-itself: where it would send the request, it is handed the refusal that was already met, and where it
-would send it again, it is over.
+The SDK's flow is written around one request: it sends that request in its middle, and all others
+wait for the answer. Here the flow therefore runs apart from the requests. Where the flow would send
+the request, it gets the refusal that the server already sent; where it would send the request
+again, it is over.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ from metamcp_worker.oauth.provider_storage import ProviderStorage
 from metamcp_worker.oauth.vault import TokenRecord, Vault
 
 DESCRIPTION_CHARS_MAX = 200
-"""Of an error in an authorization server's own words."""
+"""Maximum characters of an error in an authorization server's own words."""
 
 _CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 #: Members of a form that are credentials, or lead to some.
@@ -50,8 +51,8 @@ _SECRETS = ("client_secret", "code", "code_verifier", "refresh_token")
 #: What an authorization server says to a client that it has forgotten.
 _UNKNOWN = frozenset({"invalid_client", "unauthorized_client"})
 _SPENT = "invalid_grant"
-"""The error for a refresh token that is of no use any more (RFC 6749, 5.2). After another answer
-the token may be good: a firewall or a server that is busy answers as well."""
+"""Error code for a refresh token that is not valid any more (RFC 6749, 5.2). After other answers
+the token may still be valid: they may come from a firewall or a busy server."""
 _LATER = frozenset({408, 425, 429})
 _METADATA = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 
@@ -60,7 +61,7 @@ logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
 
 
 class _Said(Struct, frozen=True):
-    """The last answer of an authorization server, as far as it may be repeated."""
+    """Latest answer of an authorization server, as far as it may be shown."""
 
     origin: str = ""
     status: int = 0
@@ -74,8 +75,8 @@ class _Said(Struct, frozen=True):
 
 
 class Flow:
-    """One flow for one server. `show`: what to do with the link that a person is to open, and then
-    with an empty one, when it is of no use any more."""
+    """Flow for one server. `show`: function that gets the link that a person must open, and an
+    empty text when the link is not needed any more."""
 
     def __init__(
         self, spec: ServerSpec, vault: Vault, show: Callable[[str], None] | None = None
@@ -92,8 +93,8 @@ class Flow:
         self._said = _Said()
 
     async def refresh(self, token: str) -> TokenRecord | None:
-        """Newer tokens than this access token; None if a new authorization is needed instead. Only
-        one process at a time asks for new tokens, as an authorization server may take the second
+        """Get newer tokens than this access token; None if a new authorization is needed. Only one
+        process at a time asks for new tokens, because an authorization server may take the second
         use of a refresh token for a theft. Raises NotAuthorized and Unreachable."""
         async with self._shelf.refresh(token):
             before = self._shelf.record
@@ -121,9 +122,9 @@ class Flow:
     async def authorize(
         self, challenge: Challenge, *, person_s: float = PERSON_S_MAX
     ) -> TokenRecord:
-        """The tokens that the server asks for. Raises NotAuthorized and Unreachable.
+        """Get the tokens that the server asks for. Raises NotAuthorized and Unreachable.
 
-        `person_s`: how long a person may take, if one is needed.
+        `person_s`: seconds that a person may take, if a person is needed.
         """
         self._person_s = person_s
         if challenge.status == 403:
@@ -180,7 +181,8 @@ class Flow:
         return person
 
     def _asking(self, challenge: Challenge) -> Challenge:
-        """What the server asks for, else the operator, and what it has asked for since."""
+        """Return the challenge with the scopes of the server, else of the operator, and with the
+        scopes that the server has asked for since."""
         record = self._shelf.record
         wanted = scopes(record.wanted) if record is not None else ()
         asked = challenge.scopes or (self._oauth.scopes if challenge.status == 401 else ())
@@ -209,8 +211,8 @@ class Flow:
     # --- the flow ---------------------------------------------------------------------------
 
     async def _drive(self, provider: "_Person | _Machine", challenge: Challenge | None) -> None:
-        """Let the provider do what it does when a request meets this refusal. Without one it only
-        gets the token ready."""
+        """Run the provider as if a request met this refusal. Without a refusal the provider only
+        prepares the token. Raises NotAuthorized and Unreachable."""
         protocol = challenge.protocol if challenge is not None else ""
         said = {"mcp-protocol-version": protocol} if protocol else {}
         real = httpx2.Request("POST", self._shelf.url, headers=said)
@@ -254,7 +256,7 @@ class Flow:
     # --- sentences --------------------------------------------------------------------------
 
     def _failed(self, error: Exception, context: OAuthContext) -> NotAuthorized:
-        """Never in the words of the SDK where these repeat an answer."""
+        """Return the error to raise, without words of the SDK that repeat an answer."""
         said = self._said
         match error:
             case OAuthRegistrationError() if context.oauth_metadata is None:
@@ -285,12 +287,12 @@ class Flow:
 
 
 class _Ours(OAuthClientProvider):
-    """What both grants do otherwise than the SDK."""
+    """Changes to the SDK that both grants need."""
 
     shelf: ProviderStorage
 
     async def begin(self, *, expired: bool) -> None:
-        """Load what is known. `expired`: the token is of no use, whatever its time says."""
+        """Load the stored state. `expired`: whether the token is invalid, whatever its time is."""
         await self._initialize()
         self.shelf.restore(self.context)
         if expired:
@@ -307,11 +309,11 @@ class _Ours(OAuthClientProvider):
 
 
 class _Person(_Ours):
-    """A person agrees in a browser."""
+    """Grant `authorization_code`: a person agrees in a browser."""
 
 
 class _Machine(_Ours, ClientCredentialsOAuthProvider):
-    """The gateway has a credential of its own."""
+    """Grant `client_credentials`: the gateway has a credential of its own."""
 
 
 def _refusal(challenge: Challenge, request: httpx2.Request) -> httpx2.Response:
@@ -347,8 +349,8 @@ class _Endpoints(Struct):
 
 
 def _check_endpoints(metadata: httpx2.Response) -> None:
-    """Raises NotAuthorized for an endpoint that is not on the web, which the SDK would take for
-    missing metadata."""
+    """Check the endpoints of the metadata. Raises NotAuthorized for an endpoint that is not a web
+    address, which the SDK would take for missing metadata."""
     try:
         found = structs.asdict(codec.typed(_Endpoints, metadata.content))
     except codec.Malformed:
@@ -363,5 +365,5 @@ def _check_endpoints(metadata: httpx2.Response) -> None:
 
 
 def _plain(text: str) -> str:
-    """What may be shown of a foreign text."""
+    """Return the printable part of a foreign text that may be shown, cut to its limit."""
     return "".join(each if each.isprintable() else " " for each in text)[:DESCRIPTION_CHARS_MAX]

@@ -1,7 +1,7 @@
-"""Getting authorized while a person waits for it: what `metamcp login` and `logout` do.
+"""Login while a person waits: the work of `metamcp login` and `metamcp logout`.
 
-Owns: asking a server what it wants, one flow in the process that calls, the removal of tokens.
-Never: links and browsers, sentences for a terminal (`cli/login` has these), the running gateway.
+Owns: asking a server for its challenge, one flow in the calling process, the removal of tokens.
+Never: links and browsers, sentences for a terminal (both in `cli/login`), the running gateway.
 """
 
 import base64
@@ -14,11 +14,11 @@ from metamcp_worker.oauth.challenge import Challenge
 from metamcp_worker.oauth.vault import TokenRecord, Vault, VaultUnfit, bare
 
 ANSWER_S_MAX = 30.0
-"""For a server to say what it wants."""
+"""Seconds for a server to answer with its challenge."""
 
 _PROTOCOL = "2026-07-28"
 _PREFIX = "io.modelcontextprotocol"
-#: A question that does nothing, and that servers want authorization for if they want any.
+#: Request without effects, which needs authorization at every server that wants authorization.
 _QUESTION = (
     '{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{'
     f'"{_PREFIX}/protocolVersion":"{_PROTOCOL}","{_PREFIX}/clientCapabilities":{{}},'
@@ -33,9 +33,9 @@ _HEADERS = {
 
 
 async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: float) -> TokenRecord:
-    """Get tokens for this server and store them. `show`: what to do with the link that a person is
-    to open, who may take `person_s`; see `Flow`. Raises Unreachable, NotAuthorized, Broken and
-    VaultUnfit."""
+    """Get tokens for this server and store them. `show`: function that gets the link that a person
+    must open; `person_s`: seconds that the person may take; see `Flow`. Raises Unreachable,
+    NotAuthorized, Broken and VaultUnfit."""
     from metamcp_worker.oauth.flow import Flow
 
     vault = _vault(spec)
@@ -47,12 +47,12 @@ async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: floa
 
 
 def logout(spec: ServerSpec) -> bool:
-    """Remove what is stored for this server. False if there was nothing. Raises VaultUnfit."""
+    """Remove the tokens of this server; False if there were not any. Raises VaultUnfit."""
     return _vault(spec).forget(spec.name) > 0
 
 
 async def _challenge(spec: ServerSpec) -> Challenge:
-    """What the server wants of who comes without a token. Raises Unreachable and Broken."""
+    """Ask the server without a token for its challenge. Raises Unreachable and Broken."""
     origin = Origin(spec.url or "", headers=spec.headers)
     try:
         response = await origin.send("POST", _HEADERS, _QUESTION, answer_s=ANSWER_S_MAX)

@@ -1,12 +1,12 @@
-"""What the SDK's providers find and leave behind: tokens, and which client the gateway is.
+"""Storage for the SDK's providers: tokens, and the client that the gateway is.
 
-Owns: the way between their models and the vault's records, the choice of the client (registered
-beforehand, by its document, or dynamically), the binding of credentials to one authorization
-server. Never: the flow, files, the meaning of a scope.
+Owns: the conversion between the SDK's models and the vault's records, the choice of the client
+(registered beforehand, by its document, or dynamically), the binding of credentials to one
+authorization server. Never: the flow, files, the meaning of a scope.
 
 A client that was registered beforehand belongs to the authorization server that it was first used
-with. The server behind it says which one that is, and it may be hostile: it must not be able to
-send the client's secret elsewhere by naming another one.
+with. The MCP server names its authorization server, and may be hostile: it must not be able to send
+the client's secret elsewhere by naming another authorization server.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from metamcp_worker.oauth.vault import (
 )
 
 TOKEN_CHARS_MAX = 16 * 1024
-"""It is sent with every request, and servers bound their headers."""
+"""Maximum characters of a token, which every request carries; servers limit their headers."""
 LIFETIME_S_MAX = 10 * 365 * 86400.0
 
 M = TypeVar("M", bound=BaseModel)
@@ -52,8 +52,8 @@ _BASIC, _POST = "client_secret_basic", "client_secret_post"
 
 
 class ProviderStorage:
-    """The `TokenStorage` of one flow. `record`: what is known of the authorization server that is
-    dealt with. `callback_url`: where the browser is to come back to; empty if there is none."""
+    """`TokenStorage` of one flow. `record`: stored state for the authorization server of the flow;
+    `callback_url`: URL to which the browser comes back; empty if there is none."""
 
     def __init__(self, spec: ServerSpec, vault: Vault) -> None:
         assert spec.oauth is not None
@@ -71,7 +71,7 @@ class ProviderStorage:
 
     @property
     def callback_port(self) -> int:
-        """The one that the client was registered with."""
+        """Return the port that the client was registered with, else that of the configuration."""
         for url in _redirects(self.record):
             parts = urlsplit(url)
             if parts.hostname == "127.0.0.1" and parts.path == PATH and parts.port:
@@ -130,7 +130,7 @@ class ProviderStorage:
     # --- what the flow asks -----------------------------------------------------------------
 
     def restore(self, context: OAuthContext) -> None:
-        """Begin where an earlier flow ended: the SDK itself remembers no metadata."""
+        """Continue where an earlier flow ended, because the SDK does not remember metadata."""
         self._context = context
         record = self.record
         if record is None:
@@ -142,7 +142,7 @@ class ProviderStorage:
             context.auth_server_url = record.issuer
 
     def choose(self, advertised: Sequence[str]) -> str:
-        """Of several authorization servers one that knows the gateway, else the first."""
+        """Return an authorization server that knows the gateway, else the first of the list."""
         for record in self._records:
             for one in advertised:
                 if issuers_match(one, record.issuer):
@@ -150,7 +150,7 @@ class ProviderStorage:
         return advertised[0]
 
     def turn(self, issuer: str) -> None:
-        """This authorization server is dealt with now: credentials of another are not for it."""
+        """Switch to this authorization server, which must not get credentials of another."""
         context = self._context
         if context is None or (self.record and issuers_match(self.record.issuer, issuer)):
             return
@@ -160,8 +160,8 @@ class ProviderStorage:
             context.client_info = self._registered(self.record)
 
     def settle(self, context: OAuthContext) -> None:
-        """Before credentials are shown: is it the right authorization server, and how does it want
-        them? Raises NotAuthorized."""
+        """Check, before credentials are sent, that the authorization server is the right one, and
+        choose how the client authenticates. Raises NotAuthorized."""
         issuer, client = self._issuer(), context.client_info
         given = self._oauth.client_id is not None
         bound = [one.issuer for one in self._records]
@@ -195,22 +195,24 @@ class ProviderStorage:
                 self._refreshed = None
 
     async def forget_tokens(self) -> None:
-        """They are of no use any more; the registration is."""
+        """Remove the tokens, which are not valid any more, and keep the registration. Raises
+        Unreachable."""
         async with self._change():
             if self.record is not None and self._mine():
                 self._keep(structs.replace(self.record, access_token="", refresh_token=""))
 
     async def forget_client(self, client: str) -> None:
-        """The authorization server does not know this client any more: next time the gateway is
-        registered anew. The tokens of the client go with it, as no other one can use them.
-        `client`: the id that was shown; another one that was registered since stays."""
+        """Remove a client that the authorization server does not know any more; next time the
+        gateway registers again. The tokens of the client are removed too, because no other client
+        can use them. `client`: the id that was sent; a client registered since stays. Raises
+        Unreachable."""
         async with self._change():
             record = self.record
             if record is not None and not record.given and record.suits(client):
                 self._keep(structs.replace(record, client="", access_token="", refresh_token=""))
 
     async def want(self, wanted: Sequence[str]) -> None:
-        """Remember scopes that the server asked for, until they are granted."""
+        """Remember scopes that the server asked for, until they are granted. Raises Unreachable."""
         async with self._change():
             if self.record is not None and wanted:
                 every = dict.fromkeys([*scopes(self.record.wanted), *wanted])
@@ -220,7 +222,7 @@ class ProviderStorage:
     # --- small things -----------------------------------------------------------------------
 
     def _issuer(self) -> str:
-        """Without metadata the server's own origin, as it was in revision 2025-03-26."""
+        """Return the issuer; without metadata the server's origin, as in revision 2025-03-26."""
         context = self._context
         if context is not None and context.oauth_metadata is not None:
             return str(context.oauth_metadata.issuer)
@@ -230,7 +232,7 @@ class ProviderStorage:
         return f"{parts.scheme}://{parts.netloc}"
 
     def _of(self, issuer: str) -> TokenRecord:
-        """What is known of this one, as of now."""
+        """Return the record of this issuer, with the current state of the provider."""
         record = self.record
         if record is None or not issuers_match(record.issuer, issuer):
             record = TokenRecord(server=self._server, issuer=issuer, url=self.url)
@@ -256,18 +258,18 @@ class ProviderStorage:
 
     @contextlib.asynccontextmanager
     async def _change(self) -> AsyncGenerator[None]:
-        """Change what is stored, beginning with what others have stored. Raises Unreachable."""
+        """Lock the record for a change, and load changes of other processes. Raises Unreachable."""
         async with self._lock(CHANGE):
             self.look()
             yield
 
     def _mine(self) -> bool:
-        """Are the tokens that are kept still those that a refresh is to replace?"""
+        """Whether the stored tokens are still those that a refresh must replace."""
         kept = "" if self.record is None else self.record.access_token
         return self._refreshed is None or kept in ("", self._refreshed)
 
     def look(self) -> None:
-        """Take what others have stored since."""
+        """Load records that other processes have stored since."""
         client_id = self._oauth.client_id
         found = self._vault.find(self._server, self.url)
         self._records = [one for one in found if one.suits(client_id)]
@@ -279,7 +281,7 @@ class ProviderStorage:
                 return
 
     def _keep(self, record: TokenRecord) -> None:
-        """What cannot be stored is good as long as this process lives."""
+        """Store the record; if that fails, the record is valid as long as this process lives."""
         self.record = record
         try:
             self._saved_at = time.time()  # also if it cannot be stored: nothing older counts
@@ -288,7 +290,7 @@ class ProviderStorage:
             self._vault.warnings.append(str(error))
 
     def _registered(self, record: TokenRecord | None) -> OAuthClientInformationFull | None:
-        """The registration, unless it has expired, or names another address to come back to."""
+        """Return the registration, unless it has expired or names another redirect URI."""
         client = _read(OAuthClientInformationFull, record.client) if record is not None else None
         if client is None or 0 < (client.client_secret_expires_at or 0) < time.time():
             return None
@@ -303,7 +305,7 @@ def _redirects(record: TokenRecord | None) -> list[str]:
 
 
 def _method(client: OAuthClientInformationFull, metadata: OAuthMetadata | None) -> str:
-    """How the client says who it is, where its registration does not say (RFC 8414, 2)."""
+    """Return how the client authenticates, if its registration does not say so (RFC 8414, 2)."""
     if client.client_secret is None:
         return "none"
     offered = metadata.token_endpoint_auth_methods_supported if metadata is not None else None

@@ -1,12 +1,12 @@
-"""The tokens for remote servers, encrypted, on disk.
+"""Tokens for remote servers, encrypted, on disk.
 
-Owns: the files, their names and format, what is done about one that cannot be read. Never: the
-key's place, where tokens come from, what they are for.
+Owns: the files, their names and format, the treatment of unreadable files. Never: the place of the
+key, how tokens are obtained, the use of tokens.
 
-There is one file for each server, authorization server and principal. Its name says no more than
-the server's; who else it is for is hashed. Name and content are bound together: a file that was
-renamed, or copied over another one, is as unreadable as a damaged one. What cannot be read counts
-as absent, because the remedy is the same: to get authorized anew.
+There is one file for each server, authorization server and principal. The file name shows the name
+of the server; principal and authorization server are hashed. Name and content are bound together: a
+file that was renamed, or copied over another one, is as unreadable as a damaged one. An unreadable
+file counts as absent, because the remedy is the same: to get authorized again.
 """
 
 import asyncio
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 PRINCIPAL = "local"
-"""Whom the tokens belong to as long as the gateway does not tell its clients apart."""
+"""Principal that owns the tokens, as long as the gateway does not tell its clients apart."""
 KEY_BYTES = 32
-"""AES-256."""
+"""Bytes of the key, which is for AES-256."""
 RECORD_BYTES_MAX = 256 * 1024
-"""Tokens have some KiB, and the metadata of authorization servers some more."""
+"""Maximum bytes of a record; tokens have some KiB, and metadata of authorization servers more."""
 ISSUERS_MAX = 8
-"""Authorization servers for one server and principal; more are forgotten, the oldest first. A
-server has one and moves rarely, but a hostile one could name another one each time."""
+"""Maximum authorization servers for one server and principal; the oldest is forgotten first. A
+server rarely changes its authorization server, but a hostile server could name a new one each
+time."""
 
 LOCK_S_MAX = 45.0
 """Maximum seconds to wait until another process has changed the tokens of a server: longer than an
@@ -49,21 +50,21 @@ _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _SUFFIX = ".token"
 _LOCK = ".lock"
-#: What is locked apart from each other: asking for new tokens takes seconds, a change no time.
+#: Kinds of locks, kept apart: asking for new tokens takes seconds, a change takes no time.
 REFRESH, CHANGE = "refresh", "change"
 
 
 class VaultUnfit(MetaMCPError):
-    """Nothing can be stored. The text says why and what to do."""
+    """Failure to store or remove tokens. The text gives the reason, and often the remedy."""
 
 
 class TokenRecord(Struct, frozen=True, kw_only=True):
-    """What is kept of one authorization server for one server and principal.
+    """Stored state of one authorization server for one server and principal.
 
-    `url`: of the server, to which alone the tokens are sent. `client`: JSON of the registration;
-    `given`: it is the configuration's. `metadata`, `resource`: JSON of the metadata of the
-    authorization server and of the server. `expires_at`: 0 if that is not known. `wanted`: scopes
-    that the server asked for since.
+    `url`: URL of the server; the tokens are sent only there. `client`: JSON of the registration;
+    `given`: whether the client is from the configuration. `metadata`, `resource`: JSON of the
+    metadata of the authorization server and of the server. `expires_at`: seconds since the epoch,
+    0 if unknown. `wanted`: scopes that the server asked for since.
     """
 
     server: str
@@ -85,8 +86,8 @@ class TokenRecord(Struct, frozen=True, kw_only=True):
         return f"Record(server={self.server!r}, issuer={self.issuer!r})"
 
     def suits(self, client_id: str | None) -> bool:
-        """Was it made as this client of the configuration, or as none of it? What another client
-        was given is of no use."""
+        """Whether the record was made for this client of the configuration, or without a client of
+        the configuration if `client_id` is None. Tokens of another client cannot be used."""
         if client_id is None or not self.client:
             return not self.given
         try:
@@ -100,8 +101,8 @@ class _Client(Struct):
 
 
 class Vault:
-    """`directory`: made when it is first needed. `key`: 32 bytes. `warnings`: sentences about what
-    was found and not used, for whoever takes them out."""
+    """Store of records. `directory`: made when it is first needed. `key`: 32 bytes. `warnings`:
+    sentences about files that were not used, for the caller to take out."""
 
     def __init__(self, directory: str, key: bytes) -> None:
         self._directory = directory
@@ -109,7 +110,7 @@ class Vault:
         self.warnings: list[str] = []
 
     def find(self, server: str, url: str, principal: str = PRINCIPAL) -> list[TokenRecord]:
-        """All that is kept for this server at this URL, the newest first."""
+        """Return the records of this server at this URL, the newest first."""
         names = self._names(server, principal)
         found = [record for name in names if (record := self._read(name)) is not None]
         mine = [
@@ -123,9 +124,9 @@ class Vault:
     async def lock(
         self, server: str, what: str, principal: str = PRINCIPAL
     ) -> AsyncGenerator[None]:
-        """Keep all other processes from doing the same to what is kept for this server. `what`:
-        REFRESH or CHANGE. The kernel takes the lock from a process that dies. Where nothing can be
-        stored, there is nothing to lock. Raises TimeoutError."""
+        """Lock the records of this server against the same action of other processes. `what`:
+        REFRESH or CHANGE. The kernel takes the lock from a process that dies. Where records cannot
+        be stored, a lock is not taken. Raises TimeoutError."""
         path = self._path(_lock(server, principal, what))
         fd = -1
         try:
@@ -140,7 +141,7 @@ class Vault:
                 os.close(fd)
 
     def put(self, record: TokenRecord) -> None:
-        """Keep it, in the place of an earlier one. Raises VaultUnfit."""
+        """Store the record in the place of an earlier one. Raises VaultUnfit."""
         name = _name(record.server, record.principal, record.issuer)
         data = codec.dump(structs.replace(record, saved_at=time.time()))
         if len(data) > RECORD_BYTES_MAX:
@@ -161,7 +162,7 @@ class Vault:
             ) from None
 
     def forget(self, server: str, principal: str = PRINCIPAL) -> int:
-        """Remove all that is kept for this server, readable or not. How many files there were.
+        """Remove all files of this server, readable or not, and return the number of token files.
         Raises VaultUnfit."""
         names = self._names(server, principal)
         try:
@@ -204,12 +205,13 @@ class Vault:
             self._unusable(name, f"cannot be read: {error.strerror}")
             return None
         if sealed is None:
-            self._unusable(name, "is no file that the gateway wrote")
+            self._unusable(name, "is not a file that the gateway wrote")
             return None
         return self._opened(name, sealed)
 
     def _sealed(self, name: str) -> bytes | None:
-        """The content of a regular file of ours that is not too large. Raises OSError."""
+        """Return the content of a regular file of this user's, with the right first bytes and not
+        too large; None for another file. Raises OSError."""
         fd = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             found = os.fstat(fd)
@@ -235,7 +237,7 @@ class Vault:
         self.warnings.append(f"tokens are not used: {self._path(name)} {why}")
 
     def _prepare(self) -> None:
-        """Raises OSError and VaultUnfit."""
+        """Make the directory, and check its owner and mode. Raises OSError and VaultUnfit."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         found = os.lstat(self._directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -246,7 +248,7 @@ class Vault:
             raise VaultUnfit(_open(self._directory))
 
     def _write(self, name: str, sealed: bytes) -> None:
-        """Whole or not at all. Raises OSError."""
+        """Write the file whole or not at all. Raises OSError."""
         fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=self._directory)  # mode 0600
         try:
             with open(fd, "wb") as file:
@@ -265,7 +267,7 @@ class Vault:
             os.close(folder)
 
     def _prune(self, newest: TokenRecord) -> None:
-        """Raises OSError."""
+        """Remove the oldest records beyond ISSUERS_MAX. Raises OSError."""
         names = self._names(newest.server, newest.principal)
         ages = sorted((os.stat(self._path(name)).st_mtime, name) for name in names)
         for _, name in ages[:-ISSUERS_MAX]:
@@ -278,8 +280,8 @@ class Vault:
 
 
 def _locked(path: str) -> int:
-    """A descriptor that holds the lock; -1 while another one does, or if the file was removed
-    meanwhile. Raises OSError."""
+    """Return a descriptor that holds the lock; -1 while another process has the lock, or if the
+    file was removed meanwhile. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,7 +297,7 @@ def _locked(path: str) -> int:
 
 
 def bare(url: str) -> str:
-    """Without what may be secret in it, and is no part of what a server is called."""
+    """Return the URL without query and fragment, which may be secret and do not name a server."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
@@ -317,5 +319,5 @@ def _digest(text: str) -> str:
 
 
 def _bound(name: str) -> bytes:
-    """What is authenticated beside the content."""
+    """Return the data that the cipher authenticates in addition to the content."""
     return _MAGIC + name.encode()
