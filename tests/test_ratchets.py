@@ -17,7 +17,7 @@ import pytest
 
 from tests.house import ROOT, SOURCES, at, imports, module_name, nodes, none, parsed
 
-MODULES_MAX = 309
+MODULES_MAX = 310
 """The goal is 300."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7

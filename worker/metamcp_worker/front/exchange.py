@@ -94,6 +94,8 @@ class Exchange(HttpRequest):
     def _over(self) -> None:
         if self._stream is not None:
             self._stream.end()  # also if the code that was to answer has failed
+            # The two refer to each other, and the answer may be large: the collector runs rarely.
+            self._stream = self._running = None
         self.on_over()
 
     # --- the answer -----------------------------------------------------------------------------

@@ -1,29 +1,21 @@
 """First steps of a worker, right after its fork.
 
 Owns: making it a process of its own: session, name, random seed, log, stacks, score for when memory
-runs out; the fork hooks of the standard library, which are deferred for the processes that the
-nursery forks. Never: the fork, the work of the worker.
+runs out. Never: the fork, the work of the worker.
 
 The steps are short, because each worker takes them: Python code that runs here, and nowhere else in
 a worker, costs each worker the memory pages that the code lies on.
-
-After a fork `threading`, `logging` and `concurrent.futures` renew locks that another thread may
-have held, and `random` takes a new seed. The nursery has one thread, which holds none of these
-locks when it forks, and a worker takes its seed itself. The hooks would only write to memory pages,
-which each worker then has for itself: a fifth of a MiB.
 """
 
 import contextlib
 import faulthandler
-import importlib
 import os
 import random
 import resource
 import signal
-from collections.abc import Callable
 
 from metamcp_worker.ipc.messages import Fork
-from metamcp_worker.runtime import logs, orphans
+from metamcp_worker.runtime import fork_hooks, logs, orphans
 
 OOM_SCORE_ADJ = {"child": b"500"}
 """Value of `oom_score_adj` by role: the kernel should end servers and their workers first when
@@ -37,7 +29,7 @@ supervisor knows this number too."""
 def settle(order: Fork, stacks: int) -> None:
     """Make this process one of its own. `stacks`: descriptor for the stacks of its threads, which
     are written without the interpreter, so also when the interpreter hangs or has crashed."""
-    catch_up()
+    fork_hooks.catch_up()
     os.setsid()
     orphans.become_subreaper()  # what its server turns into a daemon stays below it
     random.seed()
@@ -71,33 +63,3 @@ def _write(path: str, data: bytes) -> None:
             os.write(fd, data)
         finally:
             os.close(fd)
-
-
-MODULES = ("threading", "logging", "random", "concurrent.futures.thread")
-"""Modules with hooks. `put_off` must import them first: a registered hook cannot be taken back."""
-
-_REGISTER = "register_at_fork"
-_put_off: list[dict[str, Callable[[], object]]] = []
-
-
-def put_off() -> None:
-    """Import these modules, and keep their fork hooks for `catch_up`."""
-
-    def keep(**hooks: Callable[[], object]) -> None:
-        _put_off.append(hooks)
-
-    register = os.register_at_fork
-    setattr(os, _REGISTER, keep)
-    try:
-        for name in MODULES:
-            importlib.import_module(name)
-    finally:
-        setattr(os, _REGISTER, register)
-
-
-def catch_up() -> int:
-    """Register the kept hooks in a worker, which may get threads, and code that forks. Returns the
-    number of hooks."""
-    for hooks in _put_off:
-        os.register_at_fork(**hooks)
-    return len(_put_off)
