@@ -1,11 +1,13 @@
-"""What each term says in one tool: how often it stands there, where, and in how long a text.
+"""BM25 over the fields of a tool, and the search for the tools with the highest scores.
 
-Owns: the fields of a tool, their weights and usual lengths, and saturation. Never: other tools, how
-rare a term is, ranking.
+Owns: the weight of each term in one tool (`weights`), the list of tools of one term with its impact
+in each (`Postings`), and the best tools for weighted terms (`best`). Never: how rare a term is,
+names, ties (`search.index`).
 
-A term says more in a name than in a description, less in a long text than in a short one, and less
-each time that it comes again. The usual lengths are constants and not the averages of what is
-there, so a tool weighs the same whatever other tools there are.
+A term weighs more in a name than in a description, less in a long text than in a short one, and
+less with each repetition. The usual lengths of fields are constants instead of averages over the
+index, so the weights of a tool do not depend on other tools. `best` reads the terms in the order of
+what they can add at most, and stops where the remaining terms cannot bring in another tool.
 """
 
 import heapq
@@ -21,15 +23,15 @@ from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import definitions, words
 
 TEXT_CHARACTERS_MAX = 16_384
-"""Of one field; what comes behind that is not found."""
+"""Maximum characters of one field; the text behind them is not indexed."""
 SATURATION = 1.6
-"""The weight with which a term says half of what it could."""
+"""Weight at which a term has half of its maximum impact."""
 LENGTH_SHARE = 0.5
-"""How much of a weight depends on the length of its field: 0 is nothing, 1 everything."""
+"""Share of a weight that depends on the length of its field, from 0 (none) to 1 (all of it)."""
 
 
 class _Field(Struct, frozen=True):
-    """`length`: terms that such a field usually has."""
+    """Weight of a field. `length`: usual number of terms in it."""
 
     weight: float
     length: float
@@ -44,7 +46,7 @@ _PARAMETER_TEXTS = _Field(0.3, 20.0)
 
 
 def weights(pair: Pair, definition: bytes) -> dict[str, float]:
-    """Of each term of a tool. Any definition has some, if only those of its names."""
+    """Return the weight of each term of a tool; a broken definition has the terms of its names."""
     read = definitions.read(definition)
     found: dict[str, float] = {}
     for field, text in (
@@ -69,16 +71,16 @@ def _weigh(found: dict[str, float], field: _Field, text: str) -> None:
 
 
 SHORT = 200
-"""Documents of a list that is read sooner than it is found out whether it has to be."""
+"""Documents of a list up to which reading the list is cheaper than testing whether to read it."""
 LOOKUP_COST = 5
-"""Looking one document up in a list costs as much as reading so many of it."""
+"""Entries of a list that can be read in the time of looking up one document in it."""
 MARGIN = 1.000001
-"""Sums of the same numbers in another order differ by less."""
+"""Factor above the rounding error between sums of the same numbers in different orders."""
 
 
 class Postings:
-    """The documents of one term, and its impact in each: what it adds to a score before the term's
-    rarity counts."""
+    """The documents of one term in ascending order, and the term's impact in each: its share of a
+    score before the rarity of the term is multiplied in."""
 
     __slots__ = ("_peak", "documents", "impacts", "term")
 
@@ -92,11 +94,11 @@ class Postings:
         return len(self.documents)
 
     def changed(self) -> None:
-        """Something is added at the ends of both lists."""
+        """Note that the caller has added to the ends of both lists."""
         self._peak = None
 
     def cut(self, first: int, end: int) -> None:
-        """Without the documents from `first` to before `end`."""
+        """Remove the documents from `first` to before `end`."""
         low = bisect_left(self.documents, first)
         high = bisect_left(self.documents, end, low)
         del self.documents[low:high]
@@ -105,33 +107,33 @@ class Postings:
 
     @property
     def peak(self) -> float:
-        """The largest impact."""
+        """Largest impact; 0 without documents."""
         if self._peak is None:
             self._peak = max(self.impacts, default=0.0)
         return self._peak
 
     def impact(self, document: int) -> float:
-        """0 where the term does not stand."""
+        """Return the impact in a document; 0 where the document does not have the term."""
         at = bisect_left(self.documents, document)
         found = at < len(self.documents) and self.documents[at] == document
         return self.impacts[at] if found else 0.0
 
 
 class Sought(Struct, frozen=True):
-    """One term of a query. `weight`: what its impacts are multiplied by."""
+    """A term of a query. `weight`: factor of its impacts."""
 
     postings: Postings
     weight: float
 
     @property
     def bound(self) -> float:
-        """More than this it adds to no document."""
+        """Most that the term adds to the score of a document."""
         return self.weight * self.postings.peak
 
 
 class Best(Struct, frozen=True):
-    """`scores`: of the best documents and of some that are not. `matching`: how many documents have
-    one of the terms; `counted`: or is that only the least that it can be?"""
+    """Result of `best`. `scores`: of the best documents and of some others. `matching`: number of
+    documents with at least one of the terms; a lower bound unless `counted`."""
 
     scores: dict[int, float]
     matching: int
@@ -142,8 +144,8 @@ Allowed = Callable[[int], bool]
 
 
 def best(query: Sequence[Sought], depth: int, allowed: Allowed | None) -> Best:
-    """At least the `depth` documents with the highest scores, of those that are allowed, or all
-    that there are. Where documents are equal at the end of that, all of these."""
+    """Return at least the `depth` allowed documents with the highest scores, or all allowed
+    documents if there are fewer. All documents that tie for the last place are included."""
     ordered = _ordered(query)
     scores: dict[int, float] = {}
     for at, one in enumerate(ordered):
@@ -161,7 +163,7 @@ def best(query: Sequence[Sought], depth: int, allowed: Allowed | None) -> Best:
 
 
 def scores(documents: Iterable[int], query: Sequence[Sought]) -> dict[int, float]:
-    """Of these documents, the same as `best` finds."""
+    """Return the scores of these documents, equal to those of `best`."""
     found = dict.fromkeys(documents, 0.0)
     for one in _ordered(query):
         for document in found:
@@ -174,7 +176,7 @@ def _ordered(query: Sequence[Sought]) -> list[Sought]:
 
 
 def _rest(query: Sequence[Sought]) -> float:
-    """More than this they add to no document."""
+    """Return the most that these terms add to the score of a document."""
     return MARGIN * sum(one.bound for one in query)
 
 
@@ -195,7 +197,7 @@ def _allowed(scores: dict[int, float], allowed: Allowed | None) -> dict[int, flo
 
 
 def _finished(scores: dict[int, float], query: Sequence[Sought], depth: int) -> dict[int, float]:
-    """What these documents have with these terms too, as long as they may be among the best."""
+    """Add these terms to the scores; leave out documents that can no longer be among the best."""
     for at, one in enumerate(query):
         least = heapq.nlargest(depth, scores.values())[-1] - _rest(query[at:])
         scores = {document: have for document, have in scores.items() if have >= least}

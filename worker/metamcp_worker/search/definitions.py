@@ -1,10 +1,9 @@
-"""One tool's definition, opened for those who look for a tool or read about it.
+"""Title, description and parameters of a tool, read from its raw definition.
 
-Owns: title, description and parameters of a raw definition, also of a broken one, and how the type
-of a parameter is written for people. Never: calls, validation of arguments, the bytes that clients
-get.
+Owns: reading a definition, also a broken one, and how the type of a parameter is written for
+people. Never: calls, validation of arguments, the bytes that clients get.
 
-Whatever a definition is, reading it does not fail: what is not as it should be is not there.
+Reading never fails: members of the wrong type are left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,24 +14,24 @@ from msgspec import Raw, Struct
 from metamcp_worker.ipc import codec
 
 DEFINITION_BYTES_MAX = 1 << 20
-"""What is larger is known by its name only."""
+"""Maximum bytes of a definition; of a larger one nothing is read, only the tool's name is known."""
 PARAMETERS_MAX = 200
-"""Of one tool, nested ones among them."""
+"""Maximum parameters read of one tool, nested ones included."""
 DEPTH_MAX = 4
-"""Of parameters in parameters; also how many references one type is followed through."""
+"""Maximum levels of nested parameters, and maximum references followed for one type."""
 CHOICES_MAX = 8
-"""Values of an enumeration that are written out."""
+"""Maximum values of an enumeration that are written out."""
 TYPE_CHARACTERS_MAX = 120
 
 Schema = Mapping[str, Any]
 
 _NESTING = frozenset({"$ref", "allOf", "anyOf", "items", "oneOf", "properties"})
-"""Only under these a parameter has parameters of its own."""
+"""Keys of a schema under which a parameter can have parameters of its own."""
 
 
 class Parameter(Struct, frozen=True):
-    """`name`: with those that it is nested in, as `options.path`; `schema`: as it came; `root`:
-    what its references are looked up in."""
+    """A parameter of a tool. `name`: full path, as `options.path`; `schema`: as the server sent it;
+    `root`: schema in which its references are looked up."""
 
     name: str
     required: bool
@@ -45,12 +44,13 @@ class Parameter(Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        """As in `string`, `"a" | "b"`, `integer[]`; "any" where nothing is said."""
+        """Type as text: `string`, `"a" | "b"`, `integer[]`; "any" where the schema has no type."""
         return _type(self.schema, self.root, DEPTH_MAX)[:TYPE_CHARACTERS_MAX]
 
 
 class Definition(Struct, frozen=True):
-    """`more`: are there parameters beyond the limits?"""
+    """Readable parts of a definition. `more`: whether there are parameters beyond the
+    maximum."""
 
     title: str = ""
     description: str = ""
@@ -59,7 +59,7 @@ class Definition(Struct, frozen=True):
 
 
 def read(raw: bytes) -> Definition:
-    """What can be read of it; of a definition that is broken or too large, nothing."""
+    """Return the readable parts of a definition; all empty if it is broken or too large."""
     if len(raw) > DEFINITION_BYTES_MAX:
         return Definition()
     members = _level(raw)
@@ -81,7 +81,7 @@ def read(raw: bytes) -> Definition:
 
 
 def _parameters(root: Schema) -> Iterator[Parameter]:
-    """In the order of the schema, those of an object behind itself."""
+    """Yield the parameters in the order of the schema, nested ones behind those of their level."""
     waiting = [("", root, 0)]
     while waiting:
         prefix, schema, depth = waiting.pop()
@@ -98,7 +98,7 @@ def _parameters(root: Schema) -> Iterator[Parameter]:
 
 
 def _objects(schema: Schema, root: Schema) -> Iterator[Schema]:
-    """What in one parameter has parameters of its own: itself, its items, its alternatives."""
+    """Yield the schemas with properties in one parameter: itself, its items, its alternatives."""
     if "$ref" in schema:
         schema = _referred(schema, root)
     if "properties" in schema:
@@ -114,7 +114,7 @@ def _objects(schema: Schema, root: Schema) -> Iterator[Schema]:
 
 
 def _referred(schema: Schema, root: Schema) -> Schema:
-    """What a local reference names (`#/$defs/Place`), or the schema itself if it has none."""
+    """Return the target of a local reference (`#/$defs/Place`), or the schema if it has none."""
     for _ in range(DEPTH_MAX):
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):

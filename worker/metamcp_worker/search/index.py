@@ -1,9 +1,12 @@
-"""Several rankings of the same things made into one.
+"""Index over the tools of all servers, searched by words and by names.
 
-Owns: reciprocal rank fusion. Never: where rankings come from, the things that they rank.
+Owns: adding and removing the tools of a server in short steps, the rarity of terms, guesses for
+words that no tool has, bonuses for names, the order of results, and reciprocal rank fusion with the
+rankings of other searches (`fuse`). Never: the weight of a term in one tool (`search.bm25`), where
+other rankings come from.
 
-Scores of different searches cannot be compared, places can: each ranking gives what it has in place
-`n` a share of `weight / (RANK_OFFSET + n)`.
+Scores of different searches cannot be compared, but places can: each ranking gives its entry in
+place `n` a share of `weight / (RANK_OFFSET + n)`.
 """
 
 import heapq
@@ -21,25 +24,26 @@ from metamcp_worker.search.bm25 import SATURATION, Postings, Sought, weights
 from metamcp_worker.search.name_match import Beginnings, NameMatch, misspelt
 
 RANK_OFFSET = 10
-"""How much the first places stand out; the usual 60 is for lists of thousands."""
+"""Places added to each place in a fusion; the smaller, the more the first places count. The usual
+60 is for lists of thousands."""
 EXTRA_WEIGHT = 0.4
-"""Of a ranking beside that by words, which has 1. A small model of meanings alone finds less than
-words do, and as a voice among others it finds more."""
+"""Weight of another ranking; that by words has 1. A small model of meanings alone finds less than
+words do, but both together find more."""
 RANKED_MAX = 1_000
-"""Of one ranking; what comes behind these would have next to nothing."""
+"""Maximum entries read of one ranking; later ones would have hardly any share."""
 
 T = TypeVar("T", bound=Hashable)
 
 
 class Ranking(Struct, Generic[T], frozen=True):
-    """What another search found, the best first. What is there twice has its better place."""
+    """Results of another search, the best first. A repeated entry has the better of its places."""
 
     found: Sequence[T]
     weight: float = EXTRA_WEIGHT
 
 
 def fuse(rankings: Iterable[Ranking[T]]) -> dict[T, float]:
-    """The share of everything that is in one of the rankings, unordered."""
+    """Return the share of each entry of the rankings, unordered."""
     shares: dict[T, float] = {}
     for ranking in rankings:
         places = enumerate(dict.fromkeys(ranking.found[:RANKED_MAX]), 1)
@@ -49,48 +53,48 @@ def fuse(rankings: Iterable[Ranking[T]]) -> dict[T, float]:
 
 
 DOCUMENTS_MAX = 100_000
-"""Tools in one index; of more, no further ones are taken."""
+"""Maximum tools in one index; further ones are left out."""
 QUERY_CHARACTERS_MAX = 4_096
-"""Of what is longer, the beginning is the query."""
+"""Maximum characters of a query; the rest is ignored."""
 TERMS_MAX = 32
-"""Of one query; of more, the rarest count."""
+"""Maximum terms of one query; with more, the rarest are used."""
 HITS_MAX = 100
-"""Of one answer, whatever its limit."""
+"""Maximum hits of one answer, also where the caller's limit is higher."""
 FUSED_DEPTH = 100
-"""Of the ranking by words, where others are fused with it."""
+"""Maximum tools of the ranking by words that are fused with other rankings."""
 
 WHOLE_NAME = 2_000.0
-"""Added to the score of a tool whose name the query is. More than terms can add."""
+"""Bonus for a tool whose name is the query. More than terms can add."""
 WHOLE_SERVER = 1_000.0
-"""To those of a server whose name it is."""
+"""Bonus for each tool of a server whose name is the query."""
 NAME_BEGINS = 2.0
-"""Where a name only begins with the query: as much as one term more."""
+"""Bonus for a name that only begins with the query: about as much as one more term."""
 NAME_WORDS_MAX = 8
-"""Of a query that may be a name, the beginning of one, or misspelt; a longer one tells a story."""
+"""Maximum words of a query that is tried as a name, as the beginning of a name, and as misspelt."""
 PLAIN_CHARACTERS_MAX = 128
-"""Of a name that is looked for by its beginning."""
+"""Maximum characters of a name that is kept for the search by its beginning."""
 NAMES_MAX = 50
-"""That begin with the query, or terms that begin with a word of it."""
+"""Maximum names that begin with the query, and maximum terms that begin with a word of it."""
 
 STEP_DOCUMENTS = 8
-"""That are put in or taken out in one step."""
+"""Tools that are put in or taken out in one step."""
 STEP_TERMS = 1_024
-"""Whose lists are gone through in one step."""
+"""Terms whose lists are updated in one step."""
 
 NAMED_MAX = 200
-"""Tools with such a name of which each is looked up."""
+"""Maximum tools with a bonus whose scores are looked up one by one."""
 
 GUESSES_MAX = 2
-"""Words of a query that are not in the index and for which others are tried."""
+"""Maximum words of a query that are not in the index and are replaced by similar terms."""
 BEGUN_MAX = 8
-"""Terms that are tried for the beginning of one."""
+"""Maximum terms that replace a word which is the beginning of them."""
 BEGUN_WEIGHT = 0.5
 MISSPELT_WEIGHT = 0.7
 
 
 class ToolDocument(Struct, frozen=True):
-    """One tool. `pair`: its server and its own name; `exposed`: what clients call it; `definition`:
-    raw JSON, of any shape; `renamed`: the exposed name says what it is, in place of its own."""
+    """Tool to index. `pair`: its server and its own name; `exposed`: its name for clients;
+    `definition`: raw JSON, of any shape; `renamed`: index the exposed name instead of the own."""
 
     pair: Pair
     exposed: str
@@ -99,21 +103,21 @@ class ToolDocument(Struct, frozen=True):
 
     @property
     def told(self) -> Pair:
-        """Its server and its name, as whoever looks for it knows them."""
+        """Server and name of the tool, as a client that searches knows them."""
         return (self.pair[0], self.exposed) if self.renamed else self.pair
 
 
 class Hit(Struct, frozen=True):
-    """`score`: the higher the better; comparable within one answer only. 0 where there was nothing
-    to search for."""
+    """A tool of an answer. `score`: the higher the better; comparable within one answer only; 0
+    for a query without terms."""
 
     document: ToolDocument
     score: float
 
 
 class SearchResult(Struct, frozen=True):
-    """The best first. `more`: how many further tools match; `counted`: or is that the least it can
-    be, because the others were not looked at?"""
+    """Answer of a search, the best hit first. `more`: number of further tools that match; a lower
+    bound unless `counted`, because the search stopped early."""
 
     hits: tuple[Hit, ...]
     more: int
@@ -121,11 +125,12 @@ class SearchResult(Struct, frozen=True):
 
 
 Allowed = AbstractSet[str] | Callable[[Pair], bool]
-"""The servers that may be found, or the tools."""
+"""Servers whose tools may be found, or whether a tool may be found."""
 
 
 class _Shelf(Struct, frozen=True):
-    """What one server put in: documents `first` to before `end`, in the order of their names."""
+    """The documents of one server: `first` to before `end`. `ordered`: by name; `touched`: the
+    postings of their terms."""
 
     first: int
     end: int
@@ -134,7 +139,7 @@ class _Shelf(Struct, frozen=True):
 
 
 class Index:
-    """The tools of all servers. Putting and dropping takes as long as that server's tools do."""
+    """The tools of all servers. The time to put or drop a server depends on its tools only."""
 
     def __init__(self) -> None:
         self._shelves: dict[str, _Shelf] = {}
@@ -152,26 +157,26 @@ class Index:
         return len(self._documents)
 
     def put(self, server: str, documents: Sequence[ToolDocument]) -> int:
-        """These are the tools of `server` now. Returns how many of them were left out, because they
-        are there twice or the index is full."""
+        """Replace the tools of `server`. Return how many were left out, because they were given
+        twice or the index is full."""
         for _ in self.putting(server, documents):
             pass
         shelf = self._shelves.get(server)
         return len(documents) - (shelf.end - shelf.first if shelf is not None else 0)
 
     def drop(self, server: str) -> None:
-        """Nothing of `server` is found any more."""
+        """Remove the tools of `server`."""
         for _ in self.dropping(server):
             pass
 
     def putting(self, server: str, documents: Sequence[ToolDocument]) -> Iterator[None]:
-        """The same as `put`, in steps of about a millisecond. Until the last one is taken nothing
-        else may be asked of this index."""
+        """Do the work of `put` in steps of about a millisecond. Until the last step is done the
+        caller must not use the index otherwise."""
         yield from self.dropping(server)
         first = self._next
         terms: set[str] = set()
         for document in documents:
-            assert document.pair[0] == server, f"{document.pair} is no tool of {server}"
+            assert document.pair[0] == server, f"{document.pair} is not a tool of {server}"
             if document.pair in self._numbers or len(self._documents) >= DOCUMENTS_MAX:
                 continue
             self._take(document, terms)
@@ -192,7 +197,7 @@ class Index:
         self._plain_servers.add(words.plain(server), server)
 
     def dropping(self, server: str) -> Iterator[None]:
-        """The same as `drop`, in steps as those of `putting`."""
+        """Do the work of `drop` in steps like those of `putting`."""
         shelf = self._shelves.pop(server, None)
         if shelf is None:
             return
@@ -222,11 +227,11 @@ class Index:
         allowed: Allowed | None = None,
         others: Sequence[Ranking[Pair]] = (),
     ) -> SearchResult:
-        """The best tools for `query`, at most `limit` and `HITS_MAX`, in an order that depends on
-        nothing else. `others`: what other searches found for it, to be fused with this one.
+        """Return the best tools for `query`, at most `limit` and `HITS_MAX`, in a deterministic
+        order. `others`: rankings of other searches for the same query, to be fused in.
 
-        A tool, and then a server, whose name the query is comes first. Without a word that says
-        something, all tools are found, by name.
+        A tool whose name is the query comes first, then the tools of a server whose name is the
+        query. For a query without terms, return all tools by name.
         """
         limit = max(0, min(limit, HITS_MAX))
         query = query[:QUERY_CHARACTERS_MAX]
@@ -257,7 +262,7 @@ class Index:
         return SearchResult(hits, max(0, matching - len(hits)), best.counted)
 
     def _take(self, document: ToolDocument, terms: set[str]) -> None:
-        """One more document; its terms join `terms`."""
+        """Add a document, and its terms to `terms`."""
         number = self._next
         self._next += 1
         self._documents[number] = document
@@ -268,7 +273,7 @@ class Index:
         self._say(number, weights(document.told, document.definition), terms)
 
     def _say(self, number: int, weighed: Mapping[str, float], terms: set[str]) -> None:
-        """Puts one document into the lists of its terms, and these into `terms`."""
+        """Add a document to the postings of its terms, and these terms to `terms`."""
         terms.update(weighed)
         listed = self._postings.get
         for term, weight in weighed.items():
@@ -289,7 +294,7 @@ class Index:
         return lambda number: documents[number].pair[0] in servers
 
     def _sought(self, asked: Sequence[str]) -> list[tuple[str, Sought]]:
-        """The terms of the query with what they are looked up as, the rarest first."""
+        """Return each term of the query with the indexed term used for it, the rarest first."""
         sought: list[tuple[str, Sought]] = []
         guesses = 0
         for term in asked:
@@ -302,7 +307,8 @@ class Index:
         return sought[:TERMS_MAX]
 
     def _guessed(self, term: str) -> list[Sought]:
-        """For a term that no document has: those that it begins, or one that it is meant to be."""
+        """Return terms for one that no document has: those that begin with it, or else its most
+        frequent correction."""
         begun = self._begun.of(term, self._postings, NAMES_MAX)
         if begun:
             most = heapq.nlargest(BEGUN_MAX, begun, key=lambda one: len(self._postings[one]))
@@ -314,12 +320,13 @@ class Index:
         return [self._weighed(self._postings[likely], MISSPELT_WEIGHT)]
 
     def _weighed(self, found: Postings, weight: float) -> Sought:
-        """With its rarity: what is in few documents says more."""
+        """Multiply the rarity of a term into its weight: terms of few documents weigh more."""
         rarity = math.log(1 + (len(self) - len(found) + 0.5) / (len(found) + 0.5))
         return Sought(found, weight * rarity)
 
     def _named(self, query: str, sought: Sequence[tuple[str, Sought]]) -> dict[int, float]:
-        """The documents whose name, or whose server's name, the query is or begins."""
+        """Return the bonus of each document whose name or server's name is the query, or begins
+        with it."""
         if len(query.split()) > NAME_WORDS_MAX:
             return {}
         bonuses = dict.fromkeys(self._beginning(words.plain(query)), NAME_BEGINS)
@@ -341,7 +348,7 @@ class Index:
         return bonuses
 
     def _whole(self, key: str) -> Iterator[int]:
-        """Whose name is `key`, or whose server's name and own name are together."""
+        """Yield the documents named `key`, also by their server's name and own name joined."""
         yield from self._tools.whole(key)
         for rest, servers in self._servers.inside(key):
             for server in servers:
@@ -361,7 +368,7 @@ class Index:
         others: Sequence[Ranking[Pair]],
         permitted: Callable[[int], bool] | None,
     ) -> dict[int, float]:
-        """The shares of what was found by words and by others, of tools that are here."""
+        """Return the shares of permitted tools in the index, by words and by other rankings."""
         by_words = [hit.document.pair for hit in self._first(scores, FUSED_DEPTH)]
         shares = fuse([Ranking(by_words, 1.0), *others])
         numbered = {self._numbers[pair]: s for pair, s in shares.items() if pair in self._numbers}
@@ -370,7 +377,7 @@ class Index:
         return {number: share for number, share in numbered.items() if permitted(number)}
 
     def _first(self, scores: dict[int, float], limit: int) -> tuple[Hit, ...]:
-        """Of equal ones those whose server and name come first."""
+        """Return the hits with the highest scores; equal ones by server and name."""
         if not limit or not scores:
             return ()
         least = heapq.nlargest(limit, scores.values())[-1]
@@ -399,7 +406,7 @@ def _asked(query: str) -> list[str]:
 
 
 def _keys(document: ToolDocument) -> Sequence[str]:
-    """Under which its name is found: its own, and the exposed one if that is not made of it."""
+    """Return the keys of a name: its own, and the exposed one if that is not made from it."""
     server, name = document.pair
     own = words.key(name)
     if document.exposed.startswith(server) and document.exposed.endswith(name):

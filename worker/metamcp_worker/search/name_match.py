@@ -1,7 +1,7 @@
-"""The names of tools and servers, found whole, by their beginning, or with one letter wrong.
+"""Names of tools and servers, found whole, by their beginning, or with one letter wrong.
 
-Owns: the table of keys (`words.key`) and the neighbours of a misspelt word. Never: scores,
-what is behind a name.
+Owns: the table of names by key (`words.key`), and the possible corrections of a misspelt word.
+Never: scores, the tools and servers themselves.
 """
 
 from bisect import bisect_left
@@ -10,16 +10,16 @@ from typing import Generic, TypeVar
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 MISSPELT_CHARACTERS_MIN = 4
-"""In shorter words one letter makes another word."""
+"""Minimum characters of a word that is corrected; a shorter one would become a different word."""
 MISSPELT_CHARACTERS_MAX = 24
 PREFIX_CHARACTERS_MIN = 2
-"""One letter begins too much."""
+"""Minimum characters of a beginning; one letter would match too many names."""
 
 T = TypeVar("T")
 
 
 class Beginnings:
-    """Which of some strings begin with another one. Sorted when that is asked after a change."""
+    """Search for the strings that begin with a prefix. Sorts at the first search after a change."""
 
     def __init__(self) -> None:
         self._sorted: list[str] | None = None
@@ -28,7 +28,7 @@ class Beginnings:
         self._sorted = None
 
     def of(self, prefix: str, strings: Iterable[str], most: int) -> list[str]:
-        """`strings`: all there are now."""
+        """Return at most `most` strings with this prefix, in order. `strings`: the current ones."""
         if len(prefix) < PREFIX_CHARACTERS_MIN:
             return []
         if self._sorted is None:
@@ -43,7 +43,7 @@ class Beginnings:
 
 
 class NameMatch(Generic[T]):
-    """What has a name, by the key of that name; several things may have one."""
+    """Things by the key of their name; several things may have the same name."""
 
     def __init__(self) -> None:
         self._things: dict[str, list[T]] = {}
@@ -59,7 +59,7 @@ class NameMatch(Generic[T]):
         self._beginnings.changed()
 
     def remove(self, key: str, things: Container[T]) -> None:
-        """The name of these no more."""
+        """Remove these things from the name `key`."""
         kept = [thing for thing in self._things.get(key, ()) if thing not in things]
         if kept:
             self._things[key] = kept
@@ -70,19 +70,19 @@ class NameMatch(Generic[T]):
         return self._things.get(key, ())
 
     def beginning(self, key: str, most: int) -> Iterator[T]:
-        """At most `most` names, in their order."""
+        """Yield the things of the names that begin with `key`: at most `most` names, in order."""
         for name in self._beginnings.of(key, self._things, most):
             yield from self._things[name]
 
     def inside(self, key: str) -> Iterator[tuple[str, Sequence[T]]]:
-        """The names that `key` begins with, each with the rest of it."""
+        """Yield the rest of `key` behind each name that begins it, and the things of that name."""
         for end in range(1, len(key)):
             if things := self._things.get(key[:end]):
                 yield key[end:], things
 
 
 def misspelt(word: str) -> Iterator[str]:
-    """Everything that is one letter less, more or other than `word`, or two in exchanged places."""
+    """Yield all strings with one letter fewer, more or different than `word`, or two swapped."""
     if not MISSPELT_CHARACTERS_MIN <= len(word) <= MISSPELT_CHARACTERS_MAX:
         return
     for at in range(len(word) + 1):

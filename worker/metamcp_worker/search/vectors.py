@@ -1,11 +1,11 @@
-"""Vectors that say what texts mean, made small enough to compare thousands of them in Python.
+"""Vectors of the meanings of texts, small enough to compare thousands of them in Python.
 
-Owns: their form as bytes, how near two of them are, what they are made of. Never: where they come
-from, which text is whose.
+Owns: the form of a vector as bytes, and the search for the nearest. Never: where vectors come from,
+the texts behind them.
 
-Each number of a vector is kept as one byte, which changes no ranking that anybody would notice. To
-find the nearest of many, only the signs are compared at first, all of a vector at once, since
-Python counts the bits of a long number in a tenth of a microsecond; then the best of these exactly.
+Each number of a vector is kept as one byte, without a noticeable change in rankings. The search for
+the nearest compares only the signs at first, all of a vector at once, because Python counts the
+bits of a long number in a tenth of a microsecond; then it compares the best of these exactly.
 """
 
 import math
@@ -17,13 +17,14 @@ from operator import mul
 from msgspec import Struct
 
 DIMENSIONS_MAX = 8_192
-"""Numbers of one vector; known models have 256 to 4,096."""
+"""Maximum numbers of one vector; known models have 256 to 4,096."""
 COMPARED_MAX = 64
-"""Of the nearest by their signs, so many are compared exactly."""
+"""Maximum vectors that are compared exactly, the nearest by their signs."""
 
 
 class Vector(Struct, frozen=True):
-    """`signs`: a bit for each number, set where it is positive; `length`: of `numbers`."""
+    """A vector to compare. `signs`: one bit for each number, set if it is positive; `length`: the
+    Euclidean length of `numbers`."""
 
     signs: int
     numbers: "array[int]"
@@ -31,8 +32,8 @@ class Vector(Struct, frozen=True):
 
 
 def shrunk(numbers: Sequence[float]) -> bytes:
-    """A byte for each number, signed; nothing for a vector that says nothing, because it has no
-    numbers, too many of them, some that are none, or only zeros."""
+    """Return one signed byte for each number; empty for a vector without a meaning: without
+    numbers, with too many of them, with NaN or infinity, or with only zeros."""
     largest = max(map(abs, numbers), default=0.0)
     if not 0 < len(numbers) <= DIMENSIONS_MAX or not 0 < largest < math.inf:
         return b""
@@ -42,22 +43,21 @@ def shrunk(numbers: Sequence[float]) -> bytes:
 
 
 def vector(data: bytes) -> Vector:
-    """What `shrunk` made, to be compared."""
+    """Return the vector of bytes that `shrunk` made."""
     numbers = array("b", data)
     signs = int("0" + "".join(["1" if number > 0 else "0" for number in numbers]), 2)
     return Vector(signs, numbers, math.sqrt(sum(map(mul, numbers, numbers))) or 1.0)
 
 
 class Near:
-    """Vectors among which the nearest to another one are looked for. Those of another size than
-    that one are as if they were not there."""
+    """Search for the vectors nearest to a sought one. Vectors of a different size are not found."""
 
     def __init__(self, vectors: Sequence[Vector]) -> None:
         self._vectors = vectors
         self._signs = [one.signs for one in vectors]
 
     def to(self, sought: Vector, most: int) -> list[int]:
-        """The places of those that mean the most similar, the nearest first, at most `most`."""
+        """Return the places of at most `most` vectors, the nearest first."""
         signs, numbers = sought.signs, list(sought.numbers)
         apart = [(one ^ signs).bit_count() for one in self._signs]
         enough = sorted(apart)[:COMPARED_MAX]

@@ -1,12 +1,12 @@
-"""What a text says, as the terms that a search compares.
+"""Terms of a text, as a search compares them.
 
-Owns: how text falls into words, how words fall into terms, light stemming, the words that say
-nothing, and the key under which a name is found whole. Never: documents, weights, ranking.
+Owns: splitting text into words and words into terms, light stemming, stop words, and the key of a
+whole name. Never: documents, weights, ranking.
 
-A word is a run of letters and digits, so `_-./` part words. A word falls into its pieces where the
-case changes or digits begin (`getUserByID2`: get, user, by, id, 2), and is a term itself too if it
-has several pieces, so that `GitHub` and `github` meet. What is written without spaces (Chinese,
-Japanese, Korean) becomes pairs of neighbouring characters. Accents are dropped.
+A word is a run of letters and digits, so `_-./` separate words. A word is split into pieces where
+its case changes or digits begin (`getUserByID2`: get, user, by, id, 2). A word of several pieces is
+also a term itself, so that `GitHub` and `github` match. Text without spaces (Chinese, Japanese,
+Korean) is split into pairs of neighbouring characters. Accents are dropped.
 """
 
 import re
@@ -16,19 +16,20 @@ from itertools import chain
 from typing import TypeVar
 
 WORD_CHARACTERS_MAX = 64
-"""Of what is longer (keys, hashes, base64) only the beginning counts."""
+"""Maximum characters of a word; of a longer one (key, hash, base64) only the beginning is used."""
 PIECES_MAX = 16
-"""Of one word; more of them are no name."""
+"""Maximum pieces of one word; a word with more is not a name, and the rest is ignored."""
 WORDS_KEPT = 1 << 14
-"""Words whose terms are remembered, and whose keys are: the vocabulary of many servers."""
+"""Maximum words whose terms and keys are remembered: enough for the vocabulary of many servers."""
 STEM_CHARACTERS_MIN = 3
-"""What stemming leaves at least, or it changes nothing."""
+"""Minimum characters that stemming leaves; a word that would be shorter keeps its ending."""
 
 T = TypeVar("T")
 
 _WORDS = re.compile(r"[^\W_]+")
 _APART = "".join(chr(at) if chr(at).isalnum() else " " for at in range(128))
-"""What parts words of ASCII, for `str.translate`, which is several times as fast as `_WORDS`."""
+"""Table for `str.translate` with a space for each separator of ASCII words; several times as fast
+as `_WORDS`."""
 _PIECES = re.compile(r"[0-9]+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SCRIPTS = (
     "\u1100-\u11ff\u3040-\u30ff\u3100-\u318f\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -47,37 +48,38 @@ then there these they this those through to too us very via want was we were wha
 which while who whom whose why will with would you your
 """
 STOP_WORDS = frozenset(_SAYING_NOTHING.split())
-"""Words of English that hardly tell one tool from another. Verbs of tools (get, list, find) do."""
+"""English words that hardly distinguish tools. Verbs of tools (get, list, find) do, and stay."""
 AROUND_NAMES = frozenset({"mcp", "server", "tool"})
-"""What people say around the name of a tool."""
+"""Words that people add to the name of a tool or server."""
 
 
 def words(text: str) -> list[str]:
-    """The words of `text` in order, as they are written."""
+    """Return the words of `text` in order, as they are written."""
     if text.isascii():
         return text.translate(_APART).split()
     return _WORDS.findall(unicodedata.normalize("NFC", text))
 
 
 def terms(text: str) -> list[str]:
-    """What `text` says, in order and with repetitions, without stop words."""
+    """Return the terms of `text` in order and with repetitions, without stop words."""
     return list(chain.from_iterable(map(_TERMS.__getitem__, words(text))))
 
 
 def key(text: str, *, without: frozenset[str] = frozenset()) -> str:
-    """The same for all ways to write one name: `create_issue`, `Create-Issues`, `createIssue`."""
+    """Return the key of a name, equal for all its spellings: `create_issue`, `Create-Issues`,
+    `createIssue`."""
     return "".join([_KEYS[word] for word in words(text) if word.lower() not in without])
 
 
 def plain(text: str) -> str:
-    """Letters and digits of `text` and nothing else: what the beginning of a name is a beginning
-    of, which it is not of a key."""
+    """Return only the letters and digits of `text`, in lower case. The beginning of a name begins
+    this form of the name, but not its key, which is stemmed."""
     found = "".join(words(text))
     return found.lower() if found.isascii() else _even(found).casefold()
 
 
 class _Remembered(dict[str, T]):
-    """What `find` says of each word, found once; anew when there are too many."""
+    """Results of `find` by word, each calculated once; emptied when there are too many."""
 
     def __init__(self, find: Callable[[str], T]) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ class _Remembered(dict[str, T]):
 
 
 def _terms(word: str) -> tuple[str, ...]:
-    """Nothing for a stop word."""
+    """Return the terms of a word; empty for a stop word."""
     found = pieces(word)
     kept = [stem(piece) for piece in found if piece not in STOP_WORDS]
     whole = _folded(word).casefold()
@@ -109,8 +111,8 @@ _KEYS = _Remembered(_key)
 
 
 def pieces(word: str) -> list[str]:
-    """Where its case changes, or digits or pairs of characters begin, in lower case. The case of
-    words with letters beyond ASCII is not looked at."""
+    """Split a word where its case changes, or digits or pairs of characters begin; return the
+    pieces in lower case. A word with letters beyond ASCII is not split at changes of case."""
     word = _folded(word)
     if word.isascii():
         return [piece.lower() for piece in _PIECES.findall(word)[:PIECES_MAX]]
@@ -121,8 +123,8 @@ def pieces(word: str) -> list[str]:
 
 
 def stem(term: str) -> str:
-    """Without the endings of plurals, -ed and -ing. Only for plain English letters; what comes out
-    need not be a word, only the same for the forms of one."""
+    """Remove the endings of plurals, -ed and -ing, from a term of plain English letters. The result
+    need not be a word, but is the same for all forms of a word."""
     if len(term) <= STEM_CHARACTERS_MIN or not _PLAIN.match(term):
         return term
     if term.endswith("ies") and len(term) > 4:
@@ -142,7 +144,7 @@ def stem(term: str) -> str:
 
 
 def _undoubled(root: str) -> str:
-    """`stopp` is `stop`, but `pass` and `call` stay."""
+    """Remove a doubled last letter: `stopp` becomes `stop`, but `pass` and `call` stay."""
     if root[-1] == root[-2] and root[-1] not in "lsz":
         return root[:-1]
     return root
@@ -153,13 +155,13 @@ def _pairs(run: str) -> Sequence[str]:
 
 
 def _folded(word: str) -> str:
-    """Of a long word only the beginning."""
+    """Cut a word to its maximum length, and make compatible forms of it equal."""
     word = word[:WORD_CHARACTERS_MAX]
     return word if word.isascii() else _even(word)[:WORD_CHARACTERS_MAX]
 
 
 def _even(text: str) -> str:
-    """Compatible forms made equal (full width, ligatures), accents dropped."""
+    """Make compatible forms equal (full width, ligatures), and drop accents."""
     apart = unicodedata.normalize("NFKD", text)
     kept = "".join([one for one in apart if unicodedata.category(one) != "Mn"])
     return unicodedata.normalize("NFC", kept)
