@@ -72,7 +72,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.servers": "catalog_changes per_client server start_gate states",
     "metamcp_supervisor.systemd": "sd_status",
     "metamcp_supervisor.telemetry": (
-        "counters exemplars health histograms history metric_names processes text_format"
+        "counters exemplars exposition health histograms history metric_names page_rows processes"
     ),
     "metamcp_supervisor.views": "ledger",
     "metamcp_worker.bridge": "http1_answers http_requests legacy_era modern_era session",
@@ -131,6 +131,7 @@ DEPENDENCIES = {
     "mcp_types": {"metamcp_worker.child.inprocess"},
     "msgspec": {"metamcp_worker.*", "metamcp_supervisor.*"},
     "opentelemetry": {"metamcp_supervisor.telemetry.otlp"},
+    "prometheus_client": {"metamcp_supervisor.telemetry.exposition"},
     "psutil": {"metamcp_supervisor.telemetry.usage"},
     "requests": {"metamcp_supervisor.telemetry.otlp"},
     "rich": {"metamcp_supervisor.cli.show"},

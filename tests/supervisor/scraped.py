@@ -3,6 +3,7 @@
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from metamcp_supervisor.telemetry import exposition
 from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import GatewayStatus
@@ -36,11 +37,22 @@ def gateway(*names: str) -> GatewayStatus:
     return SmallGateway(*(server(name) for name in names)).status()
 
 
+def text(
+    metrics: Metrics,
+    status: GatewayStatus,
+    readings: Readings | None = None,
+    *,
+    openmetrics: bool = False,
+) -> str:
+    snapshot = metrics.snapshot(status, readings or Readings())
+    return exposition.page(snapshot, as_openmetrics=openmetrics)[1].decode()
+
+
 def page(
     metrics: Metrics, status: GatewayStatus, readings: Readings | None = None
 ) -> dict[str, Metric]:
-    text = metrics.render(status, readings).decode()
-    return {family.name: family for family in text_string_to_metric_families(text)}
+    found = text_string_to_metric_families(text(metrics, status, readings))
+    return {family.name: family for family in found}
 
 
 def value(

@@ -1,8 +1,9 @@
 """The ops port: `/metrics` and the health pages, for monitoring systems.
 
-Owns: these paths, the host names by which requests may name the gateway, and the cache in front of
-the metrics. Never: client traffic, what is healthy (`health`), what is measured (`metrics`),
-sockets and HTTP (the server).
+Owns: these paths, the host names by which requests may name the gateway, the format that a scraper
+wants, the cache in front of the metrics and the thread that writes them. Never: client traffic,
+what is healthy (`health`), what is measured (`metrics`), their text (`exposition`), sockets and
+HTTP (the server).
 
 The pages are read-only and show no secrets. Still, a web page in a browser on this machine must not
 read the metrics. So a request for them must name the gateway by its address or by an allowed name:
@@ -11,6 +12,7 @@ unix socket: there the mode of the file decides who may ask, and every name is a
 pages are for probes, which may use any name.
 """
 
+import asyncio
 import ipaddress
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -19,13 +21,14 @@ from urllib.parse import parse_qsl
 from msgspec import structs
 
 from metamcp_supervisor.config.config import Address, AnyAddress
-from metamcp_supervisor.telemetry import health, text_format
+from metamcp_supervisor.telemetry import health
 from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.page_rows import MetricsSnapshot
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, Hosts, place_of
-from metamcp_worker.http.requests import HttpRequest
+from metamcp_worker.http.requests import HttpRequest, Pending
 
 Checks = Callable[[GatewayStatus], list[health.HealthCheck]]
 
@@ -36,8 +39,10 @@ HOST_BYTES_MAX = 300
 QUERY_FIELDS_MAX = 100
 """Maximum number of fields of a query; a query with more is not read at all."""
 PLAIN = "text/plain; charset=utf-8"
+METRICS = "/metrics"
 LIVE = "/livez"
 _LOCAL = "localhost"
+_OPENMETRICS_VERSIONS = frozenset({"", "1.0.0", "1.0.1"})
 _STRANGER = (
     403,
     PLAIN,
@@ -45,6 +50,7 @@ _STRANGER = (
 allowed_hosts in [gateway].\n",
 )
 
+_READ = frozenset({"GET", "HEAD"})
 _READ_ONLY = 405, PLAIN, b"There is nothing to change here: use GET.\n"
 
 _CHECKS: dict[str, Checks] = {
@@ -82,18 +88,24 @@ class Admin:
         self._listen_host = listen.host.lower() if isinstance(listen, Address) else _LOCAL
         self._hosts = Hosts(hosts)
         self._clock = clock
-        self._pages: dict[bool, tuple[bytes, float]] = {}
+        self._pages: dict[bool, tuple[str, bytes, float]] = {}
+        """Content type, text and end of its use, for each format."""
+        self._writing = asyncio.Lock()
 
-    def __call__(self, request: HttpRequest) -> None:
-        path = request_head.path_and_query(request.head.target)[0].decode()
-        known = not request.address or path in PAGES or self._host_ok(request.head.headers)
-        _send(request, *(self._answer(request.head) if known else _STRANGER))
+    def __call__(self, request: HttpRequest) -> Pending:
+        head = request.head
+        path = request_head.path_and_query(head.target)[0].decode()
+        known = not request.address or path in PAGES or self._host_ok(head.headers)
+        if known and path == METRICS and head.method in _READ:
+            return self._scraped(request)
+        _send(request, *(self._answer(head) if known else _STRANGER))
+        return None
 
     def health(self, request: HttpRequest) -> None:
         """The application of `health_listen`. Answers contain only the verdict and no names of
         servers, because the address may be public."""
         path = request_head.path_and_query(request.head.target)[0].decode()
-        if request.head.method not in {"GET", "HEAD"}:
+        if request.head.method not in _READ:
             _send(request, *_READ_ONLY)
         elif path not in PAGES:
             _send(request, 404, PLAIN, f"There are: {', '.join(PAGES)}\n".encode())
@@ -103,30 +115,29 @@ class Admin:
 
     def _answer(self, head: Head) -> tuple[int, str, bytes]:
         """Return status, content type and body."""
-        if head.method not in {"GET", "HEAD"}:
+        if head.method not in _READ:
             return _READ_ONLY
         where, query = request_head.path_and_query(head.target)
         path = where.decode()
-        if path == "/metrics":
-            accept = b",".join(value for name, value in head.headers if name == b"accept")
-            openmetrics = text_format.wants_openmetrics(accept.decode("latin-1"))
-            kind = text_format.OPENMETRICS if openmetrics else text_format.PLAIN
-            return 200, kind, self._metrics_page(openmetrics=openmetrics)
         if path == LIVE:
             return _health(health.live(self._seen.pulse()), query)
         if path in _CHECKS:
             return _health(_CHECKS[path](self._status()), query)
-        there = ", ".join(["/metrics", *PAGES])
+        there = ", ".join([METRICS, *PAGES])
         return 404, PLAIN, f"There is no such page; there are: {there}\n".encode()
 
-    def _metrics_page(self, *, openmetrics: bool) -> bytes:
-        now = self._clock()
-        page, until = self._pages.get(openmetrics, (b"", float("-inf")))
-        if now >= until:
-            status, readings = self._status(), self._seen.read()
-            page = self._metrics.render(status, readings, openmetrics=openmetrics)
-            self._pages[openmetrics] = page, now + CACHE_S
-        return page
+    async def _scraped(self, request: HttpRequest) -> None:
+        headers = request.head.headers
+        accept = b",".join(value for name, value in headers if name == b"accept")
+        openmetrics = wants_openmetrics(accept.decode("latin-1"))
+        async with self._writing:  # the next scrape finds the page of this one
+            now = self._clock()
+            kind, page, until = self._pages.get(openmetrics, ("", b"", float("-inf")))
+            if now >= until:
+                snapshot = self._metrics.snapshot(self._status(), self._seen.read())
+                kind, page = await asyncio.to_thread(_written, snapshot, openmetrics)
+                self._pages[openmetrics] = kind, page, now + CACHE_S
+        _send(request, 200, kind, page)
 
     def _host_ok(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         hosts = [value for name, value in headers if name == b"host"]
@@ -137,6 +148,25 @@ class Admin:
             return True
         place = place_of(hosts[0])
         return place is not None and self._hosts.allow(place)
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether this value of `Accept` names OpenMetrics before the other format."""
+    for part in accept.split(","):
+        kind, *parameters = (one.strip() for one in part.split(";"))
+        if kind == "application/openmetrics-text":
+            versions = [one[8:].strip('"') for one in parameters if one.startswith("version=")]
+            return all(one in _OPENMETRICS_VERSIONS for one in versions)
+        if kind == "text/plain":
+            return False
+    return False
+
+
+def _written(snapshot: MetricsSnapshot, as_openmetrics: bool) -> tuple[str, bytes]:
+    """Return content type and text, in a thread: a hundred servers take the library 60 ms."""
+    from metamcp_supervisor.telemetry import exposition
+
+    return exposition.page(snapshot, as_openmetrics=as_openmetrics)
 
 
 def _send(request: HttpRequest, code: int, kind: str, body: bytes) -> None:

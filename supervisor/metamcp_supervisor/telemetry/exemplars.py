@@ -1,7 +1,7 @@
 """Counts of exported and lost spans, and exemplars: the last trace in each bucket of times.
 
-Owns: these counts, the exemplars of the histogram of requests, as the ends of their lines. Never:
-exporting (`traces`), other text of the page (`text_format`), other figures.
+Owns: these counts, the exemplars of the histogram of requests. Never: exporting (`traces`), the
+text of the page (`exposition`), other figures.
 
 Exemplars name only traces that the collector has, so that an operator can find them there.
 """
@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from metamcp_supervisor.telemetry.metric_names import METHODS, OTHER, SPANS
-from metamcp_supervisor.telemetry.text_format import Labels, number
+from metamcp_supervisor.telemetry.metric_names import METHODS, OTHER, SPANS, Labels
 from metamcp_worker.ipc.messages import BUCKETS_S, Span
 
 FAMILY = "mcp_server_operation_duration_seconds"
@@ -30,6 +29,10 @@ class Exemplar(NamedTuple):
     trace_id: str
     seconds: float
     time_s: float
+
+
+Exemplars = Mapping[Labels, Mapping[int, Exemplar]]
+"""The last exemplar of each bucket, by labels and bucket."""
 
 
 def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
@@ -52,7 +55,7 @@ def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
             str(said.get("mcp.protocol.version", "")),
             span.error,
         )
-        bucket, time_s = bisect_left(BUCKETS_S, seconds), span.end + since_ns / 1e9
+        bucket, time_s = bisect_left(BUCKETS_S, seconds), round(span.end + since_ns / 1e9, 3)
         found += [
             Exemplar((*labels, tool), bucket, span.trace_id, seconds, time_s)
             for tool in {"", tools.get(span.span_id, "")}
@@ -65,7 +68,7 @@ class Spanned:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(SPANS, 0)
-        self._last: dict[Labels, dict[int, bytes]] = {}
+        self._last: dict[Labels, dict[int, Exemplar]] = {}
 
     def count(self, outcome: str, spans: int) -> None:
         """Add a number of spans that were exported, or lost."""
@@ -76,14 +79,11 @@ class Spanned:
         for one in found:
             if one.labels not in self._last and len(self._last) >= SERIES_MAX:
                 self._last.clear()
-            text = b' # {trace_id="%b"} %b %.3f' % (
-                one.trace_id.encode(), number(one.seconds), one.time_s,
-            )  # fmt: skip
-            self._last.setdefault(one.labels, {})[one.bucket] = text
+            self._last.setdefault(one.labels, {})[one.bucket] = one
 
-    def ends(self) -> Mapping[Labels, Mapping[int, bytes]]:
-        """Return the texts for the ends of OpenMetrics lines, by labels and bucket."""
-        return self._last
+    def exemplars(self) -> Exemplars:
+        """Return a copy of the exemplars, which does not change any more."""
+        return {labels: dict(buckets) for labels, buckets in self._last.items()}
 
     def forget(self, server: str) -> None:
         """Remove the exemplars of a server that was removed from the configuration."""

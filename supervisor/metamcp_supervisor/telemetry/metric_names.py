@@ -1,7 +1,7 @@
 """Every metric: its name, kind, labels and help in one list.
 
 Owns: the list, the buckets, the values that a label may have. Never: values of metrics (`counters`,
-`metrics`), text (`text_format`).
+`metrics`), text (`exposition`).
 
 The values of a label do not grow with traffic: servers are the configured ones, methods, revisions
 and states are closed sets, error types are limited, tools are those that a server lists. Values
@@ -44,6 +44,8 @@ FAILOVER_BUCKETS_S = (
 """Upper bounds of the buckets for the time without a server, in seconds."""
 
 Kind = Literal["gauge", "counter", "histogram"]
+Labels = tuple[str, ...]
+"""Values of the labels of one row, in the order of its family."""
 
 
 class MetricFamily(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """All figures since the start, and the page that shows them.
 
 Owns: the sums, and which of them belongs to which family. Never: the list of families
-(`metric_names`), text (`text_format`), limits of a page (`page_rows`), measuring (`usage`, the
+(`metric_names`), text (`exposition`), limits of a page (`page_rows`), measuring (`usage`, the
 fronts, the workers), HTTP (`admin`).
 """
 
@@ -11,7 +11,6 @@ from itertools import chain
 
 from msgspec import Struct
 
-from metamcp_supervisor.telemetry import text_format
 from metamcp_supervisor.telemetry.counters import (
     AnsweringSnapshot,
     FrontCounters,
@@ -35,16 +34,17 @@ from metamcp_supervisor.telemetry.metric_names import (
 )
 from metamcp_supervisor.telemetry.page_rows import (
     Caps,
+    MetricsSnapshot,
     Table,
     Values,
     by_one,
+    by_tool,
     by_two,
     configured,
     histograms,
     of_views,
 )
 from metamcp_supervisor.telemetry.processes import ProcessUsage
-from metamcp_supervisor.telemetry.text_format import Columns
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import process_names
@@ -110,7 +110,6 @@ class Metrics:
         self._lately = Lately()
         self._processes = ProcessUsage()
         self._caps = Caps()
-        self._pages = text_format.MetricsPages()
         self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
         self._broken: dict[str, dict[str, int]] = {}
         self._restarts: dict[str, dict[str, int]] = {}
@@ -293,13 +292,9 @@ class Metrics:
 
     # The page
 
-    def render(
-        self, status: GatewayStatus, readings: Readings | None = None, *, openmetrics: bool = False
-    ) -> bytes:
-        """Return the page in the text format of Prometheus, or as OpenMetrics."""
-        ends = {FAMILY: self.spans.ends()} if openmetrics else {}
-        table = self.table(status, readings or Readings())
-        return self._pages.page(table, openmetrics=openmetrics, ends=ends)
+    def snapshot(self, status: GatewayStatus, readings: Readings) -> MetricsSnapshot:
+        """Return all that is on the page of now."""
+        return MetricsSnapshot(self.table(status, readings), {FAMILY: self.spans.exemplars()})
 
     def table(self, status: GatewayStatus, readings: Readings) -> Table:
         """Return all rows by family, within the limit of series on a page."""
@@ -335,10 +330,8 @@ class Metrics:
                 for (server, method, version, error, tool), times in calls.items()
             ),
         )
-        called = {server: (one.tools, one.counts) for server, one in tools.items()}
-        yield "metamcp_tool_calls_total", Columns(called)
-        failed = {server: (one.tools, one.errors) for server, one in tools.items()}
-        yield "metamcp_tool_errors_total", Columns(failed)
+        yield "metamcp_tool_calls_total", by_tool(tools, lambda one: one.counts)
+        yield "metamcp_tool_errors_total", by_tool(tools, lambda one: one.errors)
         yield "mcp_client_operation_duration_seconds", self._workers.durations().items()
         overhead = sums.overhead
         yield "metamcp_overhead_seconds", (((key,), one.durations) for key, one in overhead.items())

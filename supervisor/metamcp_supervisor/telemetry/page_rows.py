@@ -1,7 +1,7 @@
 """From counters to the rows of a page, and the limit of series on one page.
 
 Owns: forms that several metrics share, and the order in which labels are given up. Never: sums
-(`metrics`, `counters`), text (`text_format`).
+(`metrics`, `counters`), text (`exposition`).
 
 A page with too many series gives up labels where they cost most and tell least, server by server,
 the server with the most series first: times of single tools, then counts of single tools, then
@@ -10,18 +10,31 @@ added up under `_OTHER` ("folded"), so no call is lost. A folded server stays fo
 series that comes and goes looks like a counter that fell.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from itertools import chain, product
 from operator import add
 
-from metamcp_supervisor.telemetry.histograms import Histogram
-from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER
-from metamcp_supervisor.telemetry.text_format import Columns, Labels, Row
-from metamcp_worker.ipc.disclosure import ViewStats
-from metamcp_worker.ipc.messages import Durations
+from msgspec import Struct
 
+from metamcp_supervisor.telemetry.exemplars import Exemplars
+from metamcp_supervisor.telemetry.histograms import Histogram
+from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER, Labels
+from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.messages import Durations, ToolStats
+
+Row = tuple[Labels, float | Durations]
 Values = Iterable[Row]
+Table = dict[str, list[Row]]
+"""Rows by name of the family."""
+
+
+class MetricsSnapshot(Struct, frozen=True):
+    """All values of one page, which do not change any more, so that a thread may read them.
+    `exemplars`: by name of the family."""
+
+    table: Table
+    exemplars: Mapping[str, Exemplars]
 
 
 def of_views(views: Iterable[ViewStats]) -> Iterator[tuple[str, Values]]:
@@ -44,6 +57,16 @@ def by_one(counts: Mapping[str, int]) -> Values:
     return (((key,), n) for key, n in counts.items())
 
 
+def by_tool(tools: Mapping[str, ToolStats], counts: Callable[[ToolStats], Sequence[int]]) -> Values:
+    """Return rows for two labels: server and tool. `counts`: returns the values, in the order of
+    the tools."""
+    return (
+        ((server, tool), n)
+        for server, one in tools.items()
+        for tool, n in zip(one.tools, counts(one), strict=True)
+    )
+
+
 def by_two(
     counts: Mapping[str, Mapping[str, int]], known: Iterable[str] = (), keys: Iterable[str] = ()
 ) -> Values:
@@ -55,11 +78,9 @@ def by_two(
     return found.items()
 
 
-def configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row] | Columns:
+def configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row]:
     """Return the rows without those of servers that are not configured: fronts still report such
     servers, and a process may have been measured after its server was removed."""
-    if isinstance(rows, Columns):
-        return Columns({server: part for server, part in rows.parts.items() if server in names})
     if FAMILIES[name].labels[:1] != ("server",):
         return list(rows)
     return [row for row in rows if row[0][0] in names]
@@ -91,7 +112,6 @@ _STEPS: tuple[Mapping[str, frozenset[str]], ...] = (
 )
 """Labels to give up by family, for each step; steps follow one after the other."""
 
-Table = dict[str, list[Row] | Columns]
 Parts = dict[str, dict[str, list[Row]]]
 """Rows by family and server, so that folding a server does not walk through the other servers."""
 
@@ -203,7 +223,7 @@ def _cut(table: Table, excess: int) -> None:
     """Leave out rows until `excess` series are gone, from the largest families first."""
     while excess > 0:
         name = max(table, key=lambda each: len(table[each]) * weight(each))
-        rows, each = list(table[name]), weight(name)
+        rows, each = table[name], weight(name)
         gone = min(len(rows), max(1, min(-(-excess // each), len(rows) // 2)))
         table[name] = rows[: len(rows) - gone]
         excess -= gone * each

@@ -22,6 +22,7 @@ from metamcp_worker.ipc.messages import (
     Wanted,
 )
 from metamcp_worker.ipc.process_names import SESSIONS_PROCESSES_MAX
+from tests.supervisor.scraped import text
 from tests.supervisor.small_gateway import SmallGateway
 from tests.supervisor.stage import Player, Stage, front_up, played, until
 
@@ -161,7 +162,7 @@ def test_auto_switches_with_the_first_contested_question_and_until_it_is_started
         await until(lambda: last(front, "git").by == "client", "the front knows")
         await until(lambda: stage.metrics.counted("git", "unroutable_request") == 3, "counted")
         assert stage.told("git").count("sharing") == 1
-        assert b"contested" not in stage.metrics.render(SmallGateway().status())
+        assert "contested" not in text(stage.metrics, SmallGateway().status())
         stage.tree.change(replace(auto, timeout_s=5.0), restart=False)
         assert stage.tree.entries["git"].division
         stage.tree.change(replace(auto, command=("other-server",)), restart=True)

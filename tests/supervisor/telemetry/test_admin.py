@@ -13,6 +13,7 @@ from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.admin import PAGES, Admin
 from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http.serve import HttpServer
 from tests import unixhttp
 from tests.supervisor.small_gateway import SmallGateway, server
@@ -31,6 +32,16 @@ def fetch(port: int, path: str, method: str, host: str) -> Answer:
         return answer.status, headers, answer.read().decode()
     finally:
         connection.close()
+
+
+class LookedAt(SmallGateway):
+    """A gateway that counts how often somebody looks at its status."""
+
+    looks = 0
+
+    def status(self) -> GatewayStatus:
+        self.looks += 1
+        return super().status()
 
 
 class Seen:
@@ -148,6 +159,17 @@ def test_the_metrics_are_made_anew_only_when_they_are_old() -> None:
         assert "metamcp_up 0.0" in (await ask("/metrics"))[2]
 
     served(gateway, test, lambda: next(times))
+
+
+def test_scrapes_at_the_same_time_share_a_page() -> None:
+    gateway = LookedAt()
+
+    async def test(ask: Ask) -> None:
+        answers = await asyncio.gather(*(ask("/metrics") for _ in range(5)))
+        assert len({body for _, _, body in answers}) == 1
+        assert gateway.looks == 1
+
+    served(gateway, test)
 
 
 def test_a_foreign_name_that_points_here_is_refused() -> None:

@@ -8,7 +8,7 @@ from prometheus_client.samples import Timestamp
 from metamcp_supervisor.telemetry.exemplars import FAMILY, SERIES_MAX, Exemplar, Spanned, exemplars
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.ipc.messages import BUCKETS_S, Span
-from tests.supervisor.scraped import calls, figures, gateway, summary
+from tests.supervisor.scraped import calls, figures, gateway, summary, text
 
 pytestmark = pytest.mark.promise("M88")
 
@@ -48,13 +48,13 @@ def test_it_stands_behind_its_bucket_in_openmetrics_and_nowhere_else() -> None:
     metrics, status = Metrics("1"), gateway("git", "fs")
     told = (calls("git", 0.015, 0.3, version="v"), calls("fs", 0.015, version="v"))
     metrics.front_stats(0, figures(*told), summary())
-    plain, before = metrics.render(status), metrics.render(status, openmetrics=True)
+    plain, before = text(metrics, status), text(metrics, status, openmetrics=True)
     metrics.spans.note(exemplars(both(0.015), since_ns=10**12))
-    assert metrics.render(status) == plain
-    text = metrics.render(status, openmetrics=True).decode()
+    assert text(metrics, status) == plain
+    page = text(metrics, status, openmetrics=True)
     found = {
         (family.name, sample.labels["server"], sample.labels["le"]): sample.exemplar
-        for family in families(text)
+        for family in families(page)
         for sample in family.samples
         if sample.exemplar is not None
     }
@@ -64,18 +64,19 @@ def test_it_stands_behind_its_bucket_in_openmetrics_and_nowhere_else() -> None:
     assert exemplar.value == pytest.approx(0.015)
     assert isinstance(exemplar.timestamp, float | Timestamp)
     assert float(exemplar.timestamp) == pytest.approx(1100.015)
-    stripped = "\n".join(line.partition(" # {")[0] for line in text.splitlines()) + "\n"
-    assert stripped.encode() == before
+    stripped = "\n".join(line.partition(" # {")[0] for line in page.splitlines()) + "\n"
+    assert stripped == before
     metrics.forget("git")
-    assert metrics.spans.ends() == {}
+    assert metrics.spans.exemplars() == {}
 
 
 def test_the_last_one_counts_and_there_are_not_more_than_fit() -> None:
     spanned = Spanned()
     labels = ("git", "tools/call", "v", "", "")
     for trace in ("a", "b"):
-        spanned.note([Exemplar(labels, 3, trace, 0.005, 1.0)])
-    assert spanned.ends() == {labels: {3: b' # {trace_id="b"} 0.005 1.000'}}
+        last = Exemplar(labels, 3, trace, 0.005, 1.0)
+        spanned.note([last])
+    assert spanned.exemplars() == {labels: {3: last}}
     for number in range(SERIES_MAX):
         spanned.note([Exemplar((str(number), "", "", "", ""), 0, "c", 0.0, 1.0)])
-    assert len(spanned.ends()) <= SERIES_MAX
+    assert len(spanned.exemplars()) <= SERIES_MAX

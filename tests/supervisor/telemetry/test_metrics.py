@@ -13,7 +13,7 @@ from metamcp_worker.ipc.messages import (
     Figures,
     ToolStats,
 )
-from tests.supervisor.scraped import buckets, calls, figures, gateway, page, summary, value
+from tests.supervisor.scraped import buckets, calls, figures, gateway, page, summary, text, value
 from tests.supervisor.small_gateway import SmallGateway, server
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -126,7 +126,7 @@ def test_what_a_server_took_for_its_answers_outlives_its_workers() -> None:
     metrics.answers("git@00000000002a", 1, "pipe", first)
     assert value(metrics, status, name, server="git", error_type="") == 5
     metrics.forget("git")
-    assert b"git" not in metrics.render(gateway())
+    assert "git" not in text(metrics, gateway())
 
 
 @pytest.mark.promise("M98")
@@ -151,7 +151,7 @@ def test_what_clients_and_servers_invent_becomes_no_label() -> None:
     assert len(families["metamcp_tool_calls"].samples) == 201
     answered = families["mcp_client_operation_duration_seconds"].samples
     assert len({sample.labels["error_type"] for sample in answered}) <= 34
-    assert b"unknown server" not in metrics.render(status)
+    assert "unknown server" not in text(metrics, status)
 
 
 def test_the_state_of_a_server_is_one_of_eight() -> None:
@@ -213,26 +213,26 @@ def test_a_server_that_is_no_longer_configured_has_no_series() -> None:
     metrics.server_counts("git", {"stray_stdout": 1, "broken_reply": 1, "stop_SIGTERM": 1})
     metrics.restarted("git", "exit")
     metrics.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=1.0)})
-    assert b"git" in metrics.render(gateway("git"))
+    assert "git" in text(metrics, gateway("git"))
     metrics.front_gone(0)
     metrics.usage({})
     metrics.forget("git")
-    assert b"git" not in metrics.render(gateway())
+    assert "git" not in text(metrics, gateway())
 
 
 @pytest.mark.promise("M85")
 def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() -> None:
-    metrics, text = Metrics("1"), DOCS.read_text()
+    metrics, documented = Metrics("1"), DOCS.read_text()
     metrics.reloaded(True, 1.0)
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
     for family in FAMILIES.values():
         shown = found[family.name.removesuffix("_total")]
         assert (shown.type, shown.documentation) == (family.kind, family.help)
         labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
-        assert f"| `{family.name}` | {family.kind} | {labels} | {family.help} |" in text
+        assert f"| `{family.name}` | {family.kind} | {labels} | {family.help} |" in documented
     assert {family.name.removesuffix("_total") for family in FAMILIES.values()} == set(found)
     kinds = (" | gauge | ", " | counter | ", " | histogram | ")
-    rows = [line for line in text.splitlines() if any(kind in line for kind in kinds)]
+    rows = [line for line in documented.splitlines() if any(kind in line for kind in kinds)]
     assert {row.split("`")[1] for row in rows} == set(FAMILIES)
     assert len(rows) == len(FAMILIES)
 
@@ -326,4 +326,4 @@ def test_processes_for_single_clients_count_with_their_server_and_have_no_labels
     metrics.usage({part: Usage(pid=n, rss_bytes=10, cpu_s=1.0) for n, part in enumerate(parts, 1)})
     name = "metamcp_process_resident_memory_bytes"
     assert value(metrics, status, name, server="git", role="worker") == 40
-    assert b"@" not in metrics.render(status)
+    assert "@" not in text(metrics, status)

@@ -7,7 +7,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.ipc.messages import AnswerStats, Figures
-from tests.supervisor.scraped import buckets, calls, figures, gateway, page, summary, value
+from tests.supervisor.scraped import buckets, calls, figures, gateway, page, summary, text, value
 from tests.supervisor.small_gateway import SmallGateway, server
 
 
@@ -70,7 +70,7 @@ def test_what_is_still_told_of_a_server_that_is_gone_is_on_no_page() -> None:
         {MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=1.0)}
     )  # measured before that
     metrics.exited("git", 1)  # a process of it for a single client
-    assert b"git" not in metrics.render(status)
+    assert "git" not in text(metrics, status)
 
 
 def test_answers_that_came_too_late_are_counted_by_workers_and_fronts() -> None:

@@ -1,30 +1,17 @@
-"""The page is, byte for byte, what the library of Prometheus would write, and has a limit."""
+"""Which format a scraper gets, what a page is made of, and its limit."""
 
-import gc
 import random
-import sys
 import time
-from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.openmetrics import exposition as openmetrics
 
+from metamcp_supervisor.telemetry import exposition
+from metamcp_supervisor.telemetry.admin import wants_openmetrics
+from metamcp_supervisor.telemetry.exemplars import Exemplar
 from metamcp_supervisor.telemetry.health import Readings
-from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER
+from metamcp_supervisor.telemetry.metric_names import OTHER
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.telemetry.page_rows import SERIES_MAX, Caps, Table, size
-from metamcp_supervisor.telemetry.text_format import (
-    ROWS,
-    Columns,
-    MetricsPages,
-    Row,
-    wants_openmetrics,
-)
+from metamcp_supervisor.telemetry.page_rows import SERIES_MAX, Caps, Row, Table, size
 from metamcp_worker.ipc.messages import (
     BUCKETS_S,
     AnswerStats,
@@ -34,103 +21,11 @@ from metamcp_worker.ipc.messages import (
     FrontStats,
     ToolStats,
 )
-from tests.examples import examples
+from tests.supervisor.scraped import gateway, value
 from tests.supervisor.small_gateway import SmallGateway, server
 
-IN_COLUMNS = frozenset({"metamcp_tool_calls_total", "metamcp_tool_errors_total"})
-PAGES = MetricsPages()
-"""What one page leaves to the next changes nothing."""
 SERVED = "mcp_server_operation_duration_seconds"
 SUMMARY = FrontStats(connections=1, streams=0, sessions={}, refused={})
-
-values = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False) | st.integers(0, 10**15)
-
-
-def _measured(seconds: float, counts: list[int]) -> Durations:
-    return Durations(float(seconds), tuple(counts))
-
-
-@st.composite
-def rows(draw: st.DrawFn, name: str) -> list[Row]:
-    family = FAMILIES[name]
-    counts = st.lists(
-        st.integers(0, 10**9),
-        min_size=len(family.bounds_s) + 1,
-        max_size=len(family.bounds_s) + 1,
-    )
-    measured = st.builds(_measured, values, counts)
-    labels = st.tuples(*(st.text(max_size=8) for _ in family.labels))
-    value = measured if family.bounds_s else values
-    return list(draw(st.dictionaries(labels, value, max_size=4)).items())
-
-
-@st.composite
-def columns(draw: st.DrawFn) -> Columns:
-    counted = st.dictionaries(st.text(max_size=8), st.integers(0, 2 * 10**6), max_size=4)
-    found = draw(st.dictionaries(st.text(max_size=8), counted, max_size=4))
-    return Columns({key: (tuple(one), tuple(one.values())) for key, one in found.items()})
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> Table:
-    names = draw(st.lists(st.sampled_from(sorted(FAMILIES)), unique=True, max_size=6))
-    inside = st.booleans()
-    return {
-        name: draw(columns()) if name in IN_COLUMNS and draw(inside) else draw(rows(name))
-        for name in names
-    }
-
-
-class Library:
-    """The same rows, for the library."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def collect(self) -> list[Metric]:
-        return [self._family(name, rows) for name, rows in self._table.items()]
-
-    def _family(self, name: str, rows: Iterable[Row]) -> Metric:
-        row = FAMILIES[name]
-        if row.kind == "histogram":
-            histogram = HistogramMetricFamily(name, row.help, labels=row.labels)
-            for labels, value in rows:
-                assert isinstance(value, Durations)
-                below, buckets = 0, list[tuple[str, float]]()
-                bounds = [*map(repr, row.bounds_s), "+Inf"]
-                for bound, n in zip(bounds, value.buckets, strict=True):
-                    below += n
-                    buckets.append((bound, float(below)))
-                histogram.add_metric(labels, buckets, value.seconds)
-            return histogram
-        kind = CounterMetricFamily if row.kind == "counter" else GaugeMetricFamily
-        family = kind(name, row.help, labels=row.labels)
-        for labels, value in rows:
-            assert not isinstance(value, Durations)
-            family.add_metric(labels, float(value))
-        return family
-
-
-@pytest.mark.promise("M85")
-@settings(max_examples=examples(50), deadline=None)
-@given(tables())
-def test_the_page_is_byte_for_byte_what_the_library_writes(table: Table) -> None:
-    registry = CollectorRegistry()
-    registry.register(Library(table))
-    assert PAGES.page(table) == generate_latest(registry)
-    other = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call] # of the library
-    assert PAGES.page(table, openmetrics=True) == other
-
-
-def test_rows_that_come_go_and_take_places_of_others_have_their_own_numbers() -> None:
-    name = "metamcp_tool_calls_total"
-    tools = [f"t{number}" for number in range(2 * ROWS + 5)]
-    pages = MetricsPages()
-    for shown in (tools, tools[3:], tools, [*tools[:ROWS], "100%", *tools[ROWS:]], tools[:1]):
-        rows: list[Row] = [(("s", tool), number) for number, tool in enumerate(shown)]
-        registry = CollectorRegistry()
-        registry.register(Library({name: rows}))
-        assert pages.page({name: rows}) == generate_latest(registry)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +44,31 @@ def test_rows_that_come_go_and_take_places_of_others_have_their_own_numbers() ->
 )
 def test_a_scraper_gets_the_format_that_it_names_first(accept: str, wanted: bool) -> None:
     assert wants_openmetrics(accept) is wanted
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_a_page_does_not_change_while_it_is_written(openmetrics: bool) -> None:
+    metrics, status = Metrics("1"), SmallGateway(server("s0")).status()
+    metrics.front_stats(0, counted(1, 2, per_tool=True, dice=random.Random(1)), SUMMARY)
+    labels = ("s0", "tools/call", "2026-07-28", "", "tool0")
+    metrics.spans.note([Exemplar(labels, 3, "a", 0.005, 1.0)])
+    snapshot = metrics.snapshot(status, Readings())
+    before = exposition.page(snapshot, as_openmetrics=openmetrics)
+    metrics.front_stats(0, counted(1, 5, per_tool=True, dice=random.Random(2)), SUMMARY)
+    metrics.spans.note([Exemplar(labels, 3, "b", 0.004, 2.0)])
+    metrics.server_counts("s0", {"stray_stdout": 3})
+    metrics.lag("front", 0.003)
+    metrics.forget("s0")
+    assert exposition.page(snapshot, as_openmetrics=openmetrics) == before
+
+
+def test_labels_may_have_any_characters() -> None:
+    names = ('say "hi"', "back\\slash", "two\nlines", "100% {a,b}", "größer")
+    metrics, status = Metrics("1"), gateway(*names)
+    for name in names:
+        metrics.server_counts(name, {"stray_stdout": 3})
+    for name in names:
+        assert value(metrics, status, "metamcp_stray_stdout_lines_total", server=name) == 3
 
 
 def counted(servers: int, tools: int, *, per_tool: bool, dice: random.Random) -> Figures:
@@ -177,8 +97,8 @@ def counted(servers: int, tools: int, *, per_tool: bool, dice: random.Random) ->
 def total(table: Table, name: str, at: int = 0) -> dict[str, float]:
     """What the rows of a family come to, by one of its labels."""
     found: dict[str, float] = {}
-    for labels, value in table[name]:
-        number = sum(value.buckets) if isinstance(value, Durations) else value
+    for labels, found_here in table[name]:
+        number = sum(found_here.buckets) if isinstance(found_here, Durations) else found_here
         found[labels[at]] = found.get(labels[at], 0) + number
     return found
 
@@ -268,24 +188,6 @@ def test_a_client_that_invents_names_adds_no_series() -> None:
 
 
 @pytest.mark.promise("M85")
-def test_a_page_of_twenty_servers_and_two_thousand_tools_is_quick() -> None:
-    figures = counted(20, 100, per_tool=False, dice=random.Random(1))
-    status = SmallGateway(*(server(f"s{n}") for n in range(20))).status()
-    metrics = Metrics("1")
-    metrics.front_stats(0, figures, SUMMARY)
-    metrics.render(status)
-    spent: list[float] = []
-    page = b""
-    for _ in range(5):
-        metrics.front_stats(0, figures, SUMMARY)  # so that sums are made anew
-        begun = time.thread_time()
-        page = metrics.render(status)
-        spent.append(time.thread_time() - begun)
-    assert page.count(b"\n") > 4000
-    assert min(spent) < 0.05, "5 ms on an idle machine; ten times as much is something else"
-
-
-@pytest.mark.promise("M85")
 def test_an_upgrade_counts_no_series_twice_and_unfolds_nothing() -> None:
     status = SmallGateway(*(server(f"s{n}") for n in range(20))).status()
     before, after = Metrics("1"), Metrics("1")
@@ -312,16 +214,3 @@ def test_a_page_of_very_many_servers_is_bounded_in_time_too() -> None:
         assert size(metrics.table(status, Readings())) <= SERIES_MAX
         spent.append(time.thread_time() - begun)
     assert min(spent) < 0.2, "20 ms on an idle machine; ten times as much is something else"
-
-
-def test_a_page_leaves_nothing_behind_that_the_next_one_adds_to() -> None:
-    found = Durations(1.0, tuple(range(len(BUCKETS_S) + 1)))
-    table: dict[str, list[Row]] = {
-        SERVED: [(("git", "tools/call", "v", "", f"t{n}"), found) for n in range(300)]
-    }
-    pages = MetricsPages()
-    page = pages.page(table)
-    gc.collect()  # what Python keeps for the next tuple, too
-    before = sys.getallocatedblocks()
-    assert pages.page(table) == page
-    assert sys.getallocatedblocks() - before < 200

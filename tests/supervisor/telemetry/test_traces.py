@@ -133,11 +133,11 @@ def test_rejected_spans_are_lost_and_told_of_once(caplog: pytest.LogCaptureFixtu
         for number in range(3):
             traces.take(blob(span(number), span(number + 10)), 2, 0)
         await fact(lambda: counts.exported == counts.lost == 3, "half of them are lost")
-        assert not counts.ends(), "nobody knows which ones the collector has"
+        assert not counts.exemplars(), "nobody knows which ones the collector has"
         collector.rejected = 0
         traces.take(blob(span(9)), 1, 0)
         await fact(lambda: counts.exported == 4, "it is exported")
-        assert counts.ends()
+        assert counts.exemplars()
 
     with Collector() as collector, caplog.at_level(logging.WARNING):
         with_traces(talk, collector.url)
