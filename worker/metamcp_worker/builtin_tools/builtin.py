@@ -5,8 +5,8 @@ Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`), the w
 (`builtin_definitions`), carrying out a decision (`builtin_calls`).
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
-and a function that makes the result of its outcome (`OrderAndThen`), a query and a function that
-makes the result of its hits (`Seek`), or another tool to call in its place (`Forward`).
+and a function that makes the result from the outcome (`OrderAndThen`), a query and a function that
+makes the result from the hits (`Seek`), or another tool to call instead (`Forward`).
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import Allowed, Ranking, SearchResult
 
 Rankings = Sequence[Ranking[Pair]]
-"""Rankings of the same tools by other searches than the one by words; may be empty."""
+"""Rankings of the same tools by searches other than the one by words; may be empty."""
 
 
 class ToolContext(Struct, frozen=True):
     """State that a built-in tool may read. `everything`: all that is behind the endpoint; `shown`:
     the view, without the built-in tools; `toolsets`: all tool sets, by name; `states`: the latest
-    state of each server that the supervisor reported; `listed`: whether the tools of this server
-    are part of lists now; `search(query, limit, allowed, others)`: the tools behind the endpoint
+    state of each server that the supervisor reported; `listed`: whether the tools of a server are
+    part of lists now; `search(query, limit, allowed, others)`: the tools behind the endpoint
     that match a query, with the rankings of other searches, only at the end of a `Seek`; `dated`:
     a time in seconds since the epoch as ISO 8601."""
 
@@ -50,7 +50,7 @@ class ToolContext(Struct, frozen=True):
         return [entry.key for entry in self.everything.offered if entry.server == server]
 
     def pair(self, name: str) -> Pair | None:
-        """Return the tool that has this name here, exposed or not; None if there is not any."""
+        """Return the tool that has this name here, exposed or not; None for an unknown name."""
         owner = self.everything.tool_named(name)
         original = None if owner is None else codec.text(owner.original)
         return None if owner is None or original is None else (owner.server, original)
@@ -70,7 +70,7 @@ class ToolReply(Struct, frozen=True):
 
 
 class OrderAndThen(Struct, frozen=True):
-    """Order that changes the view. `then`: makes the result of its outcome, with the context after
+    """Order that changes the view. `then`: makes the result from the outcome and the context after
     the order."""
 
     order: AnyOrder
@@ -78,8 +78,8 @@ class OrderAndThen(Struct, frozen=True):
 
 
 class Seek(Struct, frozen=True):
-    """Query over the tools. `query`, `allowed`: as in `search.index`. `then`: makes the result of
-    the rankings of other searches and the context of that time, once all can be searched."""
+    """Query over the tools. `query`, `allowed`: as in `search.index`. `then`: makes the result
+    from the rankings of other searches and the context at that time, once the index is whole."""
 
     query: str
     allowed: Allowed | None
@@ -102,7 +102,8 @@ def _wrong(why: str) -> ToolReply:
 
 class Builtin(Struct, frozen=True):
     """Built-in tool. `own`: the definition that clients see; `arguments`: a Struct that forbids
-    unknown fields; `refuse`: makes the result for wrong arguments of the reason."""
+    unknown fields; `run`: decides about valid arguments; `refuse`: makes the result for wrong
+    arguments from the reason."""
 
     own: OwnTool
     arguments: type[Struct]

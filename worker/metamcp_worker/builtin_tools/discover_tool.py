@@ -1,7 +1,7 @@
 """Tool `discover-all-tools`: everything that is behind an endpoint, in view or not.
 
-Owns: the facts that it tells about servers and their tools, and their order. Never: orders, how
-long an answer may be (`tool_text`).
+Owns: the facts that the answer tells about servers and their tools, the order of these facts, and
+the answer about an unknown server. Never: orders, how long an answer may be (`tool_text`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ MESSAGE_CHARACTERS_MAX = 300
 """Maximum characters of the reason why a server is away."""
 
 _Thing = str | ListEntry
-"""Entry of the answer: a server, which its tools follow."""
+"""Entry of the answer: the name of a server, or one of its tools, which follow the name."""
 
 
 class Discover(Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ _Offered = Sequence[ListEntry]
 """Entries of a server. A merge keeps the objects that it does not change, so comparing two costs
 next to nothing."""
 Heard = Callable[[str, str, Sequence[ToolDocument]], None]
-"""Function of an endpoint, a server, and the tools that this server has there now."""
+"""Function that gets an endpoint, a server, and the tools that this server has there now."""
 
 
 class Indexes:
@@ -37,7 +37,7 @@ class Indexes:
         self.documents = 0
 
     def of(self, endpoint: str) -> Index:
-        """Return the whole index of this endpoint; an empty one, where it has no search."""
+        """Return the whole index of this endpoint; an empty one if the endpoint has no search."""
         while self.is_behind(endpoint):
             self.step()
         return self._indexes.get(endpoint, _EMPTY)

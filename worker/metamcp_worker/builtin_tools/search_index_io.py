@@ -12,8 +12,9 @@ from metamcp_worker.builtin_tools.search_index import Indexes
 TURN_S = 0.008
 """Seconds of one turn of the loop; calls of clients are handled between the turns."""
 WAIT_S_MAX = 10.0
-"""Seconds that a search waits for a whole index; ten thousand new tools take one second. After them
-the rest is done at once, for example if servers change their tools faster than they are indexed."""
+"""Seconds that a search waits for a whole index; ten thousand new tools take one second. After that
+time, for example if servers change tools faster than the front indexes them, the search does the
+rest of the work at once."""
 
 
 class IndexBuilder:
@@ -28,7 +29,7 @@ class IndexBuilder:
             self._turn = asyncio.get_running_loop().call_soon(self._work)
 
     def when_whole(self, endpoint: str, done: Callable[[], None]) -> None:
-        """Call `done` when the index of this endpoint is whole, at once if it is."""
+        """Call `done` when the index of this endpoint is whole, or after WAIT_S_MAX seconds."""
         if not self._indexes.is_behind(endpoint):
             done()
             return

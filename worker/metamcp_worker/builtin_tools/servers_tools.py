@@ -1,7 +1,7 @@
 """Built-in tools of the exposure `servers`: they bring whole servers into view and out of it.
 
 Owns: `gateway_activate`, `gateway_deactivate`, `gateway_status`, their words. Never: carrying an
-order out (`builtin_calls`), starting or stopping anything: a server that is out of view runs on.
+order out (`builtin_calls`), starting or stopping servers: a server that is out of view runs on.
 """
 
 from msgspec import Struct
@@ -95,7 +95,7 @@ def _status(given: NoArguments, context: ToolContext) -> Decision:
 
 
 def _one(server: str, context: ToolContext) -> dict[str, object]:
-    """Return the row of a server that clients see."""
+    """Return the row of a server, as clients see it."""
     state = _state(server, context)
     row: dict[str, object] = {
         "name": server,
@@ -124,8 +124,8 @@ def _why(server: str, context: ToolContext) -> str:
 
 
 def _told(server: str, context: ToolContext) -> str:
-    """Return the same to follow the state in a sentence; for a server that is not started again by
-    itself, with the command that starts it."""
+    """Return the message of a server and when the server is tried again, to follow its state in a
+    sentence; and the command that starts it, unless it is draining or a next start is planned."""
     news = context.states[server]
     said = f": {news.message}" if news.message else ""
     waits = news.state == "draining" or news.retry_after_ms >= 0

@@ -28,7 +28,8 @@ _TELLS = {"toolset": "discover-all-tools", "search": "search_tools"}
 """Built-in tool that tells the names of tools, for each exposure in which clients write names."""
 _NO_TOOL, _ALIKE = "there is no tool ", ", did you mean "
 _OWN_NAME = 0.9
-"""Factor of the likeness to a tool's own name, for a client that wrote no server."""
+"""Factor of the likeness to the name that a tool has at its server, for a client that wrote no
+server; below 1, so that the exposed name counts more."""
 
 
 class Picked(Struct, frozen=True):
@@ -117,8 +118,8 @@ def _likeness(wanted: frozenset[str], entry: ListEntry) -> float:
 
 
 def _share(wanted: frozenset[str], text: str) -> float:
-    """Return the likeness by shared pairs of neighbouring letters: twice those of `wanted` that
-    the text has, divided by all pairs in both."""
+    """Return the likeness by pairs of neighbouring letters: twice the number of pairs of `wanted`
+    that the text has, divided by the number of all pairs of both."""
     both = 0
     for pair in wanted:
         if pair in text:

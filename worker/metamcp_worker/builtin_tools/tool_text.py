@@ -85,8 +85,8 @@ class Row(Struct, frozen=True):
 
 
 class Portion(Struct, frozen=True):
-    """Rows that fit into an answer. `end`: number of the first thing that is left out; `left`: how
-    many things follow from there."""
+    """Rows that fit into an answer. `end`: number of the first thing that is left out; `left`:
+    number of things from there to the last."""
 
     rows: tuple[Row, ...]
     end: int
@@ -120,7 +120,7 @@ def portion(things: Sequence[T], start: int, row: Callable[[T], Row]) -> Portion
 FOUND_BYTES_MAX = 32 * 1024
 """Maximum bytes of a whole answer to a search: about 8,000 tokens."""
 WORDS_BYTES = 512
-"""Bytes of such an answer that are kept free for the words about hits that are left out."""
+"""Bytes of an answer to a search that are kept free for the words about hits left out."""
 SENTENCE_CHARACTERS_MAX = 200
 DESCRIPTION_CHARACTERS_MAX = 4_000
 PARAMETER_CHARACTERS_MAX = 400
@@ -363,7 +363,7 @@ def by_server(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 
 
 def in_view(context: ToolContext) -> list[ListEntry]:
-    """Return the tools of servers that are in the list of tools now."""
+    """Return the tools that are in the list of tools now, without the built-in tools."""
     tools, servers = frozenset(context.shown.tools), frozenset(context.shown.servers)
     return [
         entry

@@ -24,7 +24,7 @@ TEXT_CHARACTERS_MAX = 2_000
 READ_MAX = 64
 """Maximum tools whose texts are made at a time, which takes some milliseconds."""
 SPARE_MAX = 4_096
-"""Number of vectors that are kept for tools that are gone and may come back."""
+"""Maximum vectors beyond one for each tool; they are of tools that are gone and may come back."""
 NEAREST_MAX = 50
 """Maximum tools of one ranking; later ones say little, because some tool is always nearest."""
 

@@ -27,8 +27,8 @@ QUERIES_MAX = 32
 QUERIES_KEPT = 512
 """Maximum vectors of recent queries; each has half a kB, or 4 kB with a large model."""
 ANSWER_S_MAX = 300.0
-"""Seconds to wait for the vectors of a request, because a small model on a slow machine takes long;
-then those of tools are asked for again."""
+"""Seconds to wait for the vectors of a request; many because a small model on a slow machine takes
+long. After that time the front asks for vectors of tools again."""
 
 
 class _Query(Struct):
@@ -62,7 +62,7 @@ class Seeking:
             self._heard(endpoint, server, documents)
 
     def close(self) -> None:
-        """Stop asking for vectors, and answer all waiting searches without."""
+        """Stop asking for vectors, and answer all waiting searches without a vector."""
         self._asked = (0, [])
         self._indexes.heard = lambda endpoint, server, documents: None
         self._later(None)
@@ -145,7 +145,7 @@ class Seeking:
     def _told_of_query(self, query: _Query, found: Vectors) -> None:
         data = found.found[0] if found.found else b""
         one = vector(data) if data else None
-        if found.found:  # even if there is none of this text: it would be asked for in vain
+        if found.found:  # even if this text has no vector: asking again would be in vain
             self._kept[query.text] = one
             if len(self._kept) > QUERIES_KEPT:
                 self._kept.popitem(last=False)

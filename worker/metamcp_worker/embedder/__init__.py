@@ -1,1 +1,1 @@
-"""The process that makes vectors of texts for all fronts, by an endpoint or by itself."""
+"""Process that makes vectors of texts for all fronts, with an endpoint or a model of its own."""

@@ -1,4 +1,4 @@
-"""Endpoint elsewhere that makes vectors of texts.
+"""Endpoint that makes vectors of texts, reached over HTTP.
 
 Owns: one request to the endpoint, and the errors by status. Never: its API (`embeddings_api`), the
 pause after a failure (`run`), connections and where they may lead (`fetch`).
@@ -38,7 +38,7 @@ class EmbeddingsEndpoint:
         return str(self._origin)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return a vector for each text. Raises NoVectors."""
+        """Return a vector for each text. Raises NoVectors; TextRefused for a refused text."""
         wait_s = self._spec.timeout_s
         try:
             async with asyncio.timeout(wait_s + END_S):

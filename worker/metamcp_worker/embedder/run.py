@@ -1,8 +1,9 @@
 """Process that makes vectors: it answers the requests of the supervisor, and reports to it.
 
 Owns: the control socket, which requests may be under way, how long a source that failed is left
-alone, counts and log lines about the source, the end of the process. Never: sources of vectors
-(`endpoint`, `local_model`), the file (`vector_store`), the use of vectors.
+alone, counts and log lines about the source, the thread of the model on this machine, the end of
+the process. Never: making vectors (`endpoint`, `local_model`), the file (`vector_store`), the use
+of vectors.
 
 Queries go before tools, because searches wait for queries; clients do not wait for tools.
 """
@@ -54,7 +55,7 @@ QUERIES_MAX = 8
 ASKS_MAX = 64
 """Maximum requests that wait or are carried out; each front has one for tools, some for queries."""
 REFUSED_MAX = 4
-"""Number of texts refused before any is accepted, after which the fault is the source's."""
+"""Number of refused texts, with none accepted, after which the source counts as failed."""
 PAUSE_S_MIN = 1.0
 """Seconds that a source is left alone after a failure; they double with every further failure."""
 PAUSE_S_MAX = 60.0
@@ -70,7 +71,7 @@ class VectorSource(Protocol):
     """Source of vectors: an endpoint, or a model on this machine."""
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return a vector for each text. Raises NoVectors."""
+        """Return a vector for each text. Raises NoVectors; TextRefused for a refused text."""
         ...
 
     async def close(self) -> None: ...
@@ -171,7 +172,7 @@ class EmbedderWorker:
         self._queries += 1
         try:
             return Vectors(tuple(await self._made(texts, QUERY_S_MAX)))
-        except TextRefused:  # of no concern to others
+        except TextRefused:  # the fault of this text, not of the source
             return Vectors()
         finally:
             self._queries -= 1
@@ -228,7 +229,7 @@ class EmbedderWorker:
         log.warning(said, self._source, len(texts) - len(made))
         return made
 
-    # What is kept
+    # Stored vectors
 
     async def _kept(self, texts: Sequence[str]) -> dict[str, bytes | None]:
         found: list[bytes | None] | None = await self._on_disk(lambda shelf: shelf.get(texts))
@@ -269,7 +270,7 @@ class EmbedderWorker:
     def _failed(self, why: str) -> None:
         """Leave the source alone for a while, and log the reason unless it was logged."""
         now = self._loop.time()
-        if not self._pause_s:  # of several that failed together, one counts
+        if not self._pause_s:  # failures during a pause count once
             pause_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2.0 ** min(self._failures, 16))
             self._failures += 1
             self._until = now + pause_s
@@ -315,6 +316,9 @@ work."""
 
 
 class Machine:
+    """Source of vectors from the model in a folder, which is loaded at the first text and runs in a
+    thread of its own."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._model: Model | None = None

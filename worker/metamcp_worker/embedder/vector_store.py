@@ -92,7 +92,7 @@ class VectorStore:
                 )
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):  # what broke it may break that too
+            with contextlib.suppress(sqlite3.Error):  # the rollback may fail for the same reason
                 self._database.rollback()
             raise self._unkept(error) from None
 

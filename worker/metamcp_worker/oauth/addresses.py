@@ -16,7 +16,7 @@ _PRIVATE = tuple(
     ip_network(net)
     for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 )
-# The library calls these global, but each leads to an IPv4 address that is another one.
+# Most of these are global for `ipaddress`, but hold an IPv4 address (or are old site-local ones).
 _EMBEDDING = tuple(
     ip_network(net)
     for net in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10")

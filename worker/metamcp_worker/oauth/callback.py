@@ -93,7 +93,7 @@ class Callback:
                     writer.write(self._respond(head))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a connection just in case, or no browser
+            pass  # a connection opened in advance, or a client that is not a browser
         finally:
             self._silent.discard(writer)
             writer.close()
@@ -105,7 +105,7 @@ class Callback:
         method, _, rest = line.partition(" ")
         target = urlsplit(rest.partition(" ")[0])
         hosts = [value for field in fields for value in _value(field, "host")]
-        # A page of another host that a name server sends here is not to read anything.
+        # A page of another host, whose name was made to lead here, must not get an answer.
         if hosts != [self._host] or method != "GET" or target.path != PATH:
             return _page("404 Not Found", _STRANGE)
         found = parse_qs(target.query)

@@ -76,7 +76,7 @@ class Guarded:
     ) -> httpx2.Response:
         """Return the answer from the first address that accepts a connection."""
         timeout = {"connect": CONNECT_S_MAX, "pool": CONNECT_S_MAX, "read": None, "write": None}
-        # For the certificate the name counts, not the address.
+        # The certificate is checked against the name, not against the address.
         named = {"sni_hostname": target.host} if target.scheme == "https" else {}
         kept = {
             name: value for name, value in request.headers.items() if name not in _REPLACED
@@ -200,7 +200,7 @@ async def _whole(answer: httpx2.Response, request: httpx2.Request) -> httpx2.Res
 
 
 def _reason(error: httpx2.HTTPError) -> str:
-    """Return the reason in the words of the system, which the layers between wrap."""
+    """Return the reason in the words of the operating system if an inner error has them."""
     if isinstance(error, httpx2.LocalProtocolError):
         return "a header that is to be sent does not fit into HTTP"  # its value may be a secret
     text = str(error) or type(error).__name__

@@ -1,13 +1,12 @@
-"""Flows of OAuth with the official SDK: tokens for a server, and refreshed tokens.
+"""Flows of OAuth with the official SDK: get and refresh the tokens for a server.
 
-Owns: the setup and input of the SDK's providers, which client the gateway is, the meaning of
-answers of an authorization server. Never: HTTP (`checked_http`), files (`vault`), when a
+Owns: the setup and input of the SDK's providers, the meaning of an authorization server's answers.
+Never: HTTP (`checked_http`), files (`vault`), the choice of the client (`provider_storage`), when a
 flow is run.
 
 The SDK's flow is written around one request: it sends that request in its middle, and all others
-wait for the answer. Here the flow therefore runs apart from the requests. Where the flow would send
-the request, it gets the refusal that the server already sent; where it would send the request
-again, it is over.
+wait for the answer. Here the flow therefore runs apart from the requests. When it first tries to
+send the request, it gets the refusal that the server already sent; when it tries again, it ends.
 """
 
 import contextlib
@@ -48,7 +47,7 @@ DESCRIPTION_CHARS_MAX = 200
 _CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 #: Members of a form that are credentials, or lead to some.
 _SECRETS = ("client_secret", "code", "code_verifier", "refresh_token")
-#: What an authorization server says to a client that it has forgotten.
+#: Error codes for a client that the authorization server does not know any more.
 _UNKNOWN = frozenset({"invalid_client", "unauthorized_client"})
 _SPENT = "invalid_grant"
 """Error code for a refresh token that is not valid any more (RFC 6749, 5.2). After other answers
@@ -56,7 +55,7 @@ the token may still be valid: they may come from a firewall or a busy server."""
 _LATER = frozenset({408, 425, 429})
 _METADATA = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 
-# It writes whole answers of authorization servers, which may hold tokens.
+# This logger writes whole answers of authorization servers, which may hold tokens.
 logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
 
 
@@ -99,7 +98,7 @@ class Flow:
         async with self._shelf.refresh(token):
             before = self._shelf.record
             if before is not None and before.access_token not in ("", token):
-                return before  # another process has got them meanwhile, or a person
+                return before  # another process or a person got newer tokens meanwhile
             if before is None or not before.refresh_token:
                 return None
             provider = self._provider()
@@ -156,7 +155,7 @@ class Flow:
         oauth, shelf = self._oauth, self._shelf
         if oauth.grant == "client_credentials":
             with warnings.catch_warnings():
-                # Which issuer may see the credentials is the shelf's matter.
+                # The storage decides which issuer may get the credentials.
                 warnings.simplefilter("ignore", MCPDeprecationWarning)
                 machine = _Machine(
                     shelf.url, shelf, oauth.client_id or "", oauth.client_secret or ""
@@ -292,7 +291,7 @@ class _Ours(OAuthClientProvider):
     shelf: ProviderStorage
 
     async def begin(self, *, expired: bool) -> None:
-        """Load the stored state. `expired`: whether the token is invalid, whatever its time is."""
+        """Load the stored state. `expired`: whether to treat the token as expired."""
         await self._initialize()
         self.shelf.restore(self.context)
         if expired:

@@ -35,7 +35,7 @@ _HEADERS = {
 async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: float) -> TokenRecord:
     """Get tokens for this server and store them. `show`: function that gets the link that a person
     must open; `person_s`: seconds that the person may take; see `Flow`. Raises Unreachable,
-    NotAuthorized, Broken and VaultUnfit."""
+    NotAuthorized, Broken and VaultUnfit; MetaMCPError for a server without `oauth`."""
     from metamcp_worker.oauth.flow import Flow
 
     vault = _vault(spec)
@@ -47,7 +47,8 @@ async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: floa
 
 
 def logout(spec: ServerSpec) -> bool:
-    """Remove the tokens of this server; False if there were not any. Raises VaultUnfit."""
+    """Remove the tokens of this server; False if there were not any. Raises VaultUnfit;
+    MetaMCPError for a server without `oauth`."""
     return _vault(spec).forget(spec.name) > 0
 
 
@@ -58,7 +59,7 @@ async def _challenge(spec: ServerSpec) -> Challenge:
         response = await origin.send("POST", _HEADERS, _QUESTION, answer_s=ANSWER_S_MAX)
         await response.close()
         if response.status in {404, 405}:
-            # A server of the transport before this one has only a stream of events.
+            # A server of the older transport answers only GET, with a stream of events.
             said = {"Accept": "text/event-stream"}
             response = await origin.send("GET", said, answer_s=ANSWER_S_MAX)
             await response.close()

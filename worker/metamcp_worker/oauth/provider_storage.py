@@ -1,4 +1,4 @@
-"""Storage for the SDK's providers: tokens, and the client that the gateway is.
+"""Storage for the SDK's providers: tokens, and the registration of the gateway as a client.
 
 Owns: the conversion between the SDK's models and the vault's records, the choice of the client
 (registered beforehand, by its document, or dynamically), the binding of credentials to one
@@ -37,6 +37,7 @@ from metamcp_worker.oauth.vault import (
     REFRESH,
     TokenRecord,
     Vault,
+    VaultBusy,
     VaultUnfit,
     bare,
 )
@@ -174,7 +175,7 @@ class ProviderStorage:
         if client is not None and (given or client.token_endpoint_auth_method is None):
             client.token_endpoint_auth_method = _method(client, metadata)
         if metadata is None or not self.callback_url or not self._oauth.require_pkce:
-            return  # Of 2025-03-26 without metadata: there every server must have PKCE.
+            return  # Without metadata (revision 2025-03-26) every server must have PKCE.
         if "S256" not in (metadata.code_challenge_methods_supported or ()):
             raise NotAuthorized(
                 f"names {issuer} as its authorization server, whose metadata does not name S256"
@@ -184,8 +185,8 @@ class ProviderStorage:
 
     @contextlib.asynccontextmanager
     async def refresh(self, token: str) -> AsyncGenerator[None]:
-        """Be the only process that asks for new tokens instead of this access token. Tokens that
-        a person gets meanwhile stay. Raises Unreachable."""
+        """Let only one process at a time replace this access token. Tokens that a person gets
+        meanwhile stay. Raises Unreachable."""
         async with self._lock(REFRESH):
             self.look()
             self._refreshed = token
@@ -219,7 +220,7 @@ class ProviderStorage:
                 known = " ".join(scopes(" ".join(every)))
                 self._keep(structs.replace(self.record, wanted=known))
 
-    # --- small things -----------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------
 
     def _issuer(self) -> str:
         """Return the issuer; without metadata the server's origin, as in revision 2025-03-26."""
@@ -252,7 +253,7 @@ class ProviderStorage:
         try:
             async with self._vault.lock(self._server, what):
                 yield
-        except TimeoutError:
+        except VaultBusy:
             why = f"its tokens are in use by another process for more than {LOCK_S_MAX:g} s"
             raise Unreachable(why) from None
 

@@ -1,7 +1,7 @@
 """Tokens for remote servers, encrypted, on disk.
 
-Owns: the files, their names and format, the treatment of unreadable files. Never: the place of the
-key, how tokens are obtained, the use of tokens.
+Owns: the files, their names and format, the treatment of unreadable files, locks between processes.
+Never: the place of the key, how tokens are obtained, the use of tokens.
 
 There is one file for each server, authorization server and principal. The file name shows the name
 of the server; principal and authorization server are hashed. Name and content are bound together: a
@@ -52,6 +52,10 @@ _SUFFIX = ".token"
 _LOCK = ".lock"
 #: Kinds of locks, kept apart: asking for new tokens takes seconds, a change takes no time.
 REFRESH, CHANGE = "refresh", "change"
+
+
+class VaultBusy(MetaMCPError):
+    """Raised if another process keeps the lock of a server's records for too long."""
 
 
 class VaultUnfit(MetaMCPError):
@@ -122,23 +126,30 @@ class Vault:
 
     @contextlib.asynccontextmanager
     async def lock(
-        self, server: str, what: str, principal: str = PRINCIPAL
+        self, server: str, what: str, principal: str = PRINCIPAL, *, wait_s: float = LOCK_S_MAX
     ) -> AsyncGenerator[None]:
         """Lock the records of this server against the same action of other processes. `what`:
         REFRESH or CHANGE. The kernel takes the lock from a process that dies. Where records cannot
-        be stored, a lock is not taken. Raises TimeoutError."""
-        path = self._path(_lock(server, principal, what))
-        fd = -1
+        be stored, a lock is not taken. Raises VaultBusy after `wait_s` seconds."""
+        fd = await self._locked(self._path(_lock(server, principal, what)), wait_s)
         try:
-            with contextlib.suppress(OSError, VaultUnfit):
-                self._prepare()
-                async with asyncio.timeout(LOCK_S_MAX):
-                    while (fd := _locked(path)) < 0:  # noqa: ASYNC110 - another process has it
-                        await asyncio.sleep(_LOCK_S_STEP)
             yield
         finally:
             if fd >= 0:
                 os.close(fd)
+
+    async def _locked(self, path: str, wait_s: float) -> int:
+        """Return the descriptor that holds the lock; -1 where records cannot be stored."""
+        try:
+            self._prepare()
+            async with asyncio.timeout(wait_s):
+                while (fd := _locked(path)) < 0:  # noqa: ASYNC110 - another process has it
+                    await asyncio.sleep(_LOCK_S_STEP)
+                return fd
+        except TimeoutError:  # an OSError, too
+            raise VaultBusy from None
+        except (OSError, VaultUnfit):
+            return -1
 
     def put(self, record: TokenRecord) -> None:
         """Store the record in the place of an earlier one. Raises VaultUnfit."""
