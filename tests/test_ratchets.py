@@ -17,10 +17,10 @@ import pytest
 
 from tests.house import ROOT, SOURCES, at, imports, module_name, nodes, none, parsed
 
-MODULES_MAX = 310
-"""The goal is 300."""
+MODULES_MAX = 300
+"""As many as a newcomer can survey; the goal was 300."""
 SMALL_LINES = 60
-SMALL_MODULES_MAX = 8
+SMALL_MODULES_MAX = 7
 """Modules with fewer lines than that; the goal is 9 of 100."""
 SMALL_WITH_ONE_IMPORTER_MAX = 1
 """Small modules that one other module imports, and which belong into it; the goal is 0."""

@@ -61,9 +61,8 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirmation document environment foreign_files json_schema jsonc"
-        " naming options overrides parse program references reload sections show toml_lines"
-        " tools units"
+        "assemble config confirmation document environment foreign_files formats json_schema"
+        " naming options overrides parse program references reload sections show tools units"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -75,16 +74,16 @@ PURE_BY_ROOM = {
         "counters exemplars exposition health histograms history metric_names page_rows processes"
     ),
     "metamcp_supervisor.views": "ledger",
-    "metamcp_worker.bridge": "http1_answers http_requests legacy_era modern_era session",
+    "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
-        "builtin discover_tool search_index search_tools servers_tools tool_choice tool_text"
+        "builtin search_index search_tools servers_tools tool_choice tool_text"
         " tools_by_exposure toolset_tools vector_search"
     ),
     "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
         "actions call_queue frontless_calls handshake hang_probe http_exchange http_sessions"
-        " jsonrpc_lines lists notices own_requests request_headers server_calls server_errors"
-        " server_log server_questions server_session subscriptions"
+        " jsonrpc_lines lists notices own_requests request_headers server_calls server_log"
+        " server_questions server_session subscriptions"
     ),
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.front": (
@@ -95,12 +94,11 @@ PURE_BY_ROOM = {
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
         "builtin_definitions codec disclosure embedding errors exposed_names figures"
-        " frame_bytes frames message_base messages process_names records roots server_catalog"
-        " spec validation"
+        " frame_bytes frames messages process_names records roots server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",
-    "metamcp_worker.search": "bm25 definitions index name_match vectors words",
+    "metamcp_worker.search": "bm25 definitions index vectors words",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 
@@ -113,7 +111,7 @@ IMPURE_IMPORTS = {
 DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
-    "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http1_answers"},
+    "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
     "cryptography": {"metamcp_worker.oauth.vault"},
     "httpx2": {
         "metamcp_worker.child.oauth",

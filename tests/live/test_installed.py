@@ -16,7 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from metamcp_supervisor.client_files import entries
-from metamcp_supervisor.config import jsonc
+from metamcp_supervisor.config import formats
 from tests.live.client import MODERN
 from tests.live.gateway import Gateway, fake
 
@@ -57,7 +57,7 @@ def installed(gateway: Gateway, home: Path, client: str, *options: str) -> entri
         if path.suffix == ".toml"
         else yaml.safe_load(text)
         if path.suffix == ".yaml"
-        else jsonc.loads(text)
+        else formats.json_loads(text)
     )
     return entries.found("metamcp", values[place]["metamcp"])
 

@@ -56,7 +56,7 @@ from typing import cast
 
 from msgspec import Raw
 
-from metamcp_supervisor.config import jsonc, naming
+from metamcp_supervisor.config import formats, naming
 from metamcp_supervisor.config.config import ConfigInvalid, Problem, Server
 from metamcp_supervisor.config.document import (
     BrokenSyntax,
@@ -339,9 +339,9 @@ def read(content: str, label: str) -> Lock:
     """Read the text of a file. `label`: name of the file in messages. Raises ConfigInvalid with
     every mistake."""
     findings = ConfigFindings()
-    document = ConfigDocument(label, Path(), {}, lambda: jsonc.lines(content))
+    document = ConfigDocument(label, Path(), {}, lambda: formats.json_lines(content))
     try:
-        values = jsonc.loads(content)
+        values = formats.json_loads(content)
     except BrokenSyntax as why:
         message, line = _conflict(content) or (why.message, why.line)
         raise ConfigInvalid((Problem(label, "", message, line),)) from None

@@ -23,7 +23,7 @@ from metamcp_supervisor.client_files.clients import (
     candidates,
 )
 from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.config import files, places, toml_lines
+from metamcp_supervisor.config import files, formats, places
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.verbs import Exit
 
@@ -86,7 +86,7 @@ def import_(
         if include:
             _include(content, found, dry_run=dry_run)
             return
-        there = table_of(toml_lines.loads(content.text).get("servers")) or {}
+        there = table_of(formats.toml_loads(content.text).get("servers")) or {}
         read = [transfer.ImportSource(printable(str(s.path)), s.base, s.servers) for s in found]
         moved = transfer.moved(read, there, content.text)
     except (files.FileUnreadable, FileUnfit) as why:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from metamcp_supervisor.client_files.clients import FileUnfit
-from metamcp_supervisor.config import jsonc
+from metamcp_supervisor.config import formats
 from metamcp_supervisor.config.document import list_of, spelled, table_of
 
 _TOKEN = re.compile(
@@ -58,7 +58,7 @@ class _Table:
 
 def values(text: str) -> Mapping[str, object]:
     """Return the decoded values; empty for an empty file. Raises BrokenSyntax."""
-    return jsonc.loads(text) if text.strip() else {}
+    return formats.json_loads(text) if text.strip() else {}
 
 
 def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object]) -> str:

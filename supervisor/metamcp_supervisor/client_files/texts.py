@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from metamcp_supervisor.client_files import json_edit, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
-from metamcp_supervisor.config import toml_lines
+from metamcp_supervisor.config import formats
 from metamcp_supervisor.config.document import BrokenSyntax, list_of, spelled, table_of
 
 _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
@@ -20,7 +20,7 @@ def values(kept: FileFormat, text: str) -> Mapping[str, object]:
     if kept.format == "json":
         return json_edit.values(text)
     if kept.format == "toml":
-        return toml_lines.loads(text)
+        return formats.toml_loads(text)
     from metamcp_supervisor.client_files import yaml_edit
 
     return yaml_edit.values(text)

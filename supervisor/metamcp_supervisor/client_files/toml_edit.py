@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from metamcp_supervisor.client_files.clients import FileUnfit
-from metamcp_supervisor.config import toml_lines
+from metamcp_supervisor.config import formats
 from metamcp_supervisor.config.document import BrokenSyntax, printable, table_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _tables(text: str, path: tuple[str, ...]) -> Iterator[tuple[int, int, tuple[
 def _keys(line: str) -> tuple[str, ...]:
     """Return the keys of a header; none for a line that is not one."""
     try:
-        value = toml_lines.loads(line.strip())
+        value = formats.toml_loads(line.strip())
     except BrokenSyntax:
         return ()
     found: list[str] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from metamcp_supervisor.client_files import texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.config import naming, show, toml_lines
+from metamcp_supervisor.config import formats, naming, show
 from metamcp_supervisor.config.document import list_of, shown, table_of
 from metamcp_worker.runtime.masking import Masks, looks_secret
 
@@ -111,7 +111,7 @@ def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: st
 def included(text: str, paths: Sequence[str]) -> str:
     """Return `text`, a metamcp.toml, with these files in its `include`, at the top. Raises
     BrokenSyntax and FileUnfit."""
-    values = toml_lines.loads(text)
+    values = formats.toml_loads(text)
     there = list_of(values.get("include")) or []
     missing = [path for path in paths if path not in there]
     if not missing:

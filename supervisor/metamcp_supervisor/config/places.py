@@ -185,11 +185,11 @@ def folder_of(main: Path) -> Path:
 
 
 def _has_known_shape(path: Path) -> bool:
-    from metamcp_supervisor.config import files, foreign_files, jsonc
+    from metamcp_supervisor.config import files, foreign_files, formats
     from metamcp_supervisor.config.document import BrokenSyntax
 
     try:
-        values = jsonc.loads(files.text(path))
+        values = formats.json_loads(files.text(path))
     except (files.FileUnreadable, BrokenSyntax):
         return False
     return bool(values) and foreign_files.shape_of(values) is not None

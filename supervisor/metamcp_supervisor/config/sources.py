@@ -13,15 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from metamcp_supervisor.config import (
-    files,
-    foreign_files,
-    installation,
-    jsonc,
-    parse,
-    places,
-    toml_lines,
-)
+from metamcp_supervisor.config import files, foreign_files, formats, installation, parse, places
 from metamcp_supervisor.config.assemble import assemble, listed_strictly
 from metamcp_supervisor.config.config import (
     Config,
@@ -261,9 +253,10 @@ class _Reading:
         try:
             text = files.text(path)
             is_json = _is_json(path, text)
-            syntax = jsonc if is_json else toml_lines
-            lines = functools.cache(functools.partial(syntax.lines, text))
-            document = ConfigDocument(label, base, syntax.loads(text), lines)
+            decoded = formats.json_loads(text) if is_json else formats.toml_loads(text)
+            found = formats.json_lines if is_json else formats.toml_lines
+            lines = functools.cache(functools.partial(found, text))
+            document = ConfigDocument(label, base, decoded, lines)
             read = foreign_files.parse if is_json else parse.parse
             references = _references(self.environ, base, self.home)
             draft = read(document, references, self.home, self.findings)

@@ -1,18 +1,22 @@
-"""The verbs that send one item after the other: `logs` and `events`, of the past and as they come.
+"""The verbs that take time: `logs` and `events`, which send one item after the other, and `wait`.
 
-Owns: which past items are sent, and which new items fit. Never: keeping items (`telemetry.logs`,
-`telemetry.journal`), the socket and its limit for a slow reader (`control`).
+Owns: which past items are sent, and which new items fit; which states fulfil a condition of `wait`,
+and when waiting is in vain. Never: keeping items (`telemetry.logs`, `telemetry.journal`), the
+socket and its limit for a slow reader (`control`), starting or stopping servers.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from metamcp_supervisor.control.services import Steering
-from metamcp_supervisor.control.stream import ControlStream, known
+from metamcp_supervisor.control.explain import CONFIGURATION
+from metamcp_supervisor.control.services import ControlStream, Steering, known
+from metamcp_supervisor.telemetry.health import READY_STATES, UNWANTED_STATES
 from metamcp_supervisor.telemetry.journal import Follower
-from metamcp_supervisor.verbs import VERSION, JournalEvent, LogLine
+from metamcp_supervisor.verbs import VERSION, Exit, JournalEvent, LogLine, ServerStatus
+from metamcp_worker.ipc.errors import ProtocolError
 
 
 class Numbered(Protocol):
@@ -126,3 +130,106 @@ async def _feed(
         if follower.lagged:
             line.push("lagged", {"message": "more came than this connection could take"})
             return
+
+
+WAIT_S_MAX = 24 * 3600.0
+"""Maximum seconds of a `wait`: a day, longer than a person waits at a prompt."""
+WAIT_RECHECK_S = 1.0
+"""Seconds between two looks of `wait`, which also looks at every event; for a change without an
+event."""
+
+Condition = Literal["ready", "active", "idle", "stopped", "error"]
+#: States that fulfil each condition.
+FULFILS: dict[Condition, frozenset[str]] = {
+    "ready": READY_STATES,
+    "active": frozenset({"active"}),
+    "idle": frozenset({"idle"}),
+    "stopped": frozenset({"stopped", "idle"}),
+    "error": frozenset({"error", "quarantined"}),
+}
+#: Conditions that a start brings about; without names, `wait` leaves out unwanted servers then.
+_UP: frozenset[Condition] = frozenset({"ready", "active"})
+
+
+class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "for"}):
+    """Parameters of `wait`. Without `names`, `wait` is for every wanted server. `above`: a server's
+    state counts only when its generation is higher, so that a server that is about to restart does
+    not pass as ready."""
+
+    names: tuple[str, ...] = ()
+    wanted: Condition = "ready"
+    timeout_s: float = 30.0
+    above: dict[str, int] = {}
+
+
+async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
+    known(steering, params.names)
+    timeout_s = min(max(params.timeout_s, 0.0), WAIT_S_MAX)
+    follower = steering.journal.follow(line.wake)
+    clock = asyncio.get_running_loop().time
+    end = clock() + timeout_s
+    try:
+        async with asyncio.timeout_at(end):
+            while _missing(steering, params, end - clock()):
+                await line.woken(WAIT_RECHECK_S)
+                follower.take()
+    except TimeoutError:
+        names = _missing(steering, params, 0.0)
+        if names:
+            raise ProtocolError(
+                Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {'; '.join(names)}"
+            ) from None
+    finally:
+        steering.journal.unfollow(follower)
+    return {"v": VERSION}
+
+
+def _missing(steering: Steering, params: Wait, left_s: float) -> list[str]:
+    """Return the servers that do not fulfil the condition yet, each with the reason. `left_s`:
+    seconds left to wait. Raises ProtocolError for a server that will not fulfil the condition by
+    waiting."""
+    missing: list[str] = []
+    status = steering.status()
+    up = params.wanted in _UP
+    if status.state == "starting" and up:
+        missing.append("the gateway is starting")
+    for server in status.servers:
+        if params.names and server.name not in params.names:
+            continue
+        unwanted = server.state in UNWANTED_STATES and not server.required
+        if not params.names and up and unwanted:
+            continue
+        fresh = server.generation > params.above.get(server.name, -1)
+        if fresh and server.state in FULFILS[params.wanted]:
+            continue
+        if up and (fresh or server.reason == CONFIGURATION):
+            _check_hope(server, left_s)
+        why = f" ({server.message or server.reason})" if server.reason or server.message else ""
+        missing.append(f"{server.name} is {server.state}{why}")
+    return missing
+
+
+def _check_hope(server: ServerStatus, left_s: float) -> None:
+    if server.state == "stopped":
+        raise ProtocolError(
+            Exit.SERVER_NOT_RUNNING,
+            f"{server.name} is stopped; start it with 'metamcp ctl start {server.name}'",
+        )
+    if server.phase == "quarantined":
+        raise ProtocolError(
+            Exit.FAILED,
+            f"{server.name} is in quarantine: {server.message or server.reason};"
+            f" 'metamcp ctl clear {server.name}' lets it out",
+        )
+    if server.state != "error" or server.phase == "ready":  # its pipe is tried every second
+        return
+    if server.reason == CONFIGURATION:
+        raise ProtocolError(Exit.FAILED, f"{server.name} is not started: {server.message}")
+    retry_s = server.retry_in_s
+    # The next start comes after the end of the wait, or never: tell the client now.
+    if retry_s is None or (server.phase == "failed" and retry_s > left_s):
+        coming = "" if retry_s is None else f" (next start in {retry_s:.0f} s)"
+        raise ProtocolError(
+            Exit.FAILED,
+            f"{server.name} failed: {server.message or server.reason}{coming}",
+        )

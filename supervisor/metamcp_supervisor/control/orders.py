@@ -16,10 +16,17 @@ from msgspec import Struct
 
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.config.config import ConfigInvalid
-from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets, wait
+from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.services import NotNow, ReloadRefused, Steering, UnknownName
-from metamcp_supervisor.control.stream import ChangeParams, ControlStream, known
+from metamcp_supervisor.control.services import (
+    ChangeParams,
+    ControlStream,
+    NotNow,
+    ReloadRefused,
+    Steering,
+    UnknownName,
+    known,
+)
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -199,7 +206,7 @@ VERBS: dict[str, Verb] = {
     "events": Verb(follow.Events, follow.events, Role.VIEWER),
     "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
     "toolsets-change": Verb(toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR),
-    "wait": Verb(wait.Wait, wait.wait, Role.VIEWER),
+    "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 
 

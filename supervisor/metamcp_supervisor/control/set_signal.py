@@ -13,8 +13,7 @@ from msgspec import field
 from metamcp_supervisor.config import installation, naming, overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.overrides import GATEWAY
-from metamcp_supervisor.control.services import Steering
-from metamcp_supervisor.control.stream import ChangeParams, ControlStream, known
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering, known
 from metamcp_supervisor.verbs import VERSION, Exit, Overridden
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.control.services import Steering, ViewStore
-from metamcp_supervisor.control.stream import ChangeParams, ControlStream
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering, ViewStore
 from metamcp_supervisor.verbs import (
     VERSION,
     Equipped,

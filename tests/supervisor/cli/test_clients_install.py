@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]  # has no types
 
 from metamcp_supervisor.client_files import disk, entries, texts
 from metamcp_supervisor.client_files.clients import CLIENTS
-from metamcp_supervisor.config import jsonc, sources
+from metamcp_supervisor.config import formats, sources
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.clienthome import FILES, Home
@@ -37,7 +37,7 @@ def parsed(path: Path) -> Any:
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)
-    return yaml.safe_load(text) if path.suffix == ".yaml" else jsonc.loads(text)
+    return yaml.safe_load(text) if path.suffix == ".yaml" else formats.json_loads(text)
 
 
 def servers(client: str, path: Path) -> dict[str, Any]:

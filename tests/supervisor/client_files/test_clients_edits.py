@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metamcp_supervisor.client_files import texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
-from metamcp_supervisor.config import jsonc
+from metamcp_supervisor.config import formats
 from metamcp_supervisor.config.document import BrokenSyntax
 from tests.supervisor.config.test_jsonc import with_comments
 
@@ -68,7 +68,7 @@ def test_comments_and_trailing_commas_stay_where_they_are(
 ) -> None:
     text = with_comments(json.dumps({"mcpServers": servers, **table}), dice)
     made = both_ways(JSON, text)
-    assert jsonc.loads(made) == {**table, "mcpServers": {**servers, "metamcp": ENTRY}}
+    assert formats.json_loads(made) == {**table, "mcpServers": {**servers, "metamcp": ENTRY}}
 
 
 @given(TABLES, SERVERS | st.none(), st.sampled_from(LAYOUTS), KEYS)
@@ -83,7 +83,7 @@ def test_a_change_by_hand_outlives_the_entry(
     with_it = texts.put(by_hand, texts.put(JSON, text, "metamcp", ENTRY), key, {"by": "hand"})
     without = texts.drop(JSON, with_it, "metamcp", text)
     assert without is not None
-    assert jsonc.loads(without) == {**whole, key: {"by": "hand"}}
+    assert formats.json_loads(without) == {**whole, key: {"by": "hand"}}
     if servers is not None and table:  # where the change does not stand beside ours
         assert without == texts.put(by_hand, text, key, {"by": "hand"})
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config import jsonc, toml_lines
+from metamcp_supervisor.config import formats
 from metamcp_supervisor.config.document import BrokenSyntax
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -35,7 +35,7 @@ def with_comments(text: str, dice: random.Random) -> str:
 @given(VALUES, st.randoms(use_true_random=False))
 def test_comments_and_trailing_commas_change_no_value(value: Any, dice: random.Random) -> None:
     noisy = with_comments(json.dumps(value), dice)
-    bare = jsonc.strip(noisy)
+    bare = formats.strip(noisy)
     assert json.loads(bare) == value
     assert len(bare) == len(noisy)
     assert bare.count("\n") == noisy.count("\n")
@@ -44,14 +44,14 @@ def test_comments_and_trailing_commas_change_no_value(value: Any, dice: random.R
 @given(VALUES, st.booleans())
 def test_plain_json_is_left_as_it_is(value: Any, readable: bool) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2 if readable else None)
-    assert jsonc.strip(text) == text
+    assert formats.strip(text) == text
 
 
 @given(st.text(st.sampled_from(list('{}[]:,"\\/* \na1'))))
 def test_any_text_is_an_object_or_broken_syntax(text: str) -> None:
     try:
-        assert isinstance(jsonc.loads(text), dict)
-        jsonc.lines(text)
+        assert isinstance(formats.json_loads(text), dict)
+        formats.json_lines(text)
     except BrokenSyntax:
         pass
 
@@ -71,19 +71,19 @@ def test_any_text_is_an_object_or_broken_syntax(text: str) -> None:
 )
 def test_broken_json_is_told_with_its_line(text: str, line: int | None, words: str) -> None:
     with pytest.raises(BrokenSyntax, match=words) as caught:
-        jsonc.loads(text)
+        formats.json_loads(text)
     assert caught.value.line == line
 
 
 def test_a_hostile_text_is_stripped_in_linear_time() -> None:
     """A quote that is never closed, two million times: quadratic work would take hours."""
     text = '"' + '\\"' * 2_000_000
-    assert jsonc.strip(text) == text
+    assert formats.strip(text) == text
 
 
 def test_every_key_and_item_of_json_has_its_line() -> None:
     text = '{ // one\n "a": {\n  "b": [1,\n   {"c": 2}] },\n "d": "x" }'
-    lines = jsonc.lines(text)
+    lines = formats.json_lines(text)
     assert lines["a",] == 2
     assert lines["a", "b"] == 3
     assert lines["a", "b", 1] == 4
@@ -93,7 +93,7 @@ def test_every_key_and_item_of_json_has_its_line() -> None:
 
 def test_keys_and_tables_of_toml_have_their_lines() -> None:
     text = 'a = 1\n[servers.git]\ncommand = "x"\n["q d"."e"]\ntools."git.x" = 1\n[[l]]\n'
-    lines = toml_lines.lines(text)
+    lines = formats.toml_lines(text)
     assert lines["a",] == 1
     assert lines["servers", "git", "command"] == 3
     assert lines["q d", "e", "tools", "git.x"] == 5
@@ -117,5 +117,5 @@ LONG = ("\n" + '"a b".' * 700_000 + "a = 1", 2)
 )
 def test_broken_toml_is_told_with_its_line(text: str, line: int | None) -> None:
     with pytest.raises(BrokenSyntax) as caught:
-        toml_lines.loads(text)
+        formats.toml_loads(text)
     assert caught.value.line == line

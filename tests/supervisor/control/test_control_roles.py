@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.control import access_io, client, orders, stream
+from metamcp_supervisor.control import access_io, client, orders, services
 from metamcp_supervisor.control.access import Role, role
 from metamcp_supervisor.control.control import ControlLimits
 from metamcp_supervisor.verbs import Exit
@@ -43,7 +43,9 @@ def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
     assert orders.Verb.__struct_defaults__ == (Role.ADMIN,)
     least = {name: verb.least for name, verb in orders.VERBS.items()}
     changing = {
-        name for name, verb in orders.VERBS.items() if issubclass(verb.params, stream.ChangeParams)
+        name
+        for name, verb in orders.VERBS.items()
+        if issubclass(verb.params, services.ChangeParams)
     }
     assert all(least[name] > Role.VIEWER for name in changing)
     assert least["describe"] is least["status"] is Role.VIEWER

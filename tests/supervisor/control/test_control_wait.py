@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from metamcp_supervisor.control.wait import FULFILS
+from metamcp_supervisor.control.follow import FULFILS
 from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.control.test_control import peer, run

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.child.remote import remote
+from metamcp_worker.child.streamable_http import remote
 from metamcp_worker.child.transport import SpawnFailed
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.fakes.http_server import running

@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_worker.child import request_headers
 from metamcp_worker.child.http_transport import STARTS_AT_ONCE_MAX
-from metamcp_worker.child.remote import RemoteTransport
+from metamcp_worker.child.streamable_http import RemoteTransport
 from tests.fakes.http_server import MODERN, event, running
 from tests.worker.child.far import far
 from tests.worker.rawhttp import run, until

@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_worker.child import http_exchange
 from metamcp_worker.child.http_exchange import Word
-from metamcp_worker.child.server_errors import Faults
+from metamcp_worker.child.jsonrpc_lines import Faults
 from metamcp_worker.ipc import codec
 
 KEY = b"7"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.actions import Fail
-from metamcp_worker.child.server_errors import unauthorized
+from metamcp_worker.child.jsonrpc_lines import unauthorized
 from tests.worker.child.talk import Talk, legacy
 
 Json = dict[str, Any]

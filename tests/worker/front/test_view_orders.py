@@ -12,6 +12,7 @@ from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.ipc import codec, disclosure
+from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.disclosure import (
     Applied,
     Disclosed,
@@ -21,7 +22,6 @@ from metamcp_worker.ipc.disclosure import (
     Shown,
     ViewOwner,
 )
-from metamcp_worker.ipc.message_base import Message
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import FrontSpec
 

@@ -2,7 +2,7 @@
 
 Owns: opening, reusing and closing connections and their number, the header with the client's
 folder, whether a failed request may have been processed, back-pressure towards the gateway, how
-long an answer may take. Never: the form of HTTP (`http1_answers`), requests that are redirected and
+long an answer may take. Never: the form of HTTP (`http_requests`), requests that are redirected and
 URLs with TLS (`http.fetch`), retries.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 from urllib.parse import quote
 
-from metamcp_worker.bridge.http1_answers import (
+from metamcp_worker.bridge.http_requests import (
     HeaderUnfit,
     HttpAnswer,
     HttpAnswerReader,

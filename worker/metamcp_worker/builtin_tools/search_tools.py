@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from metamcp_worker.builtin_tools import discover_tool, tool_choice, tool_text
+from metamcp_worker.builtin_tools import servers_tools, tool_choice, tool_text
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     Forward,
@@ -81,7 +81,7 @@ class Calling(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _search(given: Searching, context: ToolContext) -> Decision:
     if given.server and given.server not in context.spec.servers:
-        return discover_tool.unknown_server(given.server, context)
+        return servers_tools.unknown_server(given.server, context)
     limit = min(max(given.limit, 1), HITS_MAX)
     allowed = {given.server} if given.server else None
 

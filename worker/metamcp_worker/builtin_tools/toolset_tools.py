@@ -1,6 +1,6 @@
 """Built-in tools of the exposure `toolset`: they build, equip and unequip tool sets.
 
-Owns: `discover-all-tools` (with `discover_tool`), `build-toolset`, `equip-toolset`,
+Owns: `discover-all-tools` (with `servers_tools`), `build-toolset`, `equip-toolset`,
 `unequip-toolset`, `get-active-toolset`, `list-saved-toolsets`, `delete-toolset`, their words.
 Never: carrying an order out (`builtin_calls`), keeping tool sets (the supervisor).
 
@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from metamcp_worker.builtin_tools import discover_tool, tool_choice, tool_text
+from metamcp_worker.builtin_tools import servers_tools, tool_choice, tool_text
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
@@ -246,8 +246,8 @@ FAMILY: ToolFamily = family(
     "toolset",
     {
         "discover-all-tools": (
-            discover_tool.Discover,
-            lambda given, context: discover_tool.discover(given, context, FAMILY.items),
+            servers_tools.Discover,
+            lambda given, context: servers_tools.discover(given, context, FAMILY.items),
         ),
         "build-toolset": (BuildArguments, _build),
         "equip-toolset": (ToolsetName, _equip),

@@ -100,7 +100,9 @@ class FrontPipes:
             if isinstance(frame, Result):
                 # A missing answer would be waited for, so an error goes instead.
                 why = "the answer is lost, because too much waits for the front to read it"
-                return self.send(front, Error(frame.id, jsonrpc_lines.error(Code.OVERLOADED, why)))
+                return self.send(
+                    front, Error(frame.id, jsonrpc_lines.error_object(Code.OVERLOADED, why))
+                )
             self.left_out += not isinstance(frame, Ask)
             return False
         if queued > BEHIND_BYTES:

@@ -18,7 +18,7 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
-from metamcp_worker.child.server_errors import Faults
+from metamcp_worker.child.jsonrpc_lines import Faults
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope

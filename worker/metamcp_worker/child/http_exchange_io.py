@@ -12,9 +12,8 @@ from collections.abc import AsyncGenerator, Mapping
 from msgspec import Struct
 
 from metamcp_worker.child import http_exchange, request_headers
-from metamcp_worker.child.http_body import Body
 from metamcp_worker.child.http_exchange import Resume, Word
-from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
+from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
 from metamcp_worker.http.fetch import Broken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec

@@ -14,11 +14,10 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
 from metamcp_worker.child.actions import Fail
-from metamcp_worker.child.http_body import Body
 from metamcp_worker.child.http_exchange import Resume
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, ServerAnswer, exchange, tell
 from metamcp_worker.child.http_sessions import HttpSession, HttpSessions, askable
-from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
+from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
 from metamcp_worker.child.lists import CHANGES
 from metamcp_worker.http.fetch import Broken, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent

@@ -25,7 +25,7 @@ import httpx2
 from msgspec import Struct
 
 from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
-from metamcp_worker.child.remote import remote
+from metamcp_worker.child.streamable_http import remote
 from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
 from metamcp_worker.http.fetch import Auth, Unreachable
 from metamcp_worker.ipc import codec

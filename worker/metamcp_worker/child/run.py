@@ -260,7 +260,9 @@ class ServerWorker:
             if isinstance(frame, Claim):
                 self._fronts.send(front, frames.KeptFrame(frame.id))
             elif isinstance(frame, CallFrame):
-                body = jsonrpc_lines.error(Code.SERVER_DOWN, "the server has not been started yet")
+                body = jsonrpc_lines.error_object(
+                    Code.SERVER_DOWN, "the server has not been started yet"
+                )
                 self._fronts.send(front, Error(frame.id, body))
             return
         match frame:
@@ -449,7 +451,7 @@ def launch(spec: ServerSpec, version: str, listener: TransportListener) -> Trans
 
         return authorized(spec, version, listener)
     if spec.url is not None:
-        from metamcp_worker.child.remote import remote
+        from metamcp_worker.child.streamable_http import remote
 
         return remote(spec, version, listener)
     if spec.module is not None:

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, WriteToServer
+from metamcp_worker.child.jsonrpc_lines import Faults
 from metamcp_worker.child.server_calls import SentCall, ServerCalls
-from metamcp_worker.child.server_errors import Faults
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code
@@ -189,7 +189,7 @@ class Asks:
 
 def _refused(id: bytes, via: int, code: Code, why: str) -> WriteToServer:  # noqa: A002 - the wire's own name
     return WriteToServer(
-        jsonrpc_lines.refusal(id, jsonrpc_lines.error(code, f"MetaMCP: {why}")), via
+        jsonrpc_lines.refusal(id, jsonrpc_lines.error_object(code, f"MetaMCP: {why}")), via
     )
 
 

@@ -32,11 +32,10 @@ from metamcp_worker.child.actions import (
 from metamcp_worker.child.frontless_calls import Orphans
 from metamcp_worker.child.handshake import Opening
 from metamcp_worker.child.hang_probe import Probing
-from metamcp_worker.child.jsonrpc_lines import OverlongLine, OwnRequest
+from metamcp_worker.child.jsonrpc_lines import FIT, Faults, OverlongLine, OwnRequest
 from metamcp_worker.child.lists import CHANGES, declared
 from metamcp_worker.child.own_requests import Own
 from metamcp_worker.child.server_calls import ServerCalls, Timing
-from metamcp_worker.child.server_errors import FIT, Faults
 from metamcp_worker.child.server_log import Levels
 from metamcp_worker.child.server_questions import Asks
 from metamcp_worker.child.subscriptions import LegacySubscriptions, ModernSubscriptions, stripped
@@ -325,7 +324,9 @@ class ServerSession:
             return [WriteToServer(jsonrpc_lines.answer(id, b"{}"), via)]
         if self._modern:
             why = f"MetaMCP: servers of revision {jsonrpc_lines.MODERN} send no requests"
-            refusal = jsonrpc_lines.refusal(id, jsonrpc_lines.error(Code.METHOD_NOT_FOUND, why))
+            refusal = jsonrpc_lines.refusal(
+                id, jsonrpc_lines.error_object(Code.METHOD_NOT_FOUND, why)
+            )
             return [CountOnce("unroutable_request"), WriteToServer(refusal, via)]
         if envelope.method == roots.METHOD:
             return self._asked_for_roots(envelope, stream, via, now)

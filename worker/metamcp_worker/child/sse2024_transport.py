@@ -13,9 +13,8 @@ import time
 
 from metamcp_worker.child import http_exchange, request_headers
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
-from metamcp_worker.child.http_body import Body
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, tell
-from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
+from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
 from metamcp_worker.http.fetch import Broken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec

@@ -1,13 +1,17 @@
-"""Streamable HTTP, the transport to a remote server in both eras.
+"""Streamable HTTP, the transport to a remote server, and the choice of a transport for a URL.
 
-Owns: the era of a request, and the headers and the form of cancellation in that era. Never: the
-reading of one answer (`http_exchange_io`), which request goes in which session (`http_sessions`),
-the life of sessions (`http_sessions_io`).
+Owns: the era of a request, and the headers and the form of cancellation in that era; the choice of
+the protocol, the limits of connections, how the transport is stopped. Never: the reading of one
+answer (`http_exchange_io`), which request goes in which session (`http_sessions`), the life of
+sessions (`http_sessions_io`), HTTP+SSE of 2024 (`sse2024_transport`).
 
 A modern server has no sessions: a request stands alone, and closing its response cancels it. A
 legacy server may use sessions. If it forgets a session, which may happen at any time, it answers
 404; then the session is opened anew, and the refused request is sent once more. Other requests are
 never sent twice, because only the 404 proves that the server did not look at a request.
+
+With `transport = "auto"` streamable HTTP is tried first, as its specification says: the older event
+stream is used only if the server refuses `initialize` as unknown.
 """
 
 import asyncio
@@ -25,11 +29,19 @@ from metamcp_worker.child.http_exchange_io import (
 )
 from metamcp_worker.child.http_sessions import SESSIONS_MAX, SETTINGS, HttpSession
 from metamcp_worker.child.http_sessions_io import Seats
-from metamcp_worker.child.http_transport import HttpTransport, RequestRefused
+from metamcp_worker.child.http_transport import (
+    LINGERING_MAX,
+    TELLS_AT_ONCE_MAX,
+    HttpTransport,
+    RequestRefused,
+)
 from metamcp_worker.child.request_headers import Mirror
-from metamcp_worker.http.fetch import Broken, Unreachable
+from metamcp_worker.child.sse2024_transport import Sse2024
+from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
+from metamcp_worker.http.fetch import Auth, Broken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, TooLarge
+from metamcp_worker.ipc.spec import ServerSpec
 
 RECHECK_S = 0.25
 """Seconds between a request that did not reach the server and the check whether the server is there
@@ -248,3 +260,74 @@ class Streamable:
         said = self._seats.sessions.base.headers
         response = await self._link.origin.send("POST", said, line, answer_s=OPEN_S_MAX)
         await response.close()
+
+
+OWN_REQUESTS_MAX = 64
+"""Maximum number of the gateway's own requests at once: lists, subscriptions, checks whether the
+server is there. Own requests never wait for calls."""
+
+
+def remote(
+    spec: ServerSpec, version: str, listener: TransportListener, auth: Auth | None = None
+) -> Transport:
+    """Return the transport to `spec.url`. `version`: of the gateway. `auth`: adds credentials to
+    each request. Raises SpawnFailed if the URL cannot be used."""
+    kept, refused = request_headers.configured(spec.headers)
+    # Each session has a stream, may be opened and may be closed.
+    beside = OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + LINGERING_MAX + 3 * SESSIONS_MAX
+    requests_max = spec.concurrency + beside
+    try:
+        origin = Origin(
+            spec.url or "", headers=kept, auth=auth, limits=FetchLimits(requests_max=requests_max)
+        )
+    except (Unreachable, ValueError) as error:
+        raise SpawnFailed(f"cannot connect to {spec.name}: {error}") from None
+    made = RemoteTransport(spec, version, listener, origin)
+    for name in refused:
+        made.warn(f"the header {name!r} of its configuration is not sent: it is the gateway's own")
+    return made
+
+
+class RemoteTransport(HttpTransport):
+    """`Transport` to a URL by one of the two protocols."""
+
+    def __init__(
+        self, spec: ServerSpec, version: str, listener: TransportListener, origin: Origin
+    ) -> None:
+        super().__init__(spec, listener, origin)
+        self._way: Streamable | Sse2024
+        if spec.transport == "sse":
+            self._way = Sse2024(self)
+        else:
+            elsewhere = self._elsewhere if spec.transport == "auto" else None
+            self._way = Streamable(self, version, elsewhere)
+
+    def request(self, request: ServerRequest) -> bool:
+        if self.lost:
+            return False
+        self._way.request(request)
+        return True
+
+    def write(self, line: bytes, via: int = 0) -> bool:
+        return not self.lost and self._way.write(line, via)
+
+    def drop(self, drop: Drop) -> bool:
+        return not self.lost and self._way.drop(drop)
+
+    def doubt(self) -> None:
+        self._way.doubt()
+
+    def tick(self) -> None:
+        """Do the work that is due; called a few times per second."""
+        self._way.tick(asyncio.get_running_loop().time())
+
+    async def stop(self) -> None:
+        """Cancel all tasks, and say goodbye to the server if it is there."""
+        await self.kill()
+        if not self.gone:
+            await self._way.farewell()
+
+    def _elsewhere(self, request: ServerRequest, refused: RequestRefused) -> None:
+        """Switch to the older protocol for a server that does not know streamable HTTP."""
+        self._way = Sse2024(self, http_exchange.sentence(refused.status))
+        self._way.request(request)

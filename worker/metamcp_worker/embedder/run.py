@@ -27,6 +27,7 @@ from metamcp_worker.embedder.embeddings_api import NoVectors, TextRefused
 from metamcp_worker.embedder.endpoint import EmbeddingsEndpoint
 from metamcp_worker.embedder.vector_store import Unkept, VectorStore
 from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
     TEXTS_MAX,
@@ -37,7 +38,6 @@ from metamcp_worker.ipc.embedding import (
     Vectors,
 )
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.message_base import Message
 from metamcp_worker.ipc.messages import Beat, Stop, Tune
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import EmbeddingsSpec

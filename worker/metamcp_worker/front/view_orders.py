@@ -13,6 +13,7 @@ from collections.abc import Callable
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.disclosure import (
     Applied,
     Change,
@@ -25,7 +26,6 @@ from metamcp_worker.ipc.disclosure import (
     Wish,
 )
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.message_base import Message
 
 
 class Disclosing:

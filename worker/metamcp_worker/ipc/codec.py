@@ -1,7 +1,8 @@
 """JSON with most of it left unread: the only place that decodes and encodes message bodies.
 
 Owns: decoding of envelopes and of single levels of objects, encoding, the rule for ids, and the id
-of a message too large or too broken to decode (`glimpse`). Never: JSON-RPC semantics, schemas, I/O.
+of a message too large or too broken to decode (`glimpse`); the base of messages on the control
+sockets (`Message`). Never: JSON-RPC semantics, schemas, I/O.
 
 `msgspec.Raw` keeps a value as the bytes that it came in, so a value that is only forwarded is not
 opened. JavaScript cuts strings between two code units, so JSON may have half of a surrogate pair in
@@ -259,3 +260,7 @@ def glimpse(beginning: bytes, end: bytes) -> Glimpse:
     last = _END.search(end[-ENDS_BYTES:])
     raw_id = (first and first["id"]) or (last and last["id"]) or b""
     return Glimpse(raw_id, bool(first and first["answer"]))
+
+
+class Message(Struct, frozen=True, kw_only=True, tag=True):
+    """Base class of all messages; the tag is the class name."""

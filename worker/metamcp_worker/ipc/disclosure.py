@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from metamcp_worker.ipc.message_base import Message
+from metamcp_worker.ipc.codec import Message
 
 Pair = tuple[str, str]
 """Identity of a tool: its server, and the name that the server gives it."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.disclosure import ViewStats
-from metamcp_worker.ipc.message_base import Message
 
 
 class CallStats(Struct, frozen=True, gc=False):

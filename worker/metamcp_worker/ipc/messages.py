@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, structs
 
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Message as Message  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.disclosure import Change as Change  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.disclosure import Changed as Changed  # noqa: PLC0414 - and this
@@ -33,7 +34,6 @@ from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - and
 from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.message_base import Message as Message  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.process_names import By as By  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.roots import Asked
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import bm25, words
 from metamcp_worker.search.bm25 import SATURATION, Postings, Sought, weights
-from metamcp_worker.search.name_match import Beginnings, NameMatch, misspelt
+from metamcp_worker.search.words import Beginnings, NameMatch, misspelt
 
 RANK_OFFSET = 10
 """Places added to each place in a fusion; the smaller, the more the first places count. The usual

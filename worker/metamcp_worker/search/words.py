@@ -1,7 +1,8 @@
-"""Terms of a text, as a search compares them.
+"""Terms of a text, as a search compares them, and names with one letter wrong.
 
-Owns: splitting text into words and words into terms, light stemming, stop words, and the key of a
-whole name. Never: documents, weights, ranking.
+Owns: splitting text into words and words into terms, light stemming, stop words, the key of a whole
+name; the table of names by key, found whole, by their beginning, or with a misspelt letter. Never:
+documents, weights, scores, ranking.
 
 A word is a run of letters and digits, so `_-./` separate words. A word is split into pieces where
 its case changes or digits begin (`getUserByID2`: get, user, by, id, 2). A word of several pieces is
@@ -11,9 +12,10 @@ Korean) is split into pairs of neighbouring characters. Accents are dropped.
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 WORD_CHARACTERS_MAX = 64
 """Maximum characters of a word; of a longer one (key, hash, base64) only the beginning is used."""
@@ -165,3 +167,92 @@ def _even(text: str) -> str:
     apart = unicodedata.normalize("NFKD", text)
     kept = "".join([one for one in apart if unicodedata.category(one) != "Mn"])
     return unicodedata.normalize("NFC", kept)
+
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+MISSPELT_CHARACTERS_MIN = 4
+"""Minimum characters of a word that is corrected; a shorter one would become a different word."""
+MISSPELT_CHARACTERS_MAX = 24
+PREFIX_CHARACTERS_MIN = 2
+"""Minimum characters of a beginning; one letter would match too many names."""
+
+Thing = TypeVar("Thing")
+
+
+class Beginnings:
+    """Search for the strings that begin with a prefix. Sorts at the first search after a change."""
+
+    def __init__(self) -> None:
+        self._sorted: list[str] | None = None
+
+    def changed(self) -> None:
+        self._sorted = None
+
+    def of(self, prefix: str, strings: Iterable[str], most: int) -> list[str]:
+        """Return at most `most` strings with this prefix, in order. `strings`: the current ones."""
+        if len(prefix) < PREFIX_CHARACTERS_MIN:
+            return []
+        if self._sorted is None:
+            self._sorted = sorted(strings)
+        found: list[str] = []
+        at = bisect_left(self._sorted, prefix)
+        for string in self._sorted[at : at + most]:
+            if not string.startswith(prefix):
+                break
+            found.append(string)
+        return found
+
+
+class NameMatch(Generic[Thing]):
+    """Things by the key of their name; several things may have the same name."""
+
+    def __init__(self) -> None:
+        self._things: dict[str, list[Thing]] = {}
+        self._beginnings = Beginnings()
+
+    def add(self, key: str, thing: Thing) -> None:
+        if not key:
+            return
+        if (things := self._things.get(key)) is not None:
+            things.append(thing)
+            return
+        self._things[key] = [thing]
+        self._beginnings.changed()
+
+    def remove(self, key: str, things: Container[Thing]) -> None:
+        """Remove these things from the name `key`."""
+        kept = [thing for thing in self._things.get(key, ()) if thing not in things]
+        if kept:
+            self._things[key] = kept
+        elif self._things.pop(key, None) is not None:
+            self._beginnings.changed()
+
+    def whole(self, key: str) -> Sequence[Thing]:
+        return self._things.get(key, ())
+
+    def beginning(self, key: str, most: int) -> Iterator[Thing]:
+        """Yield the things of the names that begin with `key`: at most `most` names, in order."""
+        for name in self._beginnings.of(key, self._things, most):
+            yield from self._things[name]
+
+    def inside(self, key: str) -> Iterator[tuple[str, Sequence[Thing]]]:
+        """Yield the rest of `key` behind each name that begins it, and the things of that name."""
+        for end in range(1, len(key)):
+            if things := self._things.get(key[:end]):
+                yield key[end:], things
+
+
+def misspelt(word: str) -> Iterator[str]:
+    """Yield all strings with one letter fewer, more or different than `word`, or two swapped."""
+    if not MISSPELT_CHARACTERS_MIN <= len(word) <= MISSPELT_CHARACTERS_MAX:
+        return
+    for at in range(len(word) + 1):
+        before, after = word[:at], word[at:]
+        if after:
+            yield before + after[1:]
+        if len(after) > 1:
+            yield before + after[1] + after[0] + after[2:]
+        for letter in ALPHABET:
+            yield before + letter + after
+            if after:
+                yield before + letter + after[1:]
