@@ -98,6 +98,7 @@ def test_when_a_failed_server_is_tried_again_is_told() -> None:
     ("news", "why"),
     [
         ({"state": "stopped"}, "stopped; `metamcp ctl start git` starts it"),
+        ({"state": "quarantined"}, "in quarantine; `metamcp ctl clear git` starts it"),
         (
             {"state": "error", "message": "it exited with 3"},
             "in error: it exited with 3; `metamcp ctl start git` starts it",

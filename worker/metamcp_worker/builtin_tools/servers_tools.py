@@ -136,9 +136,10 @@ def _told(server: str, context: ToolContext) -> str:
     sentence; and the command that starts it, unless it is draining or a next start is planned."""
     news = context.states[server]
     said = f": {news.message}" if news.message else ""
-    waits = news.state == "draining" or news.retry_after_ms >= 0
-    start = "" if waits else f"; `metamcp ctl start {server}` starts it"
-    return said + _again(news) + start
+    if news.state == "draining" or news.retry_after_ms >= 0:
+        return said + _again(news)
+    verb = "clear" if news.state == "quarantined" else "start"
+    return f"{said}; `metamcp ctl {verb} {server}` starts it"
 
 
 def _again(news: ServerState) -> str:

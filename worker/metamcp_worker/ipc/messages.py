@@ -285,7 +285,8 @@ class AttachServer(Message, frozen=True, kw_only=True):
 
 
 class ServerState(Message, frozen=True, kw_only=True):
-    """State of a server. `state` is one of `warming ready idle draining stopped error`.
+    """State of a server. `state` is one of `warming ready idle draining stopped error
+    quarantined`.
 
     `listed`: whether its tools are part of the lists now. `reason`, `message`: for `error`.
     `retry_after_ms`: until the next start, -1 if none is planned. `hold_ms`: how long a call may

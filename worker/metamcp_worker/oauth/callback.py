@@ -47,7 +47,7 @@ class CallbackAnswer(Struct, frozen=True):
     error: str = ""
 
     def __repr__(self) -> str:
-        return f"Answer(error={self.error!r})"
+        return f"CallbackAnswer(error={self.error!r})"
 
 
 class Callback:

@@ -87,7 +87,7 @@ class TokenRecord(Struct, frozen=True, kw_only=True):
     saved_at: float = 0.0
 
     def __repr__(self) -> str:
-        return f"Record(server={self.server!r}, issuer={self.issuer!r})"
+        return f"TokenRecord(server={self.server!r}, issuer={self.issuer!r})"
 
     def suits(self, client_id: str | None) -> bool:
         """Whether the record was made for this client of the configuration, or without a client of
