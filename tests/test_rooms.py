@@ -2,11 +2,12 @@
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from tests import picture
-from tests.house import ROOT, SOURCES, module_name
+from tests.house import ROOT, SOURCES, module_name, nodes
 from tests.test_tidy import MAY_IMPORT
 
 SENT_TO = re.compile(r"\(`([a-z_]+(?:\.[a-z_]+)*)`\)")
@@ -36,15 +37,31 @@ def test_an_arrow_that_others_imply_is_not_drawn() -> None:
 
 
 def test_a_docstring_that_sends_a_reader_to_another_module_names_one_that_exists() -> None:
-    known = {part for path in SOURCES for part in module_name(path).split(".")}
+    modules = {part for path in SOURCES for part in module_name(path).split(".")}
     wrong = [
         f"{module_name(path)}: {target}"
         for path in SOURCES
-        if module_name(path).startswith("metamcp_supervisor")
-        for target in SENT_TO.findall(ast.get_docstring(ast.parse(path.read_text())) or "")
-        if not known.issuperset(target.split("."))
+        for node in nodes(path)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for target in SENT_TO.findall(ast.get_docstring(node) or "")
+        if target.partition(".")[0] not in modules | _names(path)
     ]
     assert wrong == []
+
+
+def _names(path: Path) -> set[str]:
+    """The names that a file itself has: of functions, arguments, members and constants."""
+    found: set[str] = set()
+    for node in nodes(path):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+    return found
 
 
 def test_every_answer_to_where_something_is_names_a_file() -> None:

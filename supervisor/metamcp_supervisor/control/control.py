@@ -302,8 +302,8 @@ class Control:
 
 
 class ControlConnection:
-    """Connection of one client: a `stream.ControlStream`. `group`: id of the group that shares the
-    socket, if one does."""
+    """Connection of one client: a `services.ControlStream`. `group`: id of the group that shares
+    the socket, if one does."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, group: int | None

@@ -104,7 +104,7 @@ class Gateway:
     variables of the gateway, of which servers get a part. `hangup_ends`: see `signals`. `told`:
     tells systemd the state of the gateway; `given`: sockets from systemd to listen on; both are
     closed at the end. `handed`: state of the previous program, whose processes run already
-    (`succession`).
+    (`upgrade`).
     """
 
     _starting: asyncio.Task[None] | None = None

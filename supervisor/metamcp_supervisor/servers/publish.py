@@ -62,7 +62,7 @@ class FrontsPort(Protocol):
 
 class PublishedServer:
     """Knowledge of the fronts about one server. `changes`: times when it was listed or hidden
-    (`rate_limits`)."""
+    (`catalog_changes`)."""
 
     def __init__(self) -> None:
         self.catalogue = b""
@@ -205,7 +205,7 @@ class Routes:
         """List a server as soon as it is ready for the first time, until an operator or the
         configuration stops it. A server that went down by itself or restarts has `hide_after` to
         become ready again before its tools are hidden; if it goes down again and again, its tools
-        stay as they are for a while (`rate_limits`)."""
+        stay as they are for a while (`catalog_changes`)."""
         damped_s = (
             catalog_changes.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
         )

@@ -50,7 +50,7 @@ class ReloadDraft(NamedTuple):
 
 class Pinned:
     """`tell()`: tells every front the current `quarantined`. `drift`: how many tools are not as
-    approved, by server (only servers that have any) and kind (`families.DRIFT`)."""
+    approved, by server (only servers that have any) and kind (`metric_names.DRIFT`)."""
 
     def __init__(self, state_dir: Path, journal: Journal, tell: Callable[[], None]) -> None:
         self._state_dir = state_dir

@@ -33,7 +33,10 @@ from metamcp_worker.http.requests import HttpRequest, Pending
 Checks = Callable[[GatewayStatus], list[health.HealthCheck]]
 
 CACHE_S = 0.25
-"""Maximum age of the metrics in seconds: frequent scrapes cannot load the supervisor."""
+"""Minimum seconds for which a page of metrics is used."""
+CACHE_TIMES = 10
+"""A page is used for this many times the time that writing it took, so that frequent scrapes take
+at most a tenth of a processor."""
 HOST_BYTES_MAX = 300
 """Maximum bytes of a `Host`; a DNS name, brackets and a port have fewer."""
 QUERY_FIELDS_MAX = 100
@@ -136,7 +139,8 @@ class Admin:
             if now >= until:
                 snapshot = self._metrics.snapshot(self._status(), self._seen.read())
                 kind, page = await asyncio.to_thread(_written, snapshot, openmetrics)
-                self._pages[openmetrics] = kind, page, now + CACHE_S
+                used_s = max(CACHE_S, (self._clock() - now) * CACHE_TIMES)
+                self._pages[openmetrics] = kind, page, now + used_s
         _send(request, 200, kind, page)
 
     def _host_ok(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:

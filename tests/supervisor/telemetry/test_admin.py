@@ -149,7 +149,7 @@ def test_the_metrics_are_text_for_prometheus() -> None:
 
 def test_the_metrics_are_made_anew_only_when_they_are_old() -> None:
     gateway = SmallGateway()
-    times = itertools.chain([0.0, 0.1, 0.2], itertools.repeat(0.3))
+    times = itertools.chain([0.0, 0.0, 0.1, 0.2], itertools.repeat(0.3))
 
     async def test(ask: Ask) -> None:
         assert "metamcp_up 1.0" in (await ask("/metrics"))[2]
@@ -159,6 +159,17 @@ def test_the_metrics_are_made_anew_only_when_they_are_old() -> None:
         assert "metamcp_up 0.0" in (await ask("/metrics"))[2]
 
     served(gateway, test, lambda: next(times))
+
+
+def test_a_page_that_took_long_is_used_for_ten_times_as_long() -> None:
+    gateway, times = LookedAt(), iter((0.0, 1.0, 9.9, 10.0, 10.0, 10.2, 10.3))
+
+    async def test(ask: Ask) -> None:
+        for looks in (1, 1, 2, 2, 3):  # at 0, 9.9, 10, 10.2 and 10.3 seconds
+            await ask("/metrics")
+            assert gateway.looks == looks
+
+    served(gateway, test, lambda: next(times, 10.3))
 
 
 def test_scrapes_at_the_same_time_share_a_page() -> None:

@@ -1,8 +1,8 @@
-"""The bytes of a whole answer, and that they cross a socket in parts."""
+"""Heads that come again, and the bytes of a whole answer, which cross a socket in parts."""
 
 import pytest
 
-from metamcp_worker.http.request_head import Head, known_head
+from metamcp_worker.http.request_head import KNOWN_BYTES_MAX, Head, known_head
 from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, whole
 from metamcp_worker.http.serve import HttpServer
 from tests.worker.rawhttp import Client, listener, post, run
@@ -45,6 +45,30 @@ def test_a_known_head_tells_the_body_of_one_whole_request(case: str, name: bytes
     assert known is not None
     assert known.secret is (name == b"Cookie")
     assert known.body(read.replace(b"Cookie", name)) == body
+
+
+LENGTH = (b"content-length", b"2")
+UNKNOWN = {
+    "HTTP/1.0": (READ, Head("POST", b"/", [LENGTH], version="1.0")),
+    "the end of the connection": (READ, Head("POST", b"/", [LENGTH], keeps_alive=False)),
+    "a wait for the body": (READ, Head("POST", b"/", [LENGTH], awaits=True)),
+    "another protocol": (READ, Head("POST", b"/", [LENGTH, (b"upgrade", b"x")])),
+    "chunks": (READ, Head("POST", b"/", [LENGTH, (b"transfer-encoding", b"chunked")])),
+    "two lengths": (READ, Head("POST", b"/", [LENGTH, LENGTH])),
+    "no length": (READ.replace(b"Content-Length", b"X"), Head("POST", b"/", [])),
+    "another size": (READ + b"c", Head("POST", b"/", [LENGTH])),
+    "blank lines before it": (b"\r\n\r\n" + READ, Head("POST", b"/", [LENGTH])),
+    "too many bytes": (
+        READ.replace(b"x", b"x" * KNOWN_BYTES_MAX), Head("POST", b"/", [LENGTH]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_a_head_that_says_more_than_a_length_cannot_be_recognized(case: str) -> None:
+    read, head = UNKNOWN[case]
+    assert known_head(READ, Head("POST", b"/", [LENGTH]), 2) is not None
+    assert known_head(read, head, 2) is None
 
 
 @pytest.mark.process

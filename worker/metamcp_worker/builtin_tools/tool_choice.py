@@ -1,6 +1,6 @@
 """Choice of tools by the names that a client writes.
 
-Owns: reading exposed names and namespaced ones (`git.status`), and the words about names that no
+Owns: reading exposed names and namespaced ones, as `git.status`, and the words about names that no
 tool has, with similar names. Never: whether a tool is available now, or in view.
 """
 

@@ -103,8 +103,8 @@ _NOTHING_HERE = (
 
 
 class Guard:
-    """Header policy of one configuration. `hosts`: as in `hosts.Hosts`; `paths`: the route of each
-    path. A path that ends with a slash leads there with everything below it."""
+    """Header policy of one configuration. `hosts`: as in `request_head.Hosts`; `paths`: the route
+    of each path. A path that ends with a slash leads there with everything below it."""
 
     def __init__(self, hosts: Iterable[str], paths: Mapping[bytes, Route]) -> None:
         self._hosts = Hosts(hosts)

@@ -223,7 +223,7 @@ class SseSession:
 
 
 class Posted:
-    """Posted message whose answer goes on the stream; a `session_request.AnswerOutlet`."""
+    """Posted message whose answer goes on the stream; a `exchange.AnswerOutlet`."""
 
     waits = False
     __slots__ = ("_stream", "facts")

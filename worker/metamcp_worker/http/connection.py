@@ -36,7 +36,6 @@ from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 _IDLE, _HEAD, _BODY = range(3)
 
-
 AGAIN_S = 0.05
 """Seconds until the next try of a connection that could not move to another process, because its
 client reads slowly or too many connections are on their way."""

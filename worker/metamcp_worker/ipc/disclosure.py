@@ -33,8 +33,8 @@ DESCRIPTION_CHARACTERS_MAX = 1024
 
 
 class ViewOwner(Struct, frozen=True, array_like=True, gc=False):
-    """Owner of a view: one principal on one endpoint, or one session of it (`view_scope`) if
-    `session` is set."""
+    """Owner of a view: one principal on one endpoint, or one session of it, as `view_scope` says,
+    if `session` is set."""
 
     endpoint: str
     principal: str
