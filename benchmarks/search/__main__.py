@@ -63,10 +63,12 @@ def main() -> int:
 
 def _saved(chosen: Sets, index: Index) -> str:
     """What five definitions cost instead of all of them."""
-    everything = builtin_definitions.together(document.definition for document in chosen.documents)
+    everything = builtin_definitions.tokens_of_all(
+        document.definition for document in chosen.documents
+    )
     texts = [query.text for queries in chosen.queries.values() for query in queries]
     answers = [len(tool_text.markdown(index.search(text, 5), "full").encode()) for text in texts]
-    shown = builtin_definitions.of_bytes(round(statistics.fmean(answers)))
+    shown = builtin_definitions.tokens_of_bytes(round(statistics.fmean(answers)))
     saving = builtin_definitions.Saving(everything, shown)
     return (
         f"all definitions: about {everything} tokens; an answer with five full ones: about {shown},"

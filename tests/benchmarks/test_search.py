@@ -83,10 +83,12 @@ def test_public_tools_cost_fifty_times_what_an_exposure_begins_with(exposure: Ex
 def test_the_same_reckoning_is_made_of_any_set(own: sets.Sets) -> None:
     found = exposed.savings(own.documents)
     assert found["all"].tokens == 0
-    assert found["all"].everything > builtin_definitions.together(
+    assert found["all"].everything > builtin_definitions.tokens_of_all(
         one.definition for one in own.documents
     )
-    assert found["search"].shown == builtin_definitions.of_bytes(builtin_definitions.size("search"))
+    assert found["search"].shown == builtin_definitions.tokens_of_bytes(
+        builtin_definitions.size("search")
+    )
     assert list(exposed.table(own.documents))[2].startswith(f"| `all` | {len(own.documents)} | ")
 
 

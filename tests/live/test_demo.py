@@ -97,14 +97,16 @@ def test_real_definitions_cost_what_is_told_of_them_and_every_exposure_saves(
 ) -> None:
     found = endpoints(real)
     everything = definitions(real, "all")
-    whole = builtin_definitions.together(everything)
+    whole = builtin_definitions.tokens_of_all(everything)
     assert len(everything) == found["all"]["tools"] >= 25
     assert abs(found["all"]["at_start"] - whole) <= TOKENS_PER_TOOL_MAX * len(everything)
     for exposure, definitions_max in (("servers", 3), ("toolset", 7), ("search", 13)):
         sent = definitions(real, exposure)
         assert len(sent) <= definitions_max
-        assert found[exposure]["at_start"] == builtin_definitions.together(sent)
-        assert builtin_definitions.together(sent) < whole / 4, "of five servers; the more, the less"
+        assert found[exposure]["at_start"] == builtin_definitions.tokens_of_all(sent)
+        assert builtin_definitions.tokens_of_all(sent) < whole / 4, (
+            "of five servers; the more, the less"
+        )
     assert found["search"]["saved"] == found["search"]["all"] - found["search"]["at_start"]
     largest = told(real)["tools"][0]
     own = next(raw for raw in everything if json.loads(raw)["name"].endswith(largest["tool"]))

@@ -52,7 +52,7 @@ def test_what_is_told_of_an_endpoint_is_what_its_client_has_in_context(gateway: 
         assert found[name]["all"] == found["all"]["at_start"] == now["all"]["everything"]
     for name in ("all", "flat"):
         sent = definitions(gateway, name)
-        over = found[name]["at_start"] - builtin_definitions.together(sent)
+        over = found[name]["at_start"] - builtin_definitions.tokens_of_all(sent)
         assert 0 <= over <= TOKENS_PER_TOOL_MAX * len(sent), name
         assert found[name]["at_start"] == now[name]["tokens"]
         assert found[name]["tools"] == now[name]["tools"] == len(sent)

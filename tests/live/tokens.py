@@ -44,4 +44,4 @@ def definitions(gateway: Gateway, endpoint: str) -> list[bytes]:
 
 
 def cost(gateway: Gateway, endpoint: str) -> int:
-    return builtin_definitions.together(definitions(gateway, endpoint))
+    return builtin_definitions.tokens_of_all(definitions(gateway, endpoint))

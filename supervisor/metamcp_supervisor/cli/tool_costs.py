@@ -59,8 +59,8 @@ def tools(
 def at_start(exposure: Exposure, tools: Sequence[Priced]) -> int:
     """Return the tokens that a client has in context before it has asked for anything."""
     if exposure == "all":
-        return builtin_definitions.of_bytes(sum(tool.size for tool in tools))
-    return builtin_definitions.of_bytes(builtin_definitions.size(exposure))
+        return builtin_definitions.tokens_of_bytes(sum(tool.size for tool in tools))
+    return builtin_definitions.tokens_of_bytes(builtin_definitions.size(exposure))
 
 
 def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:

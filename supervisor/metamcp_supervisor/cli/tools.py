@@ -125,7 +125,7 @@ def reckoned(found: StoredOffers) -> Costs:
     """Calculate the costs from the offers on disk."""
     seen = {name: each for name, each in found.catalogues.items() if each is not None}
     tools = sorted(_tools(seen), key=lambda one: -one.tokens)
-    sums = {name: builtin_definitions.together(each.tools) for name, each in seen.items()}
+    sums = {name: builtin_definitions.tokens_of_all(each.tools) for name, each in seen.items()}
     total = sum(sums.values())
     servers = [
         ServerCost(

@@ -21,7 +21,7 @@ from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import launched
 from metamcp_worker.ipc import codec, packets, server_catalog, validation
-from metamcp_worker.ipc.builtin_definitions import together
+from metamcp_worker.ipc.builtin_definitions import tokens_of_all
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
@@ -60,7 +60,7 @@ def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
         tools=len(found.tools) - gone["tools"],
         prompts=len(found.prompts) - gone["prompts"],
         resources=len(found.resources) - gone["resources"],
-        token_cost=together(one for one in found.tools if bytes(one) not in tools),
+        token_cost=tokens_of_all(one for one in found.tools if bytes(one) not in tools),
         list_hash=server_catalog.list_hash(found),
         from_cache=from_cache,
         asks_roots=found.asksRoots,

@@ -35,8 +35,8 @@ Checks = Callable[[GatewayStatus], list[health.HealthCheck]]
 CACHE_S = 0.25
 """Minimum seconds for which a page of metrics is used."""
 CACHE_TIMES = 10
-"""A page is used for this many times the time that writing it took, so that frequent scrapes of
-at most a tenth of a processor."""
+"""A page is used for this many times the time that writing it took, so that frequent scrapes of one
+format take at most a tenth of a processor."""
 HOST_BYTES_MAX = 300
 """Maximum bytes of a `Host`; a DNS name, brackets and a port have fewer."""
 QUERY_FIELDS_MAX = 100

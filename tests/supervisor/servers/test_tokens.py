@@ -73,8 +73,8 @@ def test_the_first_screen_is_for_what_costs_most_and_what_to_do(place: Place) ->
     lines = [line.split() for line in done.stdout.splitlines()]
     every = told(place)
     whole, few = every["endpoints"]
-    search = builtin_definitions.of_bytes(builtin_definitions.size("search"))
-    servers = builtin_definitions.of_bytes(builtin_definitions.size("servers"))
+    search = builtin_definitions.tokens_of_bytes(builtin_definitions.size("search"))
+    servers = builtin_definitions.tokens_of_bytes(builtin_definitions.size("servers"))
     assert lines[0] == [
         "ENDPOINT", "EXPOSURE", "TOOLS", "AT", "START", "SAVED", "%", "ALL", "TOOLSET", "SERVERS",
         "SEARCH",
@@ -102,15 +102,15 @@ def test_an_endpoint_costs_what_its_own_names_and_switched_off_tools_make_of_it(
     whole, few = told(place)["endpoints"]
     named = [tool(f"notes__{name}", size) for name, size in (("add", 400), ("drop", 800))]
     named += [tool("files__read"), tool("files__write", WORDS)]
-    assert whole["all"] == whole["at_start"] == builtin_definitions.together(named)
-    assert (few["tools"], few["all"]) == (1, builtin_definitions.together([named[0]])), (
+    assert whole["all"] == whole["at_start"] == builtin_definitions.tokens_of_all(named)
+    assert (few["tools"], few["all"]) == (1, builtin_definitions.tokens_of_all([named[0]])), (
         "one is switched off"
     )
     assert whole["exposures"] == {
         "all": whole["all"],
-        "toolset": builtin_definitions.of_bytes(builtin_definitions.size("toolset")),
+        "toolset": builtin_definitions.tokens_of_bytes(builtin_definitions.size("toolset")),
         "servers": few["at_start"],
-        "search": builtin_definitions.of_bytes(builtin_definitions.size("search")),
+        "search": builtin_definitions.tokens_of_bytes(builtin_definitions.size("search")),
     }
     assert few["saved"] == few["all"] - few["at_start"] < 0, "a small server needs no exposure"
     assert few["saved_percent"] == 0

@@ -63,7 +63,7 @@ def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
     offers = {"git": GIT, "db": DB}
     found = viewers(spec, **offers)
     tools = tool_costs.tools(spec, offers)
-    assert tool_costs.at_start(exposure, tools) == builtin_definitions.together(sent(found))
+    assert tool_costs.at_start(exposure, tools) == builtin_definitions.tokens_of_all(sent(found))
     if exposure == "all":
         assert [one.size for one in tools] == [len(raw) for raw in sent(found)]
         assert [one.exposed for one in tools] == [json.loads(raw)["name"] for raw in sent(found)]
@@ -72,7 +72,7 @@ def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
     view = told(found)[ViewOwner("default", "local")]
     assert (view.tools, view.tokens) == (
         len(sent(found)),
-        builtin_definitions.together(sent(found)),
+        builtin_definitions.tokens_of_all(sent(found)),
     )
     assert (view.offered, view.everything) == (len(tools), tool_costs.at_start("all", tools))
 
@@ -118,9 +118,9 @@ def test_what_comes_into_view_is_counted_for_whom_it_does() -> None:
     })  # fmt: skip
     found.refresh()
     views = told(found)
-    start = builtin_definitions.of_bytes(builtin_definitions.size("toolset"))
+    start = builtin_definitions.tokens_of_bytes(builtin_definitions.size("toolset"))
     assert (views[ViewOwner("default", "local")].tokens, views[ann].toolset) == (start, "dev")
-    assert views[own].tokens == builtin_definitions.together(sent(found, "8a"))
+    assert views[own].tokens == builtin_definitions.tokens_of_all(sent(found, "8a"))
     assert [views[one].tools for one in (ann, own)] == [7 + 2, 7 + 1]
     found.set_listed("git", False)
     found.refresh()

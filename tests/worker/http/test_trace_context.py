@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.http import mcp_headers
-from metamcp_worker.http.mcp_headers import TraceContext, of_headers, parse, written_place
+from metamcp_worker.http.mcp_headers import (
+    TraceContext,
+    parsed_traceparent,
+    trace_headers,
+    traceparent,
+)
 from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.messages import Leg
 
@@ -24,13 +29,13 @@ span_ids = st.text("0123456789abcdef", min_size=16, max_size=16).filter(
 
 @given(st.builds(TraceContext, trace_ids, span_ids, st.integers(min_value=0, max_value=3)))
 def test_what_is_written_is_read_again(context: TraceContext) -> None:
-    assert parse(written_place(context)) == context
+    assert parsed_traceparent(traceparent(context)) == context
 
 
 @given(st.text(max_size=80))
 def test_any_other_text_is_read_or_is_nothing(text: str) -> None:
-    found = parse(text)
-    assert found is None or text[3:52] == written_place(found)[3:52]
+    found = parsed_traceparent(text)
+    assert found is None or text[3:52] == traceparent(found)[3:52]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ def test_any_other_text_is_read_or_is_nothing(text: str) -> None:
     [("00", 0, False), ("01", 1, True), ("02", 2, False), ("03", 3, True), ("ff", 3, True)],
 )
 def test_flags_that_nobody_knows_are_not_passed_on(flags: str, known: int, sampled: bool) -> None:
-    found = parse(f"00-{TRACE}-{SPAN}-{flags}")
+    found = parsed_traceparent(f"00-{TRACE}-{SPAN}-{flags}")
     assert found is not None
     assert found == TraceContext(TRACE, SPAN, known)
     assert found.sampled is sampled
@@ -46,7 +51,7 @@ def test_flags_that_nobody_knows_are_not_passed_on(flags: str, known: int, sampl
 
 @pytest.mark.parametrize("text", [f"cc-{TRACE}-{SPAN}-01", f"01-{TRACE}-{SPAN}-01-what-comes"])
 def test_of_a_later_version_the_known_part_is_read(text: str) -> None:
-    assert parse(text) == TraceContext(TRACE, SPAN, 1)
+    assert parsed_traceparent(text) == TraceContext(TRACE, SPAN, 1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +77,7 @@ def test_of_a_later_version_the_known_part_is_read(text: str) -> None:
     ],
 )
 def test_what_is_not_exactly_right_is_nothing(text: str) -> None:
-    assert parse(text) is None
+    assert parsed_traceparent(text) is None
 
 
 def test_headers_say_the_same_and_lists_may_come_in_pieces() -> None:
@@ -83,9 +88,9 @@ def test_headers_say_the_same_and_lists_may_come_in_pieces() -> None:
         (b"tracestate", b"b=2"),
         (b"baggage", b"user=\xff"),
     ]
-    assert of_headers(headers) == {"traceparent": GOOD, "tracestate": "a=1,b=2"}
-    twice = of_headers([(b"traceparent", GOOD.encode())] * 2)
-    assert parse(twice[mcp_headers.TRACEPARENT]) is None
+    assert trace_headers(headers) == {"traceparent": GOOD, "tracestate": "a=1,b=2"}
+    twice = trace_headers([(b"traceparent", GOOD.encode())] * 2)
+    assert parsed_traceparent(twice[mcp_headers.TRACEPARENT]) is None
 
 
 def test_the_notice_of_a_worker_is_nothing_that_a_server_could_say() -> None:

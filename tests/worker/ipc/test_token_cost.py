@@ -17,8 +17,8 @@ def test_four_bytes_of_a_definition_are_a_token(definition: bytes | Raw, tokens:
 
 @pytest.mark.promise("M38")
 def test_many_small_definitions_are_not_rounded_up_one_by_one() -> None:
-    assert builtin_definitions.together([b"{}"] * 10) == 5
-    assert builtin_definitions.together([]) == 0
+    assert builtin_definitions.tokens_of_all([b"{}"] * 10) == 5
+    assert builtin_definitions.tokens_of_all([]) == 0
 
 
 @pytest.mark.promise("M38")

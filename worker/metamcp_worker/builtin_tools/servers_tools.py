@@ -228,7 +228,7 @@ def _things(tools: Mapping[str, Sequence[ListEntry]]) -> Iterator[_Thing]:
 def _server(server: str, tools: Sequence[ListEntry], context: ToolContext) -> Row:
     news = context.states.get(server)
     available = context.listed(server)
-    tokens = builtin_definitions.together(entry.item.raw for entry in tools)
+    tokens = builtin_definitions.tokens_of_all(entry.item.raw for entry in tools)
     state = "warming" if news is None else news.state
     value: dict[str, object] = {
         "serverName": tool_text.plain(server),

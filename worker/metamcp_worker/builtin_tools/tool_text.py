@@ -424,8 +424,8 @@ def saving(context: ToolContext, builtins: Sequence[OfferedItem]) -> dict[str, o
     """Return the estimated tokens of all tools behind the endpoint, of the list of tools, and of
     the tools that the list leaves out."""
     found = builtin_definitions.Saving(
-        builtin_definitions.of_bytes(sum(map(sent_bytes, context.everything.offered))),
-        builtin_definitions.of_bytes(
+        builtin_definitions.tokens_of_bytes(sum(map(sent_bytes, context.everything.offered))),
+        builtin_definitions.tokens_of_bytes(
             sum(len(item.raw) for item in builtins) + sum(map(sent_bytes, in_view(context)))
         ),
     )

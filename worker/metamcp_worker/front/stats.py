@@ -268,6 +268,8 @@ class Outlays:
         key = id(entries)  # the id stays theirs, as the sum keeps them
         found = self._sums.get(key) or known.get(key)
         if found is None:
-            found = _Sum(entries, builtin_definitions.of_bytes(sum(map(sent_bytes, entries))))
+            found = _Sum(
+                entries, builtin_definitions.tokens_of_bytes(sum(map(sent_bytes, entries)))
+            )
         self._sums[key] = found
         return found.tokens

@@ -112,7 +112,7 @@ class Tracing:
             original=(codec.text(params.get("name", b"null")) or "") if known else "",
         )
         self._under_way[call.id] = traced
-        there = mcp_headers.written_place(TraceContext(traced.trace_id, traced.there, traced.flags))
+        there = mcp_headers.traceparent(TraceContext(traced.trace_id, traced.there, traced.flags))
         told = {**meta, TRACEPARENT: Raw(codec.dump(there))}
         if parent is None:
             told.pop(TRACESTATE, None)  # of another trace, or of none
@@ -237,11 +237,11 @@ def _parent(request: McpRequest) -> tuple[TraceContext | None, dict[str, Raw]]:
     headers give the place, their members are put into `_meta`. Baggage belongs to the request, so
     it stays wherever the place comes from."""
     meta = request.meta
-    found = mcp_headers.parse(codec.text(meta.get(TRACEPARENT, b"null")) or "")
+    found = mcp_headers.parsed_traceparent(codec.text(meta.get(TRACEPARENT, b"null")) or "")
     if found is not None or not request.headers:
         return found, meta
-    said = mcp_headers.of_headers(request.headers)
-    found = mcp_headers.parse(said.get(TRACEPARENT, ""))
+    said = mcp_headers.trace_headers(request.headers)
+    found = mcp_headers.parsed_traceparent(said.get(TRACEPARENT, ""))
     if found is None:
         return None, meta
     others = {key: raw for key, raw in meta.items() if key not in (TRACEPARENT, TRACESTATE)}

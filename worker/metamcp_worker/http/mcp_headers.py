@@ -203,7 +203,7 @@ class TraceContext(Struct, frozen=True, gc=False):
         return TraceContext(self.trace_id, span_id, self.flags)
 
 
-def parse(text: str) -> TraceContext | None:
+def parsed_traceparent(text: str) -> TraceContext | None:
     """Read a `traceparent`; None if it is not valid."""
     found = _FORM.fullmatch(text)
     if found is None or found["version"] == "ff":
@@ -216,12 +216,12 @@ def parse(text: str) -> TraceContext | None:
     return TraceContext(found["trace"], found["span"], flags)
 
 
-def written_place(context: TraceContext) -> str:
+def traceparent(context: TraceContext) -> str:
     """Write a `traceparent`, in the version that is known here."""
     return f"{_VERSION}-{context.trace_id}-{context.span_id}-{context.flags:02x}"
 
 
-def of_headers(headers: Headers) -> Mapping[str, str]:
+def trace_headers(headers: Headers) -> Mapping[str, str]:
     """Return the members in HTTP headers, by their keys; repeated headers are joined. A value with
     characters that a header cannot have is left out."""
     found: dict[str, str] = {}

@@ -279,16 +279,16 @@ class Saving(Struct, frozen=True):
 
 def tokens(definition: bytes | Raw) -> int:
     """Estimate the tokens of one definition, as it is sent."""
-    return of_bytes(len(bytes(definition)))
+    return tokens_of_bytes(len(bytes(definition)))
 
 
-def together(definitions: Iterable[bytes | Raw]) -> int:
+def tokens_of_all(definitions: Iterable[bytes | Raw]) -> int:
     """Estimate the tokens of all definitions of a server, a view or an endpoint, from the sum of
     their bytes, so that small ones are not rounded up one by one."""
-    return of_bytes(sum(len(bytes(definition)) for definition in definitions))
+    return tokens_of_bytes(sum(len(bytes(definition)) for definition in definitions))
 
 
-def of_bytes(count: int) -> int:
+def tokens_of_bytes(count: int) -> int:
     return -(-count // TOKEN_BYTES)
 
 
