@@ -32,9 +32,10 @@ FUNCTION_LINES_MAX = 60
 MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
-        "catalog": "ipc", "builtin_tools": "catalog ipc search",
+        "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
         "embedder": "http ipc runtime search", "child": "http ipc oauth runtime",
-        "front": "builtin_tools catalog http ipc runtime search", "bridge": "http ipc runtime",
+        "front": "access builtin_tools catalog http ipc runtime search",
+        "bridge": "http ipc runtime",
     },
     "metamcp_supervisor": {
         "config": "", "client_files": "config", "telemetry": "config",
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"bridge", "http", "ipc", "oauth", "runtime"}
+CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -74,6 +75,7 @@ PURE_BY_ROOM = {
         "counters exemplars exposition health histograms history metric_names page_rows processes"
     ),
     "metamcp_supervisor.views": "ledger",
+    "metamcp_worker.access": "api_key gate",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
         "builtin search_index search_tools servers_tools tool_choice tool_text"
@@ -94,7 +96,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
         "builtin_definitions codec disclosure embedding errors exposed_names figures"
-        " frame_bytes frames messages process_names records roots server_catalog spec validation"
+        " frame_bytes frames key_table messages process_names records roots server_catalog spec"
+        " validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",

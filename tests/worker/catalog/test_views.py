@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.catalog import policy, views
+from metamcp_worker.access import gate
+from metamcp_worker.catalog import views
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
@@ -224,7 +225,7 @@ def test_nobody_but_the_local_user_sees_a_list_yet() -> None:
     seen.principal = "somebody"
     with pytest.raises(ProtocolError, match="somebody may not send tools/list"):
         page(seen, "tools/list")
-    assert seen.principal != policy.LOCAL
+    assert seen.principal != gate.LOCAL
 
 
 @pytest.mark.promise("M28")
@@ -234,12 +235,12 @@ def test_only_endpoints_whose_lists_became_others_are_told() -> None:
     found.put("a", offer("x"))
     assert found.refresh() == {}
     found.put("a", offer("x", "z", prompts=[prompt("p")]))
-    assert found.refresh() == {ViewOwner("one", policy.LOCAL): frozenset({"tools", "prompts"})}
+    assert found.refresh() == {ViewOwner("one", gate.LOCAL): frozenset({"tools", "prompts"})}
     found.set_listed("b", False)
-    assert found.refresh() == {ViewOwner("two", policy.LOCAL): frozenset({"tools"})}
+    assert found.refresh() == {ViewOwner("two", gate.LOCAL): frozenset({"tools"})}
     found.set_listed("b", False)
     found.forget("a")
-    assert found.refresh() == {ViewOwner("one", policy.LOCAL): frozenset({"tools", "prompts"})}
+    assert found.refresh() == {ViewOwner("one", gate.LOCAL): frozenset({"tools", "prompts"})}
 
 
 @pytest.mark.promise("M28")
@@ -248,7 +249,7 @@ def test_a_new_configuration_tells_those_who_see_another_list_now() -> None:
     same, renamed = endpoint("a", name="one"), endpoint("a", name="two", style="bare")
     spec = FrontSpec(version="1.2", endpoints=(same, renamed, endpoint("a", name="new")), hosts=())
     found.configure(spec)
-    assert found.refresh() == {ViewOwner("two", policy.LOCAL): frozenset({"tools"})}
+    assert found.refresh() == {ViewOwner("two", gate.LOCAL): frozenset({"tools"})}
     assert found.get("new") is not None
     found.configure(FrontSpec(version="1.2", endpoints=(same,), hosts=()))
     assert found.refresh() == {}

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import builtin, tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
@@ -12,7 +13,6 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolContext,
     ToolReply,
 )
-from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
@@ -23,7 +23,7 @@ from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint
 
-HERE = ViewOwner("default", policy.LOCAL)
+HERE = ViewOwner("default", gate.LOCAL)
 
 
 def toolset(name: str, *tools: Pair, description: str = "") -> ToolSet:

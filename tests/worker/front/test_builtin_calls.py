@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import servers_tools
-from metamcp_worker.catalog import policy
 from metamcp_worker.front import builtin_calls
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.ipc import codec
@@ -18,7 +18,7 @@ from metamcp_worker.ipc.messages import ServerState
 from .called import Front, request, with_front
 from .offers import endpoint, offer
 
-HERE = ViewOwner("default", policy.LOCAL)
+HERE = ViewOwner("default", gate.LOCAL)
 SPEC = replace(endpoint("a", "b"), exposure="servers")
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
+from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import tools_by_exposure
-from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
@@ -19,7 +19,7 @@ from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint, offer, prompt, resource
 
-ME, YOU = policy.LOCAL, "you"
+ME, YOU = gate.LOCAL, "you"
 HERE = ViewOwner("default", ME)
 SERVERS = ("a", "b", "c")
 TOOLS = ("t", "u")
@@ -49,7 +49,7 @@ def view(viewers: Viewers, principal: str = ME, name: str = "default") -> View:
 
 def listed(seen: View, method: str = "tools/list") -> list[str]:
     names = [entry.key for entry in seen.merged.lists[LIST_METHODS[method]]]
-    if seen.principal == policy.LOCAL:  # nobody else may ask yet
+    if seen.principal == gate.LOCAL:  # nobody else may ask yet
         answer: dict[str, Any] = codec.value(seen.page(method, {}, modern=False))
         (items,) = answer.values()
         key = "uri" if method == "resources/list" else "name"
@@ -187,7 +187,7 @@ def test_a_session_that_loses_its_view_hears_only_of_what_that_changes_for_it() 
 def test_what_a_server_says_of_its_lists_counts_for_those_who_see_it_alone() -> None:
     alone = replace(endpoint("a"), name="alone")
     viewers = made(spec("all"), alone, replace(alone, name="cut", exposure="search"))
-    seen = {ViewOwner("alone", policy.LOCAL): frozenset({"tools"})}
+    seen = {ViewOwner("alone", gate.LOCAL): frozenset({"tools"})}
     assert viewers.alone("a", ("tools",)) == seen
     assert viewers.alone("b", ("tools",)) == {}
 

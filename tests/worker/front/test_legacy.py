@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import ViewOwner
@@ -22,7 +22,7 @@ PARAMS: dict[str, Any] = {
 }
 
 
-HERE = ViewOwner("default", policy.LOCAL)
+HERE = ViewOwner("default", gate.LOCAL)
 
 
 def news(session: str) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.front import streams
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.frames import MESSAGE_BYTES, Ask, CallFrame, Cancel, Progress, Result
@@ -159,7 +159,7 @@ def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
         door.offer(offer("t"))
         assert await first.event() == CHANGED
         await lost(door, first, 1)
-        door.app.lists_changed({ViewOwner("default", policy.LOCAL): frozenset({"prompts"})})
+        door.app.lists_changed({ViewOwner("default", gate.LOCAL): frozenset({"prompts"})})
         second = await resumed(door, session, first.event_ids[0])
         assert await second.event() == CHANGED  # it claims not to have read that
         assert (await second.event())["method"] == "notifications/prompts/list_changed"

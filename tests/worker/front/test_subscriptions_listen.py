@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.front import subscriptions_listen
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.guard import RequestFacts
@@ -24,7 +24,7 @@ from ..rawhttp import Client, until
 from .door import META, Door, modern, with_door
 from .offers import MODERN, offer, resource
 
-HERE = ViewOwner("default", policy.LOCAL)
+HERE = ViewOwner("default", gate.LOCAL)
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -61,7 +61,7 @@ def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_reque
         client.send(wish(toolsListChanged=True, promptsListChanged=False, x=True))
         assert await acknowledged(client) == {"toolsListChanged": True}
         door.app.lists_changed({HERE: frozenset({"prompts", "resources"})})
-        door.app.lists_changed({ViewOwner("dev", policy.LOCAL): frozenset({"tools"})})
+        door.app.lists_changed({ViewOwner("dev", gate.LOCAL): frozenset({"tools"})})
         door.app.lists_changed({HERE: frozenset({"tools"})})
         tag = {SUBSCRIPTION: "7"}
         assert await client.event() == {

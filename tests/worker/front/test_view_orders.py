@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.stats import Stats
@@ -27,7 +27,7 @@ from metamcp_worker.ipc.spec import FrontSpec
 
 from .offers import endpoint, offer
 
-HERE = ViewOwner("default", policy.LOCAL)
+HERE = ViewOwner("default", gate.LOCAL)
 NOTHING = Shift()
 TOOLS: Changed = {HERE: frozenset({"tools"})}
 
@@ -117,7 +117,7 @@ def test_the_supervisor_hears_that_clients_were_told_once_they_were() -> None:
 
 def test_what_a_server_and_an_order_change_is_announced_together() -> None:
     def play(front: Told) -> None:
-        desk = ViewOwner("desk", policy.LOCAL)
+        desk = ViewOwner("desk", gate.LOCAL)
         front.listed("a", yes=False)
         front.round(4, Shift(((Shown(servers=("b",)), (desk,)),)))
         front.disclosing.announce(4)
@@ -141,7 +141,7 @@ def test_a_front_that_ends_tells_everything_it_has_kept_and_keeps_nothing_more()
 
 def test_everything_anew_that_nobody_waits_for_begins_a_round_of_its_own() -> None:
     def play(front: Told) -> None:
-        desk = ViewOwner("desk", policy.LOCAL)
+        desk = ViewOwner("desk", gate.LOCAL)
         everything = Everything(((desk, Shown(servers=("b",))),))
         front.disclosing.disclosed(Disclosed(), codec.dump(everything))
         front.calls.refresh()

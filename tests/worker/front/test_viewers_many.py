@@ -7,7 +7,7 @@ from weakref import ref
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
@@ -23,7 +23,7 @@ ALL: tuple[Pair, ...] = tuple((server, tool) for server in SERVERS for tool in T
 SHOWN = 200
 VIEW_BYTES_MAX = 16 * 1024
 """Of a view with 200 tools that no other session has, without the bytes of its lists."""
-WHO = [ViewOwner("default", policy.LOCAL, f"{number:012x}") for number in range(SESSIONS)]
+WHO = [ViewOwner("default", gate.LOCAL, f"{number:012x}") for number in range(SESSIONS)]
 
 
 def made() -> Viewers:

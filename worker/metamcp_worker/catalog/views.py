@@ -16,7 +16,8 @@ from weakref import ref
 
 from msgspec import Raw
 
-from metamcp_worker.catalog import offers, policy
+from metamcp_worker.access import gate
+from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import ListEntry, Merged
 from metamcp_worker.catalog.offers import CAPABILITIES
 from metamcp_worker.ipc import codec, validation
@@ -109,7 +110,7 @@ class View:
         merged: Merged,
         spec: EndpointSpec,
         version: str,
-        principal: str = policy.LOCAL,
+        principal: str = gate.LOCAL,
         shown: Shown = _NOTHING,
         pages: ListPages | None = None,
         legacy: Merged | None = None,
@@ -138,7 +139,7 @@ class View:
 
     def page(self, method: str, params: Mapping[str, Raw], *, modern: bool) -> bytes:
         """Return the raw result of one of LIST_METHODS. Raises ProtocolError."""
-        policy.authorize(self.principal, self.endpoint, method, "")
+        gate.authorize(self.principal, self.endpoint, method, "")
         kind = LIST_METHODS[method]
         start = self._start(kind, params.get("cursor"), modern=modern)
         place = (kind, modern, start)
@@ -169,7 +170,7 @@ class View:
         """Return how long, and by whom, a result may be kept. `what`: one of KINDS, or DISCOVER.
         Results of a principal other than LOCAL are private."""
         hint = self.merged.hints[what]
-        scope = hint.cacheScope if self.principal == policy.LOCAL else "private"
+        scope = hint.cacheScope if self.principal == gate.LOCAL else "private"
         return {"ttlMs": hint.ttlMs, "cacheScope": scope}
 
     def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:

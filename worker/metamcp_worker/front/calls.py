@@ -16,9 +16,10 @@ from typing import Protocol
 
 from msgspec import Raw, structs
 
+from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import Forward, ToolReply
-from metamcp_worker.catalog import offers, policy
+from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import jsonrpc_bytes, mcp_request, server_links, task_ids
@@ -101,14 +102,14 @@ class Calls:
         params: Mapping[str, Raw] = request.params
         subject = ""
         if rule is None:
-            policy.authorize(view.principal, view.endpoint, method, "")
+            gate.authorize(view.principal, view.endpoint, method, "")
             owner = merged.only
             if owner is None or owner.server in merged.closed:
                 what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
                 raise ProtocolError(Code.METHOD_NOT_FOUND, what)
         else:
             subject = mcp_request.subject_of(rule, request)
-            policy.authorize(view.principal, view.endpoint, method, subject)
+            gate.authorize(view.principal, view.endpoint, method, subject)
             owner = rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)

@@ -13,7 +13,7 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import call_faults, client_questions, jsonrpc_bytes, mrtr
 from metamcp_worker.front.calls import Calls, McpRequest
@@ -245,7 +245,7 @@ class Dialogue:
             session.has_roots(b"")
             Inquiry(session, partial(ask_aside, session), partial(self._calls.rooted, session))
         elif method != _INITIALIZED and view.merged.only is not None:
-            policy.authorize(view.principal, view.endpoint, method, "")
+            gate.authorize(view.principal, view.endpoint, method, "")
             server = self._calls.process(view.merged.only.server, session)
             self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
 
@@ -298,7 +298,7 @@ class Dialogue:
         return answer
 
     def _set_level(self, level: str | None, session: ClientSession, view: View) -> None:
-        policy.authorize(view.principal, view.endpoint, client_questions.SET_LEVEL, "")
+        gate.authorize(view.principal, view.endpoint, client_questions.SET_LEVEL, "")
         if level not in client_questions.LEVELS:
             known = ", ".join(client_questions.LEVELS)
             raise ProtocolError(Code.INVALID_PARAMS, f"params.level must be one of {known}.")

@@ -8,9 +8,9 @@ on the tools that are shown (the supervisor), sending.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from weakref import WeakValueDictionary
 
+from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import tools_by_exposure
 from metamcp_worker.builtin_tools.search_index import Indexes
-from metamcp_worker.catalog import policy
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.exposure import Opened
 from metamcp_worker.catalog.views import PageCache, View
@@ -54,9 +54,9 @@ class Viewers:
         self._outlays = Outlays()
         self._noted: list[str] = []
 
-    def get(self, endpoint: str, principal: str = policy.LOCAL) -> View | None:
+    def get(self, endpoint: str, principal: str = gate.LOCAL) -> View | None:
         """Return the view of a principal; None if the endpoint is unknown or not built yet."""
-        if principal == policy.LOCAL:
+        if principal == gate.LOCAL:
             return self.local.get(endpoint)
         if endpoint not in self._merged:
             return None
@@ -185,7 +185,7 @@ class Viewers:
     def _of_endpoints(self, names: Collection[str]) -> Iterator[ViewOwner]:
         """Yield the owners of all views of these endpoints, of future views as well."""
         if names:
-            yield from (ViewOwner(name, policy.LOCAL) for name in names)
+            yield from (ViewOwner(name, gate.LOCAL) for name in names)
             yield from (whose for whose in self._views if whose.endpoint in names)
             yield from (whose for whose in self._shown if whose.endpoint in names)
 
@@ -208,7 +208,7 @@ class Viewers:
                 self._shown[whose] = view.shown  # one value for all that are equal
         else:
             self._views.pop(whose, None)
-        if whose == (local := ViewOwner(whose.endpoint, policy.LOCAL)):
+        if whose == (local := ViewOwner(whose.endpoint, gate.LOCAL)):
             self.local.pop(whose.endpoint, None)
             if local in self._views:
                 self.local[whose.endpoint] = self._views[local]
@@ -220,11 +220,11 @@ class Viewers:
     def _build(self, whose: ViewOwner) -> View:
         spec, shown = self._endpoints[whose.endpoint], self._of(whose)
         opened = self._opened[whose.endpoint]
-        like = (opened, whose.principal == policy.LOCAL, shown)
+        like = (opened, whose.principal == gate.LOCAL, shown)
         alike = self._alike.get(like)
         if alike is None:
             shown = opened[0].shared(shown)
-            like = (opened, whose.principal == policy.LOCAL, shown)
+            like = (opened, whose.principal == gate.LOCAL, shown)
             merged, legacy = (one.disclosed(shown) for one in opened)
             pages = self._shelf.pages()
         elif alike.principal == whose.principal:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote
 
 from msgspec import Raw
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import jsonrpc_bytes, mcp_request, modern
 from metamcp_worker.front.client_sessions import (
@@ -133,7 +133,7 @@ class LegacyEra:
     def adopt(self, records: Iterable[SessionRecord]) -> list[ClientSession]:
         """Go on with these sessions of another front, as far as there is room, and return them."""
         found = (
-            self._sessions.open(one, policy.LOCAL, self._now())
+            self._sessions.open(one, gate.LOCAL, self._now())
             for one in records
             if one.id not in self._sessions
         )

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import client_identity, client_questions, jsonrpc_bytes, mcp_request, mrtr
 from metamcp_worker.front.calls import Call, CallAnswer, Calls
@@ -223,7 +223,7 @@ class ModernEra:
         owner = rule.find(view.merged, subject)
         state = codec.text(given.get("requestState", _NONE))
         if mrtr.is_state(state):
-            policy.authorize(view.principal, view.endpoint, method, subject)
+            gate.authorize(view.principal, view.endpoint, method, subject)
             bound = _bound(view, method, owner.server if owner is not None else "", given)
             responses = _responses(given)
             talk = self._parking.take(state or "", bound)

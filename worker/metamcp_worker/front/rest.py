@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw
 
-from metamcp_worker.catalog import policy
+from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import web_pages
 from metamcp_worker.front.calls import CallAnswer, Calls
@@ -137,7 +137,7 @@ class Rest:
         exchange.json(*_answered(answer))
 
     def _list(self, view: View) -> bytes:
-        policy.authorize(view.principal, view.endpoint, "tools/list", "")
+        gate.authorize(view.principal, view.endpoint, "tools/list", "")
         known = self._lists.get(view)
         if known is None:
             shown = [_shown(tool) for tool in _tools(view)]
@@ -145,7 +145,7 @@ class Rest:
         return known
 
     def _document(self, view: View, version: str) -> bytes:
-        policy.authorize(view.principal, view.endpoint, "tools/list", "")
+        gate.authorize(view.principal, view.endpoint, "tools/list", "")
         known = self._documents.get(view)
         if known is None:
             known = web_pages.document(view.spec, _tools(view), version, view.instructions)

@@ -34,6 +34,7 @@ from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - and
 from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.key_table import Keys, KeysApplied
 from metamcp_worker.ipc.process_names import By as By  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.roots import Asked
 
@@ -505,11 +506,13 @@ def unpack_leg(data: bytes) -> Leg | None:
 Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
-    | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Stop
+    | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
+    | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
     | HandOver | Taken | Spans | Change | Embed | News
+    | KeysApplied
 )  # fmt: skip
 
 

@@ -186,6 +186,11 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Whether each session of the handshake era has a view of its own."""
     call_hidden: bool = True
     """Whether clients can call tools that are not in view by their names."""
+    workspace: str = "default"
+    auth: tuple[str, ...] = ()
+    """Accepted credentials, `keys` and `oauth`; empty: none is asked for."""
+    url_keys: bool = False
+    """Whether a key may stand in the URL, if the key allows it too."""
 
     @property
     def base(self) -> str:

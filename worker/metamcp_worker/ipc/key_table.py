@@ -1,0 +1,53 @@
+"""Table of API keys, as the supervisor tells it to fronts.
+
+Owns: the rows, their changes, the two messages. Never: keys themselves (only digests are here), the
+form of a key (`access.api_key`), storing them.
+"""
+
+from msgspec import Struct
+
+from metamcp_worker.ipc.codec import Message
+
+
+class KeySpec(Struct, frozen=True, kw_only=True):
+    """API key without its secret. `id`: its public part; `digest`: of the whole key
+    (`access.api_key.digest`); `principal`: owner of views, sessions and handles, the id of the key
+    unless several keys share a principal; `endpoints`: empty for all of the workspace; `scopes`:
+    empty for all; `expires`: seconds since the epoch, 0 for never; `url`: whether it may stand in a
+    URL; `limits`: as in `keys create --limit`, empty for none."""
+
+    id: str
+    digest: bytes
+    name: str
+    principal: str
+    workspace: str = "default"
+    endpoints: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    expires: float = 0.0
+    url: bool = False
+    limits: dict[str, float] = {}
+
+
+class KeyChanges(Struct, frozen=True, kw_only=True):
+    """Changes of the table of keys. `pepper`: key of the digests; `whole`: the rows are all there
+    are; `put`: new and changed rows; `gone`: ids of keys that may not be used any more."""
+
+    pepper: bytes
+    whole: bool = False
+    put: tuple[KeySpec, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+class Keys(Message, frozen=True, kw_only=True):
+    """Change the table of keys, end all that belongs to keys which are gone, and answer with
+    `KeysApplied`. Descriptor: blob with `KeyChanges`. `generation`: goes up by one with every
+    change. A front gets the whole table before `Listen`."""
+
+    generation: int
+
+
+class KeysApplied(Message, frozen=True, kw_only=True):
+    """The front has applied all changes up to this generation: no request with a key that is gone
+    is accepted, its streams have ended and its calls are cancelled."""
+
+    generation: int
