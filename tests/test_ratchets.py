@@ -149,8 +149,8 @@ def is_no() -> list[str]:
         (is_no, IS_NO_MAX),
     ],
     ids=[
-        "modules", "modules of the door", "small modules", "small modules with one importer", "shared class names",
-        "shared module names", "participles", "odd openings", "is no",
+        "modules", "modules of the door", "small modules", "small modules with one importer",
+        "shared class names", "shared module names", "participles", "odd openings", "is no",
     ],
 )  # fmt: skip
 def test_a_count_does_not_rise(counted: Callable[[], list[str]], limit: int) -> None:

@@ -220,14 +220,6 @@ def test_bytes_of_a_page_are_made_once() -> None:
     assert seen.page("tools/list", {}, modern=True) is seen.page("tools/list", {}, modern=True)
 
 
-def test_nobody_but_the_local_user_sees_a_list_yet() -> None:
-    seen = view(endpoint("a"), a=offer("x"))
-    seen.principal = "somebody"
-    with pytest.raises(ProtocolError, match="somebody may not send tools/list"):
-        page(seen, "tools/list")
-    assert seen.principal != gate.LOCAL
-
-
 @pytest.mark.promise("M28")
 def test_only_endpoints_whose_lists_became_others_are_told() -> None:
     found = made(endpoint("a", name="one"), endpoint("b", name="two"), a=offer("x"), b=offer("y"))

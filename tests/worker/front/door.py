@@ -35,8 +35,13 @@ class Door:
     """`peer`: the worker of the one server, `s`, whose tools are `t` and `u`. `kept`, `over`: what
     another front would hear of the sessions."""
 
-    def __init__(self, hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")) -> None:
-        self.spec = FrontSpec(version="1.2.3", endpoints=_endpoints("default", "dev"), hosts=hosts)
+    def __init__(
+        self,
+        hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"),
+        endpoints: tuple[EndpointSpec, ...] = (),
+    ) -> None:
+        served = endpoints or _endpoints("default", "dev")
+        self.spec = FrontSpec(version="1.2.3", endpoints=served, hosts=hosts)
         self.stats = Stats()
         self.calls = Calls(self.stats, lambda server: None)
         self.calls.configure(self.spec)
@@ -133,9 +138,11 @@ def _endpoints(*names: str, sse: bool = True) -> tuple[EndpointSpec, ...]:
     )
 
 
-def with_door(test: Callable[[Door], Awaitable[None]]) -> None:
+def with_door(test: Callable[[Door], Awaitable[None]], *endpoints: EndpointSpec) -> None:
+    """`endpoints`: served ones, instead of `default` and `dev`."""
+
     async def main() -> None:
-        door = Door()
+        door = Door(endpoints=endpoints)
         try:
             await door.open()
             await test(door)

@@ -53,7 +53,7 @@ class Table(ClientSessions):
         record = SessionRecord(
             id=name, endpoint=endpoint, protocol=HANDSHAKE_VERSIONS[0], caller='{"a":1}'
         )
-        return self.open(record, "local", now)
+        return self.open(record, now)
 
     def seek(self, name: str, now: float, endpoint: str = "default") -> ClientSession | None:
         return self.find(name, endpoint, "local", now)
@@ -231,7 +231,7 @@ def test_a_session_goes_on_in_another_front_from_its_record() -> None:
         id="a", endpoint="default", protocol=HANDSHAKE_VERSIONS[0], caller='{"a":1}',
         level="error", subscriptions=("r:1",),
     )  # fmt: skip
-    other = Table().open(record, "local", 5.0)
+    other = Table().open(record, 5.0)
     assert other is not None
     assert (other.caller, other.level, other.used_at) == (one.caller, "error", 5.0)
     assert list(other.watched) == ["r:1"]

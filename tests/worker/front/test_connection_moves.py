@@ -133,7 +133,7 @@ def fill(table: ClientSessions) -> None:
         record = SessionRecord(
             id=f"{number:032}", endpoint="default", protocol=LEGACY, caller=caller.decode()
         )
-        one = table.open(record, "local", 0.0)
+        one = table.open(record, 0.0)
         assert one is not None
         one.missed.add("notifications/tools/list_changed")
 

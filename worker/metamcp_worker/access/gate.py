@@ -1,23 +1,70 @@
-"""The one gate for requests: whether a principal may send a request to an endpoint.
+"""The one gate: which principal may send which message.
 
-Owns: the decision, made before anything is listed or routed. Never: finding out who the principal
-is, finding the owner of a name, state.
+Owns: the principal of a request (`Principal`), the scopes, the table of methods with the scope that
+each needs, the decision before anything is listed or routed. Never: finding out who the principal
+is (`door`), finding the owner of a name, state.
+
+A principal reaches an endpoint only through the door, which compares workspaces. Here the scopes
+count. The user of this machine, from whom no credential is asked, may do everything; for all others
+a method without a row in the table does not exist.
 """
 
-from msgspec import Struct
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct, structs
 
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.spec import EndpointSpec
 
 LOCAL = "local"
 """Name of the principal of clients from whom no credential is asked: the user of this machine."""
+LIST, CALL, READ, PROMPT = "mcp:list", "mcp:call", "mcp:read", "mcp:prompt"
+SUBSCRIBE, META = "mcp:subscribe", "mcp:meta"
+ANY = ""
+"""Scope that every principal has."""
+SCOPES = (LIST, CALL, READ, PROMPT, SUBSCRIBE, META)
+"""Scopes that a credential can have; `mcp:call:SERVER` is `mcp:call` for one server alone."""
+CALL_OF = f"{CALL}:"
+"""Prefix of the scope for one server."""
+ANSWER = ""
+"""In the table: an answer to a question, which has no method."""
+
+#: Scope that a message of each method needs.
+TABLE: Mapping[str, str] = {
+    ANSWER: ANY,
+    "initialize": ANY,
+    "ping": ANY,
+    "server/discover": ANY,
+    "logging/setLevel": ANY,
+    "notifications/initialized": ANY,
+    "notifications/cancelled": ANY,
+    "notifications/progress": ANY,
+    "notifications/roots/list_changed": ANY,
+    "tools/list": LIST,
+    "prompts/list": LIST,
+    "resources/list": LIST,
+    "resources/templates/list": LIST,
+    "tools/call": CALL,
+    "tasks/get": CALL,
+    "tasks/list": CALL,
+    "tasks/result": CALL,
+    "tasks/update": CALL,
+    "tasks/cancel": CALL,
+    "resources/read": READ,
+    "prompts/get": PROMPT,
+    "completion/complete": PROMPT,
+    "resources/subscribe": SUBSCRIBE,
+    "resources/unsubscribe": SUBSCRIBE,
+    "subscriptions/listen": SUBSCRIBE,
+}
 
 
 class Principal(Struct, frozen=True, kw_only=True):
     """Sender of a request. `name`: owner of views, sessions and handles; `workspace`: the only one
     that it may use, empty for any; `scopes`: granted ones, None for all; `servers`: the only ones
-    whose tools it may call, None for all; `key`: id of the API key, empty without one; `auth`:
-    `none`, `keys` or `oauth`; `expires`: seconds since the epoch at which the credential ends, 0
-    for never."""
+    that it sees, by the names that clients know, None for all; `key`: id of the API key, empty
+    without one; `auth`: `none`, `keys` or `oauth`; `expires`: seconds since the epoch at which the
+    credential ends, 0 for never."""
 
     name: str
     workspace: str = ""
@@ -28,12 +75,72 @@ class Principal(Struct, frozen=True, kw_only=True):
     expires: float = 0.0
 
 
-def authorize(principal: str, endpoint: str, method: str, subject: str) -> None:
-    """Raise ProtocolError unless `principal` may send `method` about `subject` (a name, a URI or
-    nothing) to `endpoint`. The user of this machine may do everything."""
-    if principal != LOCAL:
-        raise ProtocolError(
-            Code.INVALID_REQUEST,
-            f"{principal} may not send {method} to the endpoint {endpoint}; "
-            "ask whoever runs the gateway for access",
+USER = Principal(name=LOCAL)
+"""The user of this machine."""
+
+
+class ScopeMissing(ProtocolError):
+    """Raised for a message that needs a scope which the credential does not have. `scope`: that
+    one."""
+
+    def __init__(self, scope: str, method: str) -> None:
+        super().__init__(
+            Code.INVALID_REQUEST, f"{method} needs the scope {scope}, which this credential lacks."
         )
+        self.scope = scope
+
+    @property
+    def challenge(self) -> tuple[bytes, bytes]:
+        """Header of the answer 403 (RFC 6750, section 3)."""
+        value = f'Bearer realm="metamcp", error="insufficient_scope", scope="{self.scope}"'
+        return b"www-authenticate", value.encode()
+
+
+def authorize(principal: Principal, endpoint: str, method: str, subject: str) -> None:
+    """Raise ProtocolError unless `principal` may send `method` about `subject` (a name, a URI or
+    nothing) to `endpoint`: ScopeMissing if a further scope would help."""
+    if principal is USER:
+        return
+    needed = TABLE.get(method)
+    if needed is None:
+        raise ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {method[:64]}")
+    check_scope(principal, needed, method)
+
+
+def check_scope(principal: Principal, scope: str, what: str) -> None:
+    """Raise ScopeMissing unless the principal has the scope. `what`: the method or tool that needs
+    it."""
+    if scope and principal.scopes is not None and scope not in principal.scopes:
+        raise ScopeMissing(scope, what)
+
+
+def part_name(endpoint: str, servers: frozenset[str]) -> str:
+    """Return the name of the part of an endpoint with these servers; endpoints have no brackets in
+    their names."""
+    return f"{endpoint}[{','.join(sorted(servers))}]"
+
+
+def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
+    """Return the endpoint as somebody sees it who may use these servers only."""
+    seen = tuple(one for one in endpoint.servers if one.rpartition("/")[2] in servers)
+    return structs.replace(
+        endpoint,
+        name=part_name(endpoint.name, servers),
+        path=endpoint.path or endpoint.name,
+        servers=seen,
+        part_of=endpoint.name,
+    )
+
+
+def granted(
+    scopes: Collection[str],
+) -> tuple[frozenset[str] | None, frozenset[str] | None]:
+    """Return the scopes and the servers of a credential with these scopes; None for all. Scopes
+    that are not known grant nothing."""
+    if not scopes:
+        return None, None
+    servers = frozenset(one.removeprefix(CALL_OF) for one in scopes if one.startswith(CALL_OF))
+    found = frozenset(one for one in scopes if one in SCOPES)
+    if CALL in found or not servers:
+        return found, None
+    return found | {CALL}, servers

@@ -1,4 +1,4 @@
-"""Path of every request to a server: authorize, find the owner, rename, send, answer.
+"""Path of every request to a server: find the owner, rename, send, answer.
 
 Owns: the order of these steps, the changes to an answer on its way back, the figures of each call,
 and the refusal of calls to quarantined tools of processes for one client (`QuarantinedCalls`).
@@ -18,7 +18,7 @@ from msgspec import Raw, structs
 
 from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import builtin
-from metamcp_worker.builtin_tools.builtin import Forward, ToolReply
+from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, ToolReply
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
@@ -93,6 +93,10 @@ class Calls:
         for kind, method in LIST_CHANGED.items():
             self.on_notice(method, partial(self._said_changed, kind))
 
+    def again(self, before: View) -> View | None:
+        """Return the view of the same principal as it is now; None if the endpoint is gone."""
+        return self.viewers.get(before.endpoint, before.principal)
+
     def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         """Send the request to its server. `caller`: takes what comes before the answer. Raises
         ProtocolError for a request that no server should see, and Unasked if the client has to be
@@ -102,14 +106,12 @@ class Calls:
         params: Mapping[str, Raw] = request.params
         subject = ""
         if rule is None:
-            gate.authorize(view.principal, view.endpoint, method, "")
             owner = merged.only
             if owner is None or owner.server in merged.closed:
                 what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
                 raise ProtocolError(Code.METHOD_NOT_FOUND, what)
         else:
             subject = mcp_request.subject_of(rule, request)
-            gate.authorize(view.principal, view.endpoint, method, subject)
             owner = rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
@@ -140,8 +142,10 @@ class Calls:
         )  # fmt: skip
         name = subject if rule is not None and rule.named else ""
         call.origin = CallOrigin(
-            view.endpoint, name, request.caller, request.who, request.wants_progress,
+            view.spec.part_of or view.endpoint, name, request.caller, request.who,
+            request.wants_progress,
             request.version, owner.original or subject if method == task_ids.CALL else "",
+            request.principal,
         )  # fmt: skip
         if self.witness is not None:
             self.witness.begun(call, subject, request, params)
@@ -161,6 +165,8 @@ class Calls:
         if isinstance(decision, Forward):
             named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
             return self.start(view, structs.replace(request, params=request.params | named), caller)
+        if isinstance(decision, OrderAndThen):
+            gate.check_scope(request.principal, gate.META, name)
         call = Call(
             OWN,
             CallFrame(routing.new_id(), request.method, codec.dump(request.params)),
@@ -172,8 +178,9 @@ class Calls:
             legacy=not request.modern,
         )
         call.origin = CallOrigin(
-            view.endpoint, name, request.caller, request.who, request.wants_progress,
-            request.version, name,
+            view.spec.part_of or view.endpoint, name, request.caller, request.who,
+            request.wants_progress,
+            request.version, name, request.principal,
         )  # fmt: skip
         if self.witness is not None:
             self.witness.begun(call, name, request, request.params)

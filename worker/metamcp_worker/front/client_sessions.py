@@ -74,15 +74,16 @@ class ClientSession:
     messages that belong to no request; `tapes`: of its streams, None if they cannot be resumed.
     `over`: the session has ended, so nothing may hold it any more. `adopted_at`: when the session
     came from another front, None if it began here. `who`, `rooted`, `project`, `unasked`: as in
-    `server_processes.ProcessClient`. `answer`: of the client to `roots/list`, empty until it was
-    asked; `directory`: folder that the client works in, if it says so.
+    `server_processes.ProcessClient`; `principal`, `key`: as in `SessionRecord`. `answer`: of the
+    client to `roots/list`, empty until it was asked; `directory`: folder that the client works in,
+    if it says so.
     """
 
     modern = False
     __slots__ = (
         "_said", "_updates", "adopted_at", "answer", "asked", "caller", "directory", "elicitations",
-        "endpoint", "id", "inflight", "level", "missed", "news", "number", "over", "principal",
-        "project", "protocol", "rooted", "stream", "tapes", "unasked", "used_at",
+        "endpoint", "id", "inflight", "key", "level", "missed", "news", "number", "over",
+        "principal", "project", "protocol", "rooted", "stream", "tapes", "unasked", "used_at",
         "watched", "who",
     )  # fmt: skip
 
@@ -90,7 +91,6 @@ class ClientSession:
         self,
         record: SessionRecord,
         number: int,
-        principal: str,
         ids: Ids,
         tapes: Tapes | None,
         now: float,
@@ -99,7 +99,8 @@ class ClientSession:
         self.who = process_names.of_session(record.id)
         self.number = number
         self.endpoint = record.endpoint
-        self.principal = principal
+        self.principal = record.principal
+        self.key = record.key
         self.protocol = record.protocol
         self.caller = self._said = record.caller.encode()
         self.unasked = may_be_asked(self.caller, roots.METHOD, b"")
@@ -132,6 +133,7 @@ class ClientSession:
         return SessionRecord(
             id=self.id, endpoint=self.endpoint, protocol=self.protocol, level=self.level,
             caller=self._said.decode(), subscriptions=tuple(self.watched),
+            principal=self.principal, key=self.key,
         )  # fmt: skip
 
     def idle_at(self, now: float, for_s: float = IDLE_S) -> bool:
@@ -255,14 +257,14 @@ class ClientSessions:
         return iter(list(self._sessions.values()))
 
     def open(
-        self, record: SessionRecord, principal: str, now: float, *, resumable: bool = True
+        self, record: SessionRecord, now: float, *, resumable: bool = True
     ) -> ClientSession | None:
         """Open a session; None if the table is full and all sessions are in use. `resumable`: its
         streams may go on at another connection."""
         if len(self._sessions) >= SESSIONS_MAX and not self._make_room(now):
             return None
         tapes = Tapes(self._memory) if resumable else None
-        session = ClientSession(record, next(self._numbers), principal, self._ids, tapes, now)
+        session = ClientSession(record, next(self._numbers), self._ids, tapes, now)
         self._sessions[session.id] = session
         return session
 
@@ -290,6 +292,10 @@ class ClientSessions:
     def keep(self, endpoints: frozenset[str]) -> None:
         """Close the sessions of all endpoints but these."""
         self._close([one for one in self._sessions.values() if one.endpoint not in endpoints])
+
+    def revoke(self, keys: frozenset[str]) -> None:
+        """Close the sessions that were opened with one of these API keys."""
+        self._close([one for one in self._sessions.values() if one.key in keys])
 
     def listed(self, news: Callable[[str, str, str], Iterable[str]]) -> None:
         """Notify the sessions whose lists have changed. `news(endpoint, principal, who)`: returns

@@ -2,23 +2,28 @@
 
 Owns: what the gateway answers by itself, limits of requests in flight, the course of a request to a
 server from begin to end, going on with a request of a front that is gone (`Dialogue`); asking for
-roots before a call goes on (`Inquiry`). Never: which session a message belongs to (`legacy`), the
+roots before a call goes on (`Inquiry`); notifications of servers that belong to no call
+(`Notices`). Never: which session a message belongs to (`legacy`), the
 stream of a request (`exchange`), which server has to know roots (`server_processes`).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import call_faults, client_questions, jsonrpc_bytes, mrtr
 from metamcp_worker.front.calls import Calls, McpRequest
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.client_sessions import INFLIGHT_MAX, ClientSession, request_key
+from metamcp_worker.front.client_sessions import (
+    INFLIGHT_MAX,
+    ClientSession,
+    ClientSessions,
+    request_key,
+)
 from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest, outcome
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
@@ -32,7 +37,7 @@ from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.http.requests import Pending
-from metamcp_worker.ipc import codec, roots
+from metamcp_worker.ipc import codec, process_names, roots
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
@@ -97,7 +102,7 @@ _NULL = Raw(b"null")
 _OK = CallAnswer(b"{}")
 _INITIALIZED = "notifications/initialized"
 #: Requests that the gateway answers by itself.
-_OURS = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
+OURS = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
 #: Notifications that a worker trusts as the gateway's own; no client may send them.
 _RESERVED = frozenset({client_questions.SET_LEVEL, WATCH, roots.TOLD})
 
@@ -199,12 +204,13 @@ class Dialogue:
         request = McpRequest(
             method, params, meta, session.caller, modern=False, peer=session.number,
             who=session.who, version=session.protocol, headers=outlet.facts.headers,
+            principal=outlet.facts.principal,
         )  # fmt: skip
         _placed(request, session)
         client = SessionRequest(outlet, session, raw_id, token)
         if outlet.facts.prefers_sse:
             client.begin()
-        if method in _OURS:
+        if method in OURS:
             return self._own(client, key, request, view)
         request.wants_progress = bool(token) and outlet.facts.accepts_sse
         return self._call(client, key, request, view)
@@ -245,7 +251,6 @@ class Dialogue:
             session.has_roots(b"")
             Inquiry(session, partial(ask_aside, session), partial(self._calls.rooted, session))
         elif method != _INITIALIZED and view.merged.only is not None:
-            gate.authorize(view.principal, view.endpoint, method, "")
             server = self._calls.process(view.merged.only.server, session)
             self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
 
@@ -298,7 +303,6 @@ class Dialogue:
         return answer
 
     def _set_level(self, level: str | None, session: ClientSession, view: View) -> None:
-        gate.authorize(view.principal, view.endpoint, client_questions.SET_LEVEL, "")
         if level not in client_questions.LEVELS:
             known = ", ".join(client_questions.LEVELS)
             raise ProtocolError(Code.INVALID_PARAMS, f"params.level must be one of {known}.")
@@ -382,7 +386,7 @@ class Dialogue:
     async def _drive(self, sent: "_Sent", answer: CallAnswer) -> None:
         client, call = sent.client, sent.call
         assert call is not None
-        start = partial(self._again, client, sent.view.endpoint)
+        start = partial(self._again, client, sent.view)
         drive = Drive(call, sent.kept, start, client.ask, self._mint)
         client.session.inflight[sent.key] = drive
         try:
@@ -414,9 +418,9 @@ class Dialogue:
         if sent.size:
             self._kept.give(sent.size)
 
-    def _again(self, client: SessionRequest, endpoint: str, request: McpRequest) -> Call:
+    def _again(self, client: SessionRequest, before: View, request: McpRequest) -> Call:
         """Send a request again, with the endpoint as it is now. Raises ProtocolError."""
-        view = self._calls.view(endpoint)
+        view = self._calls.again(before)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, "This endpoint is not served any more.")
         call = self._calls.start(view, request, client)
@@ -484,3 +488,57 @@ def _listed(
         outlet.json(200, jsonrpc_bytes.refused(raw_id, why))
         return None
     return outlet.result(raw_id, page)
+
+
+ELICITED = "notifications/elicitation/complete"
+
+
+class Notices:
+    """Passes notifications of servers that belong to no call, and for which no other code is
+    registered, to sessions."""
+
+    def __init__(self, calls: Calls, sessions: ClientSessions) -> None:
+        self._sessions = sessions
+        self._servers: Mapping[str, Sequence[str]] = {}
+        calls.on_notice(client_questions.MESSAGE, self._logged)
+        calls.on_notice(ELICITED, self._elicited)
+        calls.notified = self._other
+
+    def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
+        """Set the servers that each endpoint exposes."""
+        self._servers = servers
+
+    def _logged(self, server: str, params: bytes) -> None:
+        """Pass a log message to the sessions that asked for messages by setting a level."""
+        message = jsonrpc_bytes.notification(client_questions.MESSAGE, params)
+        for session in self._heard(server):
+            wanted = session.level and process_names.base(server) in self._exposed(session)
+            if wanted and client_questions.passes(session.level, params):
+                session.tell(message)
+
+    def _elicited(self, server: str, params: bytes) -> None:
+        """Tell the client that was asked to visit a URL that the visit is over."""
+        try:
+            elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
+        except codec.Malformed:
+            return
+        for session in self._heard(server):
+            if elicitation is not None and (server, elicitation) in session.elicitations:
+                session.tell(jsonrpc_bytes.notification(ELICITED, params))
+
+    def _other(self, server: str, method: str, params: bytes) -> None:
+        """Pass an unknown notification to the clients that have this server alone."""
+        message = jsonrpc_bytes.notification(method, params)
+        for session in self._heard(server):
+            if tuple(self._exposed(session)) == (process_names.base(server),):
+                session.tell(message)
+
+    def _heard(self, server: str) -> Iterable[ClientSession]:
+        """Return the sessions that may hear this server; a process for one client speaks to that
+        client only."""
+        who = process_names.whose(server)
+        every = who in ("", process_names.LEGACY)
+        return (one for one in self._sessions if every or one.who == who)
+
+    def _exposed(self, session: ClientSession) -> Sequence[str]:
+        return self._servers.get(session.endpoint, ())

@@ -34,12 +34,18 @@ _OK = request_head.head(200, [request_head.JSON])
 
 class Declined(Exception):
     """Raised for a request that is refused by HTTP, not by the protocol. `reason`: a word for the
-    counters."""
+    counters; `headers`: further ones of the answer."""
 
     def __init__(
-        self, status: int, message: str, reason: str, code: int = Code.INVALID_REQUEST
+        self,
+        status: int,
+        message: str,
+        reason: str,
+        code: int = Code.INVALID_REQUEST,
+        headers: Headers = (),
     ) -> None:
         super().__init__(message)
+        self.headers = headers
         self.status = status
         self.message = message
         self.reason = reason
@@ -126,11 +132,10 @@ class Exchange(HttpRequest):
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream of these notifications, until one side ends it."""
         self.watch(stream.end)
-        address = self.address
+        key = self.facts.principal.key
+        standing = WaitingStream(stream, view.endpoint, view.principal, self.address, news, key)
         try:
-            await self.streams.stand(
-                WaitingStream(stream, view.endpoint, view.principal, address, news)
-            )
+            await self.streams.stand(standing)
         finally:
             self.unwatch()
 

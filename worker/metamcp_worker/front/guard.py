@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
+from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.http.request_head import BLANKS, Head, Headers, Hosts, Place, place_of
 from metamcp_worker.ipc import roots
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
@@ -27,6 +28,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     MESSAGES: ("POST", "OPTIONS"),
     API: ("GET", "POST", "OPTIONS"),
 }
+BEFORE_PATH = frozenset({"host", "host_foreign", "origin", "repeated_header", "target"})
+"""Reasons of refusals that do not depend on the path, so the answer shows nothing of endpoints."""
 VERDICTS_KEPT = 128
 """Number of verdicts that are remembered, one for each combination of values; clients use few."""
 
@@ -50,7 +53,7 @@ class RequestFacts(Struct, gc=False):
 
     The other facts are not set for a POST of MCP. `rest`: the part of the path below a route that
     leads to a whole tree; `query`: the part behind the question mark; both as they came. `resume`:
-    the header Last-Event-ID.
+    the header Last-Event-ID. `principal`: who sends the request, as the door found.
     """
 
     endpoint: str
@@ -67,17 +70,20 @@ class RequestFacts(Struct, gc=False):
     query: bytes = b""
     prefers_sse: bool = False
     directory: str = ""
+    principal: Principal = USER
 
 
 class GuardRefusal(Struct, frozen=True, gc=False):
     """Refusal of a request. `reason`: a word for the counters; `close`: the rest of the body is
-    unwelcome; `allow`: allowed methods, for the header Allow."""
+    unwelcome; `headers`: further ones of the answer; `endpoint`: where the path leads, None if that
+    was not looked at or the path leads nowhere."""
 
     status: int
     message: str
     reason: str
     close: bool = False
-    allow: str = ""
+    headers: Headers = ()
+    endpoint: str | None = None
 
 
 #: Headers that two programs could read differently when they are repeated.
@@ -141,7 +147,7 @@ class Guard:
         if isinstance(verdict, GuardRefusal):
             return verdict
         if method == "POST" and not _length_ok(get(b"content-length")):
-            return too_large()
+            return too_large(verdict[0].endpoint)
         route, accepts_sse, prefers_sse, rest, query = verdict
         version, session = get(b"mcp-protocol-version"), get(b"mcp-session-id")
         routed, subject = get(b"mcp-method"), get(b"mcp-name")
@@ -189,18 +195,18 @@ class Guard:
         if method not in METHODS[route.kind]:
             allow = ", ".join(METHODS[route.kind])
             message = f"The method {method} is not served here; use {METHODS[route.kind][0]}."
-            return GuardRefusal(405, message, "method", allow=allow)
+            headers = ((b"allow", allow.encode()),)
+            return GuardRefusal(405, message, "method", headers=headers, endpoint=route.endpoint)
         accepts_json, accepts_sse = accepted(b"*/*" if accept is None else accept)
         prefers_sse = accepts_sse and prefers_stream(accept or b"")
         if method == "POST":
             if not is_json(content_type or b""):
-                return GuardRefusal(
-                    415, "The Content-Type must be application/json.", "content_type"
-                )
+                message = "The Content-Type must be application/json."
+                return GuardRefusal(415, message, "content_type", endpoint=route.endpoint)
             # A POST for a stream of HTTP+SSE is answered on the stream, so it needs no JSON.
             if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
-                return GuardRefusal(406, message, "accept")
+                return GuardRefusal(406, message, "accept", endpoint=route.endpoint)
         return route, accepts_sse, prefers_sse, rest, query
 
     def _route(self, path: bytes) -> tuple[Route | None, bytes]:
@@ -279,9 +285,9 @@ def is_json(value: bytes) -> bool:
     return _JSON.fullmatch(value.strip(BLANKS)) is not None
 
 
-def too_large() -> GuardRefusal:
+def too_large(endpoint: str | None = None) -> GuardRefusal:
     message = f"The body has more than {BODY_BYTES_MAX} bytes."
-    return GuardRefusal(413, message, "too_large", close=True)
+    return GuardRefusal(413, message, "too_large", close=True, endpoint=endpoint)
 
 
 def _directory(value: bytes | None) -> str:

@@ -1,24 +1,36 @@
-"""Front door: the application that finds the endpoint and the era of each HTTP request.
+"""Application of a front: finds the endpoint, the principal and the era of each HTTP request.
 
-Owns: reading a body within its limit, which era answers, the HTTP form of refusals, telling clients
-of changed lists, sessions of other fronts and connections to them, the end at a drain (`App`); the
-notifications of servers that belong to no call (`Notices`). Never: the answers of an era, HTTP's
-own rules.
+Owns: reading a body within its limit, which era answers, the HTTP form of refusals, parts of
+endpoints for credentials that may use some servers only, the end of what belongs to a revoked key,
+telling clients of changed lists, sessions of other fronts and connections to them, the end at a
+drain (`App`). Never: the answers of an era, HTTP's own rules, judging a credential (`access.door`).
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from metamcp_worker.access import gate
+from metamcp_worker.access.door import (
+    UNAUTHORIZED,
+    Arrival,
+    Credential,
+    Denial,
+    Door,
+    Entered,
+    Found,
+)
+from metamcp_worker.access.gate import Principal
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import client_questions, guard, jsonrpc_bytes, mcp_request, web_pages
+from metamcp_worker.front import guard, jsonrpc_bytes, mcp_request, web_pages
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.connection_moves import Elsewhere
-from metamcp_worker.front.dialogue import Dialogue
+from metamcp_worker.front.dialogue import Dialogue, Notices
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.guard import METHODS, Guard, GuardRefusal, RequestFacts, Route, too_large
@@ -31,12 +43,14 @@ from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.http.request_head import path_and_query
 from metamcp_worker.http.requests import HttpRequest, Pending
-from metamcp_worker.ipc import codec, messages, process_names
+from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError, TooLarge
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
+from metamcp_worker.ipc.key_table import KeyChanges
 from metamcp_worker.ipc.messages import SessionRecord
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
@@ -57,8 +71,23 @@ _NO_FACTS = RequestFacts("", accepts_sse=False)
 _NOT_YET = GuardRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
 _STUCK = "The process of the gateway that has this cannot be reached; try again in a moment."
 _POST_ONLY = GuardRefusal(
-    405, "This revision has no sessions: everything is a POST.", "method", allow="POST, OPTIONS"
-)
+    405, "This revision has no sessions: everything is a POST.", "method",
+    headers=((b"allow", b"POST, OPTIONS"),),
+)  # fmt: skip
+PARTS_MAX = 256
+"""Maximum parts of endpoints, one for each endpoint and set of servers that credentials have."""
+_TOO_MANY_PARTS = "Credentials name too many different sets of servers; give out fewer."
+_REVOKED = "the API key was revoked"
+_OURS = b"/metamcp/"
+"""Beginning of the paths below which nobody learns, without a credential, what there is."""
+
+
+class _Entry(Struct, frozen=True, gc=False):
+    """Result of the door that is kept with a head. `until`: seconds since the epoch."""
+
+    version: int
+    until: float
+    principal: Principal
 
 
 class Counts(Struct, frozen=True):
@@ -107,19 +136,24 @@ class App:
         self._legacy = LegacyEra(self._sessions, self._dialogue, mint, now, self._kept)
         self._sse = Sse(self._legacy, self._dialogue, self._sessions, mint)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
+        self.door = Door()
+        self._parts: dict[str, tuple[str, frozenset[str]]] = {}
+        """Endpoint and servers of each part, by the name of the part."""
         self._endpoints: frozenset[str] = frozenset()
         self._open = 0
         self._idle: asyncio.Future[None] | None = None
         self.reconfigure(spec)
 
     def reconfigure(self, spec: FrontSpec) -> None:
-        """Serve this configuration from now on. Sessions and streams of endpoints that are gone
-        end."""
+        """Serve this configuration, which `with_parts` returned, from now on. Sessions and streams
+        of endpoints that are gone end."""
         paths: dict[bytes, Route] = {}
         for endpoint in spec.endpoints:
-            paths |= _paths(endpoint)
+            if not endpoint.part_of:
+                paths |= _paths(endpoint)
         self._guard = Guard(spec.hosts, paths)
-        self._version, self._shown = spec.version, spec.endpoints
+        self.door.configure(spec.endpoints)
+        self._version, self._spec = spec.version, spec
         servers = {endpoint.name: endpoint.servers for endpoint in spec.endpoints}
         self._dialogue.configure(servers)
         self._notices.configure(servers)
@@ -127,6 +161,41 @@ class App:
         self._streams.keep(names)
         self._sessions.keep(names)
         self._endpoints = names
+
+    def with_parts(self, spec: FrontSpec) -> FrontSpec:
+        """Return the configuration with the parts of endpoints that clients use."""
+        known = {one.name: one for one in spec.endpoints}
+        used = [key for key in self._parts.values() if key[0] in known]
+        made = {gate.part_name(*key): key for key in used}
+        self._parts = made
+        parts = [gate.part(known[endpoint], servers) for endpoint, servers in made.values()]
+        return structs.replace(spec, endpoints=(*spec.endpoints, *parts))
+
+    def _part(self, endpoint: str, servers: frozenset[str]) -> str:
+        """Return the name of the part of this endpoint with these servers; the first request makes
+        it. Raises Declined."""
+        name = gate.part_name(endpoint, servers)
+        if name not in self._parts:
+            if len(self._parts) >= PARTS_MAX:
+                raise Declined(503, _TOO_MANY_PARTS, "parts", Code.OVERLOADED)
+            self._parts[name] = endpoint, servers
+            whole = tuple(one for one in self._spec.endpoints if not one.part_of)
+            spec = self.with_parts(structs.replace(self._spec, endpoints=whole))
+            self._calls.viewers.configure(spec)
+            self._calls.refresh()
+            self.reconfigure(spec)
+        return name
+
+    def keys_changed(self, changes: KeyChanges) -> None:
+        """Use this table of API keys from now on. Streams and sessions of keys that are gone end,
+        and their calls are cancelled."""
+        gone = self.door.change(changes)
+        if gone:
+            self._streams.revoke(gone)
+            self._sessions.revoke(gone)
+            for call, _ in list(self._calls.under_way()):
+                if call.origin is not None and call.origin.principal.key in gone:
+                    call.cancel(_REVOKED)
 
     def lists_changed(self, changed: Changed) -> None:
         """Notify the clients whose lists have changed and that want to know."""
@@ -142,10 +211,14 @@ class App:
         """Go on with these sessions of another front. `untold`: their lists may have changed since
         their clients read them, so all clients are notified of all kinds."""
         known = {record.id: record for record in records}
-        served = [one for one in known.values() if one.endpoint in self._endpoints]
+        served = [
+            one
+            for one in known.values()
+            if one.endpoint in self._endpoints and (not one.key or self.door.has(one.key))
+        ]
         adopted = self._legacy.adopt(served)
         for session in adopted:
-            view = self._calls.view(session.endpoint)
+            view = self._calls.viewers.get(session.endpoint, session.principal)
             if view is not None:
                 for uri in session.watched:
                     self._subscriptions.adopt(view, uri, session)
@@ -180,11 +253,73 @@ class App:
             self._overhead.arrived()
         facts = self._guard.facts(exchange.head)
         exchange.streams, exchange.on_over = self._streams, self._done
+        if self.door.guarded:
+            return exchange.attend(partial(self._enter, exchange, facts))
         if isinstance(facts, GuardRefusal):
             exchange.facts = _NO_FACTS
             return exchange.attend(partial(self._refuse, exchange, facts))
         exchange.facts = facts
         return exchange.attend(partial(self._answer, exchange, exchange.head.method))
+
+    def _enter(self, exchange: Exchange, facts: RequestFacts | GuardRefusal) -> Pending:
+        """Let the request in if its credential is valid, before its answer shows anything of an
+        endpoint."""
+        refusal = facts if isinstance(facts, GuardRefusal) else None
+        exchange.facts = _NO_FACTS if isinstance(facts, GuardRefusal) else facts
+        head, date = exchange.head, time.time_ns() / 1e9
+        known = head.entry
+        if isinstance(known, _Entry) and known.version == self.door.version and date < known.until:
+            exchange.facts.principal = known.principal
+            return self._answer(exchange, head.method)
+        if refusal is not None and not _is_ours(head.target, refusal):
+            self._refuse(exchange, refusal)
+            return None
+        query = head.target.partition(b"?")[2]
+        # A head that came before may lead to a part of the endpoint.
+        endpoint, _ = self._parts.get(facts.endpoint or "", (facts.endpoint, None))
+        arrival = Arrival(endpoint, head.headers, query, exchange.address, date, self._loop.time())
+        found = self.door.enter(arrival)
+        if isinstance(found, Credential):
+            found = self._poster(exchange, found, arrival)
+        if isinstance(found, Entered | Denial):
+            return self._entered(exchange, refusal, found)
+        return self._enter_later(exchange, refusal, found)
+
+    async def _enter_later(
+        self, exchange: Exchange, refusal: GuardRefusal | None, found: Awaitable[Found]
+    ) -> None:
+        after = await found
+        if isinstance(after, Entered):  # the door may have changed meanwhile: look again next time
+            after = Entered(after.principal)
+        rest = self._entered(exchange, refusal, after)
+        if rest is not None:
+            await rest
+
+    def _entered(self, exchange: Exchange, refusal: GuardRefusal | None, found: Found) -> Pending:
+        if isinstance(found, Denial):
+            self._refuse(exchange, _refusal(found))
+            return None
+        if refusal is not None:
+            self._refuse(exchange, refusal)
+            return None
+        facts, principal = exchange.facts, found.principal
+        facts.principal = principal
+        if principal.servers is not None:
+            try:
+                whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
+                facts.endpoint = self._part(whole, principal.servers)
+            except Declined as why:
+                self._decline(exchange, jsonrpc_bytes.NO_ID, why)
+                return None
+        if found.until:
+            exchange.head.entry = _Entry(self.door.version, found.until, found.principal)
+        return self._answer(exchange, exchange.head.method)
+
+    def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
+        """Return who posts to a stream of HTTP+SSE that named this token."""
+        posts = exchange.facts.kind == guard.MESSAGES
+        poster = self._sse.poster(arrival.query, token.text) if posts else None
+        return self.door.failed(arrival) if poster is None else Entered(poster)
 
     def _done(self) -> None:
         self._open -= 1
@@ -193,7 +328,11 @@ class App:
 
     def _answer(self, exchange: Exchange, method: str) -> Pending:
         facts = exchange.facts
-        view = self._calls.view(facts.endpoint)
+        principal = facts.principal
+        if principal is gate.USER:
+            view = self._calls.view(facts.endpoint)
+        else:
+            view = self._calls.viewers.get(facts.endpoint, principal.name)
         legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
         if method == "OPTIONS":
             exchange.empty(204, [(b"allow", ", ".join(METHODS[facts.kind]).encode())])
@@ -246,6 +385,10 @@ class App:
     async def _post_later(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> None:
         body = await self._body(exchange)
         if body is not None:
+            key = exchange.facts.principal.key
+            if key and not self.door.has(key):  # revoked while the body came
+                self._refuse(exchange, _refusal(UNAUTHORIZED))
+                return
             rest = answer(body)
             # A call may wait for long; its body need not be kept as long.
             del body
@@ -272,6 +415,8 @@ class App:
             message = mcp_request.read(body)
             if message.method is not None:
                 raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
+            method = gate.ANSWER if message.method is None else message.method
+            gate.authorize(exchange.facts.principal, view.endpoint, method, "")
             try:
                 rest = post(exchange, message, view, self._version)
             except Elsewhere as where:
@@ -303,7 +448,7 @@ class App:
         """Answer the request again, now that its server has told what it offers; or refuse it with
         the reason why the server is not there."""
         exchange.unwatch()
-        view = self._calls.view(before.endpoint)
+        view = self._calls.again(before)
         if view is not None and why.server not in view.merged.unknown:
             return again(view)
         if first is None or not first.code:
@@ -322,6 +467,10 @@ class App:
             await exchange.settle()
 
     def _refused(self, exchange: Exchange, raw_id: bytes, why: ProtocolError) -> Pending:
+        if isinstance(why, gate.ScopeMissing):
+            headers = [why.challenge]
+            self._decline(exchange, raw_id, Declined(403, why.message, "scope", headers=headers))
+            return None
         status = HTTP_STATUS.get(why.code, 200)
         if status != 200:
             self._stats.refused("message")
@@ -329,13 +478,15 @@ class App:
 
     def _decline(self, exchange: Exchange, raw_id: bytes, why: Declined) -> None:
         self._stats.refused(why.reason)
-        exchange.json(why.status, jsonrpc_bytes.error(raw_id, why.code, why.message))
+        body = jsonrpc_bytes.error(raw_id, why.code, why.message)
+        exchange.json(why.status, body, why.headers)
 
     def _refuse(self, exchange: Exchange, why: GuardRefusal) -> None:
         asked = exchange.head
         if why.reason == "path" and web_pages.wanted(asked):
             host = dict(asked.headers)[b"host"]
-            exchange.page(web_pages.page(self._version, host, self._shown))
+            shown = [endpoint for endpoint in self._spec.endpoints if not endpoint.auth]
+            exchange.page(web_pages.page(self._version, host, shown))
             return
         self._stats.refused(why.reason)
         if is_rest(asked.target):
@@ -345,8 +496,7 @@ class App:
         if why.close:
             exchange.last(why.status, body)
         else:
-            allow = [(b"allow", why.allow.encode())] if why.allow else ()
-            exchange.json(why.status, body, allow)
+            exchange.json(why.status, body, why.headers)
 
     def _kept(self, session: ClientSession) -> None:
         """Report the data of a session that may outlive this front, unless the session is over. A
@@ -364,6 +514,17 @@ class App:
     def _expire(self) -> None:
         self._sessions.expire(self._loop.time())
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
+
+
+def _is_ours(target: bytes, why: GuardRefusal) -> bool:
+    """Whether this refusal could show which endpoints there are."""
+    if why.reason in guard.BEFORE_PATH:
+        return False
+    return why.endpoint is not None or path_and_query(target)[0].startswith(_OURS)
+
+
+def _refusal(why: Denial) -> GuardRefusal:
+    return GuardRefusal(why.status, why.message, why.reason, headers=why.headers)
 
 
 def _methods(kinds: Iterable[str]) -> list[str]:
@@ -388,57 +549,3 @@ def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:
     if endpoint.default:
         paths |= {f"/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
     return paths
-
-
-ELICITED = "notifications/elicitation/complete"
-
-
-class Notices:
-    """Passes notifications of servers that belong to no call, and for which no other code is
-    registered, to sessions."""
-
-    def __init__(self, calls: Calls, sessions: ClientSessions) -> None:
-        self._sessions = sessions
-        self._servers: Mapping[str, Sequence[str]] = {}
-        calls.on_notice(client_questions.MESSAGE, self._logged)
-        calls.on_notice(ELICITED, self._elicited)
-        calls.notified = self._other
-
-    def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
-        """Set the servers that each endpoint exposes."""
-        self._servers = servers
-
-    def _logged(self, server: str, params: bytes) -> None:
-        """Pass a log message to the sessions that asked for messages by setting a level."""
-        message = jsonrpc_bytes.notification(client_questions.MESSAGE, params)
-        for session in self._heard(server):
-            wanted = session.level and process_names.base(server) in self._exposed(session)
-            if wanted and client_questions.passes(session.level, params):
-                session.tell(message)
-
-    def _elicited(self, server: str, params: bytes) -> None:
-        """Tell the client that was asked to visit a URL that the visit is over."""
-        try:
-            elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
-        except codec.Malformed:
-            return
-        for session in self._heard(server):
-            if elicitation is not None and (server, elicitation) in session.elicitations:
-                session.tell(jsonrpc_bytes.notification(ELICITED, params))
-
-    def _other(self, server: str, method: str, params: bytes) -> None:
-        """Pass an unknown notification to the clients that have this server alone."""
-        message = jsonrpc_bytes.notification(method, params)
-        for session in self._heard(server):
-            if tuple(self._exposed(session)) == (process_names.base(server),):
-                session.tell(message)
-
-    def _heard(self, server: str) -> Iterable[ClientSession]:
-        """Return the sessions that may hear this server; a process for one client speaks to that
-        client only."""
-        who = process_names.whose(server)
-        every = who in ("", process_names.LEGACY)
-        return (one for one in self._sessions if every or one.who == who)
-
-    def _exposed(self, session: ClientSession) -> Sequence[str]:
-        return self._servers.get(session.endpoint, ())

@@ -8,11 +8,13 @@ streamable HTTP: its session identifies it, it may come back, and its requests a
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from hmac import compare_digest
 from urllib.parse import parse_qs, quote
 
 from msgspec import Raw
 
-from metamcp_worker.access import gate
+from metamcp_worker.access import door
+from metamcp_worker.access.gate import Principal
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import jsonrpc_bytes, mcp_request, modern
 from metamcp_worker.front.client_sessions import (
@@ -103,10 +105,16 @@ class LegacyEra:
         exchange.empty(200)
 
     def open(
-        self, params: dict[str, Raw], view: View, version: str, *, resumable: bool = True
+        self,
+        params: dict[str, Raw],
+        view: View,
+        version: str,
+        key: str,
+        *,
+        resumable: bool = True,
     ) -> tuple[ClientSession, bytes]:
         """Open a session for a client with these params of `initialize`, and return it and the raw
-        result. Raises ProtocolError and Declined."""
+        result. `key`: id of the client's API key. Raises ProtocolError and Declined."""
         requested = codec.text(params.get("protocolVersion", b"null"))
         if requested is None:
             raise ProtocolError(Code.INVALID_PARAMS, "initialize needs params.protocolVersion.")
@@ -115,8 +123,10 @@ class LegacyEra:
             endpoint=view.endpoint,
             protocol=negotiated(requested),
             caller=_caller(params).decode(),
+            principal=view.principal,
+            key=key,
         )
-        session = self._sessions.open(record, view.principal, self._now(), resumable=resumable)
+        session = self._sessions.open(record, self._now(), resumable=resumable)
         if session is None:
             message = "There are as many sessions as there may be; try again later."
             raise Declined(503, message, "sessions", Code.OVERLOADED)
@@ -133,9 +143,7 @@ class LegacyEra:
     def adopt(self, records: Iterable[SessionRecord]) -> list[ClientSession]:
         """Go on with these sessions of another front, as far as there is room, and return them."""
         found = (
-            self._sessions.open(one, gate.LOCAL, self._now())
-            for one in records
-            if one.id not in self._sessions
+            self._sessions.open(one, self._now()) for one in records if one.id not in self._sessions
         )
         adopted = [session for session in found if session is not None]
         for session in adopted:
@@ -145,7 +153,8 @@ class LegacyEra:
     def _initialize(
         self, exchange: Exchange, raw_id: bytes, params: dict[str, Raw], view: View, version: str
     ) -> None:
-        session, result = self.open(params, view, version)
+        key = exchange.facts.principal.key
+        session, result = self.open(params, view, version, key)
         header = (b"mcp-session-id", session.id.encode())
         exchange.json(200, jsonrpc_bytes.result(raw_id, result), [header])
 
@@ -210,14 +219,17 @@ def _caller(params: dict[str, Raw]) -> bytes:
 
 
 class SseSession:
-    """Stream of HTTP+SSE, and its session after the handshake. `open`: the client reads it."""
+    """Stream of HTTP+SSE, and its session after the handshake. `open`: the client reads it;
+    `token`: lets its client post without a credential, because it came with a key in its URL; empty
+    if the client sends its credential with every post."""
 
-    __slots__ = ("endpoint", "open", "principal", "session", "stream")
+    __slots__ = ("endpoint", "open", "principal", "session", "stream", "token")
 
-    def __init__(self, stream: Stream, endpoint: str, principal: str) -> None:
+    def __init__(self, stream: Stream, endpoint: str, principal: Principal, token: str) -> None:
         self.stream = stream
         self.endpoint = endpoint
         self.principal = principal
+        self.token = token
         self.session: ClientSession | None = None
         self.open = True
 
@@ -228,8 +240,8 @@ class Posted:
     waits = False
     __slots__ = ("_stream", "facts")
 
-    def __init__(self, stream: Stream, endpoint: str) -> None:
-        self.facts = RequestFacts(endpoint, accepts_sse=True)
+    def __init__(self, stream: Stream, endpoint: str, principal: Principal) -> None:
+        self.facts = RequestFacts(endpoint, accepts_sse=True, principal=principal)
         self._stream = stream
 
     def json(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -286,8 +298,13 @@ class Sse:
         exchange.check_stream()
         stream = exchange.stream()
         name = self._mint()
-        line = self._lines[name] = SseSession(stream, view.endpoint, view.principal)
+        in_url = door.QUERY_KEY in exchange.facts.query and view.spec.url_keys
+        token = self._mint() if in_url else ""
+        line = SseSession(stream, view.endpoint, exchange.facts.principal, token)
+        self._lines[name] = line
         where = f"{view.spec.base}/messages?session_id={quote(name)}"
+        if token:
+            where += f"&{door.QUERY_TOKEN.decode()}={quote(token)}"
         stream.put(b"event: endpoint\ndata: %b\n\n" % where.encode())
         try:
             await exchange.stand(stream, view, {})
@@ -309,7 +326,7 @@ class Sse:
         self, line: SseSession, exchange: Exchange, message: Envelope, view: View, version: str
     ) -> None:
         raw_id = bytes(message.id) if message.method is not None else b""
-        posted = Posted(line.stream, line.endpoint)
+        posted = Posted(line.stream, line.endpoint, line.principal)
         line.stream.owed += 1  # from now on the stream waits for it
         try:
             exchange.empty(202)
@@ -331,7 +348,8 @@ class Sse:
         if message.method == "initialize" and raw_id:
             if line.session is not None:
                 raise ProtocolError(Code.INVALID_REQUEST, "This session is initialized already.")
-            session, result = self._legacy.open(params, view, version, resumable=False)
+            key = line.principal.key
+            session, result = self._legacy.open(params, view, version, key, resumable=False)
             line.session = session
             session.attach(line.stream)
             posted.json(200, jsonrpc_bytes.result(raw_id, result))
@@ -339,6 +357,15 @@ class Sse:
         if line.session is None:
             raise ProtocolError(Code.INVALID_REQUEST, "Send initialize first.")
         return self._dialogue.answer(posted, message, params, meta, line.session, view)
+
+    def poster(self, query: bytes, token: bytes) -> Principal | None:
+        """Return who may post with this token to the stream that the query names; None if nobody
+        may."""
+        names = parse_qs(query.decode("latin-1")).get("session_id", [])
+        line = self._lines.get(names[0]) if len(names) == 1 else None
+        if line is None or not line.token or not compare_digest(line.token.encode(), token):
+            return None
+        return line.principal
 
     def _line(self, exchange: Exchange, view: View) -> SseSession:
         names = parse_qs(exchange.facts.query.decode("latin-1")).get("session_id", [])
@@ -348,7 +375,7 @@ class Sse:
         gone = "There is no such stream (any more); open a new one."
         line = self._lines.get(names[0])
         found = line is not None and line.endpoint == view.endpoint
-        if line is None or not found or line.principal != view.principal:
+        if line is None or not found or line.principal.name != view.principal:
             raise missing(names[0], Declined(404, gone, "session"))
         if line.stream.ended:  # an answer on it would not reach the client
             raise Declined(404, gone, "session")

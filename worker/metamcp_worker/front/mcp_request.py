@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Raw, Struct
 
+from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import TASKS_EXTENSION, Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
@@ -259,7 +260,8 @@ class McpRequest(Struct):
     `frames.CallFrame`. `who`, `rooted`, `project`, `unasked`: as in
     `server_processes.ProcessClient`. `roots`: raw answer to `roots/list` with the client's roots,
     or with the folder that it works in; empty if none are known. `version`: revision that the
-    client speaks, empty without one. `headers`: HTTP headers of the request.
+    client speaks, empty without one. `headers`: HTTP headers of the request. `principal`: its
+    sender.
     """
 
     method: str
@@ -276,6 +278,7 @@ class McpRequest(Struct):
     roots: bytes = b""
     version: str = ""
     headers: Headers = ()
+    principal: Principal = USER
 
 
 class NotUpYet(ProtocolError):

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.access import gate
+from metamcp_worker.access.gate import Principal
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import client_identity, client_questions, jsonrpc_bytes, mcp_request, mrtr
 from metamcp_worker.front.calls import Call, CallAnswer, Calls
@@ -190,7 +190,7 @@ class ModernEra:
         the client has to be asked for its roots."""
         request = McpRequest(
             method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0],
-            headers=asked.headers,
+            headers=asked.headers, principal=client.principal,
         )  # fmt: skip
         request.wants_progress = client.reads_progress
         peer = self._peers.find(view.principal, view.endpoint, asked.identity)
@@ -223,7 +223,6 @@ class ModernEra:
         owner = rule.find(view.merged, subject)
         state = codec.text(given.get("requestState", _NONE))
         if mrtr.is_state(state):
-            gate.authorize(view.principal, view.endpoint, method, subject)
             bound = _bound(view, method, owner.server if owner is not None else "", given)
             responses = _responses(given)
             talk = self._parking.take(state or "", bound)
@@ -274,6 +273,10 @@ class _Client:
         self._level = level
         self.talk: Talk | None = None
         self.roots = b""
+
+    @property
+    def principal(self) -> Principal:
+        return self._exchange.facts.principal
 
     @property
     def reads_progress(self) -> bool:

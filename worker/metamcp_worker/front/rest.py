@@ -20,6 +20,7 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import web_pages
 from metamcp_worker.front.calls import CallAnswer, Calls
 from metamcp_worker.front.exchange import Exchange
+from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.mcp_request import (
     NAME_BYTES_MAX,
     McpRequest,
@@ -28,7 +29,6 @@ from metamcp_worker.front.mcp_request import (
     out_of_view,
 )
 from metamcp_worker.front.web_pages import OpenApiTool
-from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -70,6 +70,8 @@ class Rest:
         """Answer a request. `version`: of the gateway."""
         path = exchange.facts.rest
         try:
+            said = "tools/call" if method == "POST" else "tools/list"
+            gate.authorize(exchange.facts.principal, view.endpoint, said, "")
             if method == "POST" and path:
                 return self._call(exchange, _name(path), body, view, version)
             if method == "GET" and path == DOCUMENT:
@@ -81,6 +83,8 @@ class Rest:
                 why = f"Only {allowed.decode()} is served at this path."
                 error = rest_error(Code.INVALID_REQUEST, why)
                 exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
+        except gate.ScopeMissing as why:
+            exchange.json(403, rest_error(why.code, why.message), [why.challenge])
         except ProtocolError as why:
             exchange.json(STATUSES.get(why.code, 502), rest_error(why.code, why.message))
         return None
@@ -102,7 +106,7 @@ class Rest:
         if why := owner.kept:
             exchange.json(403, rest_error(Code.INVALID_PARAMS, why))
             return None
-        request = _request(name, body, version, exchange.facts.headers)
+        request = _request(name, body, version, exchange.facts)
         call = self._calls.start(view, request, None)
         exchange.watch(partial(call.cancel, "the client went away"))
         return exchange.expect(call, partial(self._brought, exchange))
@@ -120,7 +124,7 @@ class Rest:
         """Call the tool after its server has told what it offers, or refuse the call with the
         reason why the server is not there."""
         exchange.unwatch()
-        view = self._calls.view(before.endpoint)
+        view = self._calls.again(before)
         try:
             if view is not None and why.server not in view.merged.unknown:
                 return self._call(exchange, name, body, view, version)
@@ -137,7 +141,6 @@ class Rest:
         exchange.json(*_answered(answer))
 
     def _list(self, view: View) -> bytes:
-        gate.authorize(view.principal, view.endpoint, "tools/list", "")
         known = self._lists.get(view)
         if known is None:
             shown = [_shown(tool) for tool in _tools(view)]
@@ -145,7 +148,6 @@ class Rest:
         return known
 
     def _document(self, view: View, version: str) -> bytes:
-        gate.authorize(view.principal, view.endpoint, "tools/list", "")
         known = self._documents.get(view)
         if known is None:
             known = web_pages.document(view.spec, _tools(view), version, view.instructions)
@@ -169,7 +171,7 @@ def _name(path: bytes) -> str:
     return unquote_to_bytes(path).decode(errors="backslashreplace")
 
 
-def _request(name: str, body: bytes, version: str, headers: Headers) -> McpRequest:
+def _request(name: str, body: bytes, version: str, facts: RequestFacts) -> McpRequest:
     """Return the call of this tool with the arguments in `body`. Raises ProtocolError."""
     try:
         body.decode()
@@ -182,7 +184,10 @@ def _request(name: str, body: bytes, version: str, headers: Headers) -> McpReque
     caller = codec.dump({
         "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
     })  # fmt: skip
-    return McpRequest("tools/call", given, {}, caller, modern=True, headers=headers)
+    return McpRequest(
+        "tools/call", given, {}, caller, modern=True, headers=facts.headers,
+        principal=facts.principal,
+    )  # fmt: skip
 
 
 def _answered(answer: CallAnswer | None) -> tuple[int, bytes]:

@@ -31,6 +31,7 @@ from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, OrderOutcome
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
     NOTICE,
     Adopt,
@@ -219,6 +220,10 @@ class FrontWorker:
                 self._calls.builtins.embedded(ticket, packets.value(fds))
             case ShowCalls():
                 self._show(message)
+            case Keys(generation=generation):
+                if self._app is not None:
+                    self._app.keys_changed(codec.typed(KeyChanges, packets.value(fds)))
+                    self._tell(KeysApplied(generation=generation))
             case Stop():
                 if not self._draining:
                     self._draining = True
@@ -236,7 +241,7 @@ class FrontWorker:
                 self._tell(AttachFailed(what=server, number=generation))
             case ServeOn() if self._app is None:
                 self._finish(EXIT_FAILED)
-            case Reconfigure(vital=True) | Disclosed():  # others are told only what changes
+            case Reconfigure(vital=True) | Disclosed() | Keys():  # only changes are told
                 self._finish(EXIT_FAILED)
             case _:
                 pass
@@ -287,6 +292,8 @@ class FrontWorker:
     def _reconfigure(self, spec: FrontSpec) -> None:
         logs.tune(spec.log)
         self._witness(spec)
+        if self._app is not None:
+            spec = self._app.with_parts(spec)
         self._calls.configure(spec)
         self._disclosing.several = spec.several and not self._draining
         self._calls.refresh()

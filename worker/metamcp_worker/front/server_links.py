@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
+from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
@@ -46,7 +47,7 @@ class CallOrigin(Struct, frozen=True, gc=False):
     """Origin and subject of a call, for operators. `name`: of its tool or prompt, as the client
     knows it; `said`: raw JSON that the client says of itself; `who`: the word for the client;
     `version`: revision that it speaks. `tool`: the server's own name of the tool, raw JSON if it is
-    bytes, empty for other methods."""
+    bytes, empty for other methods. `principal`: who sent it."""
 
     endpoint: str
     name: str
@@ -55,6 +56,7 @@ class CallOrigin(Struct, frozen=True, gc=False):
     progress: bool
     version: str = ""
     tool: str | bytes = ""
+    principal: Principal = USER
 
 
 class Call:

@@ -202,13 +202,15 @@ class Stream:
 
 
 class WaitingStream(Struct, frozen=True):
-    """Stream that waits for news. `news`: the event for each notification that the stream wants."""
+    """Stream that waits for news. `key`: id of the API key that it was opened with, or empty;
+    `news`: the event for each notification that the stream wants."""
 
     stream: Stream
     endpoint: str
     principal: str
     address: str
     news: Mapping[str, bytes]
+    key: str = ""
 
 
 class Streams:
@@ -262,6 +264,12 @@ class Streams:
         self._endpoints = endpoints
         for standing in list(self._standing.values()):
             if standing.endpoint not in endpoints:
+                standing.stream.end()
+
+    def revoke(self, keys: frozenset[str]) -> None:
+        """End the standing streams that were opened with one of these API keys."""
+        for standing in list(self._standing.values()):
+            if standing.key in keys:
                 standing.stream.end()
 
     def close(self, *, heirs: bool = False) -> None:

@@ -354,7 +354,8 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
     """Data of a session of the handshake era that another front needs to continue it.
 
     `caller`: JSON that the client sent about itself; `level`: of the log messages that it wants, or
-    empty; `subscriptions`: URIs of resources that it watches.
+    empty; `subscriptions`: URIs of resources that it watches; `principal`: its owner; `key`: id of
+    the API key that opened it, empty without one.
     """
 
     id: str
@@ -363,6 +364,8 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
     caller: str
     level: str = ""
     subscriptions: tuple[str, ...] = ()
+    principal: str = "local"
+    key: str = ""
 
 
 class SessionKept(Message, frozen=True, kw_only=True):

@@ -191,6 +191,9 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Accepted credentials, `keys` and `oauth`; empty: none is asked for."""
     url_keys: bool = False
     """Whether a key may stand in the URL, if the key allows it too."""
+    part_of: str = ""
+    """Endpoint of which this one has some servers only, for credentials that may use no others; the
+    front makes it."""
 
     @property
     def base(self) -> str:

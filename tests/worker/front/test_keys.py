@@ -1,0 +1,238 @@
+"""A front that asks for API keys, over real sockets: who gets in, what others see, what a revoked
+key leaves behind."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from metamcp_worker.access import api_key
+from metamcp_worker.ipc.frames import Result
+from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
+from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec
+
+from ..rawhttp import post
+from .door import OFF, Door, bodiless, legacy, modern, with_door
+
+PEPPER = bytes(range(32))
+KEY = api_key.make(bytes(range(40)))
+OTHER = api_key.make(bytes(range(1, 41)))
+FOREIGN = api_key.make(bytes(range(2, 42)))
+GONE = api_key.make(bytes(range(3, 43)))
+BEARER = f"Authorization: Bearer {KEY}"
+HERE, FAR = "/metamcp/dev/mcp", "/metamcp/far/mcp"
+STREAM = "Accept: text/event-stream"
+
+
+def spec(key: str, **fields: object) -> KeySpec:
+    name = api_key.id_of(key)
+    known = KeySpec(id=name, digest=api_key.digest(PEPPER, key), name="k", principal=name)
+    return replace(known, **fields)
+
+
+KEYS = (spec(KEY, url=True), spec(OTHER), spec(FOREIGN, workspace="acme"))
+
+
+def endpoint(name: str, **fields: object) -> EndpointSpec:
+    bare = NamingSpec(style="bare")
+    known = EndpointSpec(name=name, servers=("s",), naming=bare, disabled=OFF, auth=("keys",))
+    return replace(known, **fields)
+
+
+ENDPOINTS = (
+    endpoint("dev"),
+    endpoint("web", url_keys=True),
+    endpoint("far", workspace="acme"),
+    endpoint("open", auth=()),
+)
+
+
+def guarded(test: Callable[[Door], Awaitable[None]], *keys: KeySpec) -> None:
+    async def with_keys(door: Door) -> None:
+        door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=keys or KEYS))
+        await test(door)
+
+    with_door(with_keys, *ENDPOINTS)
+
+
+def revoke(door: Door, key: str) -> None:
+    door.app.keys_changed(KeyChanges(pepper=PEPPER, gone=(api_key.id_of(key),)))
+
+
+def test_a_key_lists_and_calls_in_both_eras() -> None:
+    async def test(door: Door) -> None:
+        reply = await door.ask(modern("tools/list", {}, BEARER, path=HERE))
+        assert [tool["name"] for tool in reply.json["result"]["tools"]] == ["t", "u"]
+        client = await door.connect()
+        for _ in range(3):  # the head is recognized from the second request on
+            client.send(modern("tools/call", {"name": "t"}, f"X-API-Key: {KEY}", path=HERE))
+            call = await door.peer.call()
+            door.peer.write(Result(call.id, b'{"content":[]}'))
+            assert (await client.reply()).status == 200
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+        opened = await door.ask(legacy("initialize", params, BEARER, path=HERE))
+        session = opened.headers["mcp-session-id"]
+        listed = await door.ask(legacy("tools/list", None, BEARER, session=session, path=HERE))
+        assert listed.status == 200
+        assert (await door.ask(modern("tools/list", path="/metamcp/open/mcp"))).status == 200
+
+    guarded(test)
+
+
+def requests(path: str, *headers: str) -> list[bytes]:
+    """Requests of every kind to a path, with these headers."""
+    return [
+        modern("tools/list", {}, *headers, path=path),
+        legacy("initialize", {}, *headers, path=path),
+        bodiless("GET", STREAM, *headers, path=path),
+        bodiless("DELETE", *headers, path=path),
+        bodiless("PUT", *headers, path=path),
+        bodiless("OPTIONS", *headers, path=path),
+        post(b"{", "Content-Type: text/plain", *headers, path=path),
+    ]
+
+
+def test_without_a_credential_everything_looks_the_same() -> None:
+    async def test(door: Door) -> None:
+        seen = set()
+        asked = (
+            request
+            for path in (HERE, FAR, "/metamcp/none/mcp", "/metamcp/none/else", "/metamcp/")
+            for headers in ((), (f"X-API-Key: {GONE}",), ("Authorization: Basic eDp5",))
+            for request in requests(path, *headers)
+        )
+        for request in asked:
+            reply = await door.ask(request)
+            shown = {name: value for name, value in reply.headers.items() if name != "retry-after"}
+            if reply.status != 429:  # failed credentials are counted, too
+                seen.add((reply.status, reply.body, tuple(shown.items())))
+        ((status, _, headers),) = seen
+        assert status == 401
+        assert dict(headers)["www-authenticate"] == 'Bearer realm="metamcp"'
+        assert door.peer.quiet()
+
+    guarded(test)
+
+
+def test_another_workspace_answers_byte_by_byte_like_nothing() -> None:
+    async def test(door: Door) -> None:
+        for there, nothing in zip(
+            requests(FAR, BEARER), requests("/metamcp/none/mcp", BEARER), strict=True
+        ):
+            reply = await door.ask(there)
+            assert reply == await door.ask(nothing)
+            assert reply.status == 404
+
+    guarded(test)
+
+
+def test_a_foreign_session_looks_like_an_unknown_one() -> None:
+    async def test(door: Door) -> None:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+        opened = await door.ask(legacy("initialize", params, BEARER, path=HERE))
+        session = opened.headers["mcp-session-id"]
+        other = f"X-API-Key: {OTHER}"
+        for name in (session, session[:-1], "x"):
+            for request in (
+                legacy("tools/list", None, other, session=name, path=HERE),
+                bodiless("GET", STREAM, f"Mcp-Session-Id: {name}", other, path=HERE),
+                bodiless("DELETE", f"Mcp-Session-Id: {name}", other, path=HERE),
+            ):
+                reply = await door.ask(request)
+                assert (reply.status, "no such session" in reply.message) == (404, True)
+        owned = await door.ask(legacy("tools/list", None, BEARER, session=session, path=HERE))
+        assert owned.status == 200
+
+    guarded(test)
+
+
+def test_two_keys_of_one_principal_share_a_session() -> None:
+    async def test(door: Door) -> None:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+        opened = await door.ask(legacy("initialize", params, BEARER, path=HERE))
+        session = opened.headers["mcp-session-id"]
+        other = f"X-API-Key: {OTHER}"
+        assert (
+            await door.ask(legacy("ping", None, other, session=session, path=HERE))
+        ).status == 200
+
+    guarded(test, spec(KEY, principal="bob"), spec(OTHER, principal="bob"))
+
+
+def test_a_missing_scope_is_named_and_a_second_credential_refused() -> None:
+    async def test(door: Door) -> None:
+        reply = await door.ask(modern("tools/call", {"name": "t"}, BEARER, path=HERE))
+        assert reply.status == 403
+        assert 'error="insufficient_scope", scope="mcp:call"' in reply.headers["www-authenticate"]
+        rest = await door.ask(post(b"{}", BEARER, path="/metamcp/dev/api/t"))
+        assert rest.status == 403
+        twice = modern("tools/list", {}, BEARER, f"X-API-Key: {KEY}", path=HERE)
+        assert (await door.ask(twice)).status == 400
+        assert door.peer.quiet()
+
+    guarded(test, spec(KEY, scopes=("mcp:list",)))
+
+
+def test_a_key_for_one_server_does_not_see_the_others() -> None:
+    async def test(door: Door) -> None:
+        listed = await door.ask(modern("tools/list", {}, BEARER, path=HERE))
+        assert listed.json["result"]["tools"] == []
+        call = modern("tools/call", {"name": "t"}, BEARER, path=HERE)
+        never = modern("tools/call", {"name": "never"}, BEARER, path=HERE)
+        refused, unknown = await door.ask(call), await door.ask(never)
+        assert refused.status == unknown.status == 400
+        assert refused.message == unknown.message.replace("never", "t")
+        whole = await door.ask(modern("tools/list", {}, f"X-API-Key: {OTHER}", path=HERE))
+        assert len(whole.json["result"]["tools"]) == 2
+        assert door.peer.quiet()
+
+    guarded(test, spec(KEY, scopes=("mcp:list", "mcp:call:other")), spec(OTHER))
+
+
+def test_a_key_in_the_url_opens_a_stream_to_which_its_client_can_post() -> None:
+    async def test(door: Door) -> None:
+        client = await door.connect()
+        client.send(bodiless("GET", path=f"/metamcp/web/sse?api_key={KEY}"))
+        assert (await client.head()).status == 200
+        event = await client.chunk()
+        where = event.decode().partition("data: ")[2].strip()
+        assert KEY not in where
+        assert (await door.ask(legacy("ping", path=where))).status == 202
+        wrong = where.partition("&token=")[0] + "&token=x"
+        assert (await door.ask(legacy("ping", path=wrong))).status == 401
+        assert (await door.ask(legacy("ping", path=where.partition("&token=")[0]))).status == 401
+
+    guarded(test)
+
+
+def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
+    async def test(door: Door) -> None:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+        opened = await door.ask(legacy("initialize", params, BEARER, path=HERE))
+        session = f"Mcp-Session-Id: {opened.headers['mcp-session-id']}"
+        news = await door.connect()
+        news.send(bodiless("GET", STREAM, session, BEARER, path=HERE))
+        assert (await news.head()).status == 200
+        call = await door.connect()
+        call.send(modern("tools/call", {"name": "t"}, BEARER, path=HERE))
+        sent = await door.peer.call()
+        upload = await door.connect()
+        whole = modern("tools/call", {"name": "t"}, BEARER, path=HERE)
+        upload.send(whole[:-10])
+        kept = await door.connect()
+        assert (await kept.ask(modern("tools/list", {}, BEARER, path=HERE))).status == 200
+
+        revoke(door, KEY)
+
+        assert (await kept.ask(modern("tools/list", {}, BEARER, path=HERE))).status == 401
+        while await news.chunk():
+            pass
+        assert "cancelled" in (await call.reply()).message
+        await door.peer.cancelled()
+        upload.send(whole[-10:])
+        assert (await upload.reply()).status == 401
+        assert door.over == [opened.headers["mcp-session-id"]]
+        other = modern("tools/list", {}, f"X-API-Key: {OTHER}", path=HERE)
+        assert (await door.ask(other)).status == 200
+        assert sent.id
+
+    guarded(test)
