@@ -75,7 +75,7 @@ PURE_BY_ROOM = {
         "counters exemplars exposition health histograms history metric_names page_rows processes"
     ),
     "metamcp_supervisor.views": "ledger",
-    "metamcp_worker.access": "api_key gate",
+    "metamcp_worker.access": "api_key door gate use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
         "builtin search_index search_tools servers_tools tool_choice tool_text"

@@ -14,7 +14,7 @@ from msgspec import Struct
 from metamcp_supervisor.config import environment
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
-from metamcp_worker.ipc.spec import CALLBACK_PORT
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, UseLimits
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -245,6 +245,7 @@ class Server:
     memory_rlimit: bool = False
     cpu_max: float | None = None
     """Maximum number of processors that the server may keep busy."""
+    limits: UseLimits = UNLIMITED
     processes_max: int | None = None
     nofile_max: int | None = None
 
@@ -288,7 +289,7 @@ class Endpoint:
     endpoint; `sse`: also serve the HTTP+SSE transport of 2024-11-05; `rest`: also serve plain HTTP
     requests for single tools; `exposure`: how much is in view at first; `view_scope`: clients that
     share a view; `call_hidden`: whether tools out of view can be called by name; `tools`: settings
-    of single tools at this endpoint."""
+    of single tools at this endpoint; `limits`: of use, by all of its clients together."""
 
     name: str
     namespace: str
@@ -299,6 +300,7 @@ class Endpoint:
     exposure: Exposure = "all"
     view_scope: ViewScope | None = None
     call_hidden: bool = True
+    limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
 
     @property

@@ -47,6 +47,8 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("namespaces.*", "tools"): ("namespaces.*.tools.*", True),
     ("endpoints.*", "tools"): ("endpoints.*.tools.*", True),
     ("endpoints.*", "naming"): ("endpoints.*.naming", False),
+    ("endpoints.*", "limits"): ("endpoints.*.limits", False),
+    ("servers.*", "limits"): ("servers.*.limits", False),
 }
 """Section inside a table, and whether the table has one such section for each name."""
 

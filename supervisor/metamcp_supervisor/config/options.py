@@ -25,7 +25,9 @@ Section = Literal[
     "namespaces.*",
     "namespaces.*.tools.*",
     "endpoints.*",
+    "servers.*.limits",
     "endpoints.*.naming",
+    "endpoints.*.limits",
     "endpoints.*.tools.*",
 ]
 Kind = Literal[
@@ -89,6 +91,27 @@ def _tool(section: Section) -> tuple[Option, ...]:
         Option(section, "defaults", "table of values", "{}", "in place",
                "Arguments that are sent so when a client leaves them out."),
     )  # fmt: skip
+
+
+def _limits(section: Section) -> tuple[Option, ...]:
+    """Return the limits of use of an endpoint, a server or a workspace."""
+    calls = (
+        Option(section, "calls_per_minute", "integer", "", "in place",
+               "Calls that may begin in a minute, over time; one more is refused."),
+        Option(section, "burst", "integer", "", "in place",
+               "Calls that may begin at once; `calls_per_minute` if nothing is written."),
+        Option(section, "calls_per_day", "integer", "", "in place",
+               "Calls from midnight to midnight UTC; the count outlives a restart."),
+        Option(section, "in_flight", "integer", "", "in place",
+               "Calls that are not answered yet."),
+    )  # fmt: skip
+    requests = (
+        Option(section, "streams", "integer", "", "in place",
+               "Streams that stand open and wait for news."),
+        Option(section, "body_max", "size", "", "in place",
+               "Bytes of one request, up to 16M."),
+    )  # fmt: skip
+    return calls if section == "servers.*.limits" else (*calls, *requests)
 
 
 def _texts(values: Sequence[str]) -> str:
@@ -275,6 +298,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*", "tools", "table", "{}", "in place",
            "What is to be otherwise about single tools: `tools.reset = { enabled = false }`."),
     *_tool("servers.*.tools.*"),
+    Option("servers.*", "limits", "table", "{}", "in place",
+           "How much all clients together may call it: `limits = { calls_per_minute = 60 }`."),
+    *_limits("servers.*.limits"),
     Option("namespaces.*", "servers", "strings", "", "in place",
            'Its servers, `["*"]`: every server; `default` without it: those that no other names.'),
     Option("namespaces.*", "description", "string", "", "in place",
@@ -303,6 +329,9 @@ OPTIONS: tuple[Option, ...] = (
            "HTTP+SSE for clients of 2024; off unless written where others can reach `listen`."),
     Option("endpoints.*", "rest", "boolean", "true", "in place",
            "Plain HTTP requests for single tools, for programs that speak no MCP."),
+    Option("endpoints.*", "limits", "table", "{}", "in place",
+           "How much its clients may do: `limits = { calls_per_minute = 600, streams = 100 }`."),
+    *_limits("endpoints.*.limits"),
     Option("endpoints.*", "tools", "table", "{}", "in place",
            'The same at this endpoint: `tools."server.tool" = { name = "reset" }`.'),
     *_tool("endpoints.*.tools.*"),
@@ -328,7 +357,7 @@ LATER: dict[Section, frozenset[str]] = {
         "labels",
     }),
     "endpoints.*": frozenset({
-        "url_keys", "limits",
+        "url_keys",
     }),
 }  # fmt: skip
 

@@ -61,9 +61,9 @@ def level_text(log: Log, key: str) -> str:
 
 GATEWAY = ""
 """Name for the gateway itself in place of a server; only the levels of its log can be set."""
-_LASTING = frozenset({"spares", "sharing", "depends_on", "pinning", "tools"})
-"""Settings of servers that take effect at once but cannot be set for a time, because they decide
-which processes run and which tools clients get."""
+_LASTING = frozenset({"spares", "sharing", "depends_on", "pinning", "tools", "limits"})
+"""Settings of servers that take effect at once but cannot be set for a time, because they are
+tables, or decide which processes run and which tools clients get."""
 _SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
 #: Settings of servers that can be set for a time: those that a reload applies at once.
 SETTINGS = tuple(

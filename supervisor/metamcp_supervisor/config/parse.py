@@ -401,6 +401,7 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
             exposure=cast("Exposure", table.choice("exposure") or default.exposure),
             view_scope=cast("ViewScope | None", table.choice("view_scope")),
             call_hidden=table.flag("call_hidden", default=default.call_hidden),
+            limits=sections.use_limits(table, "endpoints.*.limits"),
         ),
         sse=table.flag("sse", default=True) if table.has("sse") else None,
         tools=tools.of_group(table, "endpoints.*.tools.*"),

@@ -28,12 +28,13 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.document import Table, kind_of, shown
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.options import option
+from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.program import warn_of_literal
 from metamcp_supervisor.config.references import Resolving, input_variable
 from metamcp_supervisor.config.show import looks_secret
 from metamcp_supervisor.config.units import size_text
-from metamcp_worker.ipc.spec import CALLBACK_PORT
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UseLimits
 
 URL_BYTES_MAX = 8 * 1024
 """Maximum bytes of a URL; common servers refuse longer ones."""
@@ -335,6 +336,7 @@ def read_limits(table: Table, server: Server) -> Server:
         table.error("memory_rlimit", "needs 'memory_max', which says how much")
     return replace(
         server,
+        limits=use_limits(table, "servers.*.limits"),
         memory_max=most,
         memory_high=high,
         memory_rlimit=rlimit,
@@ -342,6 +344,31 @@ def read_limits(table: Table, server: Server) -> Server:
         processes_max=_count(table, "processes_max", 1, PROCESSES_MAX),
         nofile_max=_count(table, "nofile_max", NOFILE_MIN, NOFILE_MAX),
     )
+
+
+USE_MAX = 1_000_000_000
+"""Maximum of a limit of use; more is a mistake."""
+
+
+def use_limits(table: Table, section: Section) -> UseLimits:
+    """Return the limits of use in the table `limits` of an endpoint, a server or a workspace; those
+    that are wrong are reported."""
+    limits = table.table("limits", section)
+    if limits is None:
+        return UseLimits()
+    limits.refuse_unknown()
+    known = set(keys(section))
+    found = {
+        key: limits.whole(key, default=0, low=1, high=USE_MAX)
+        for key in ("calls_per_minute", "burst", "calls_per_day", "in_flight", "streams")
+        if key in known
+    }
+    body_max = limits.size("body_max", low=1) if "body_max" in known else None
+    if body_max is not None and body_max > frames.BODY_BYTES_MAX:
+        limits.error("body_max", f"is at most {size_text(frames.BODY_BYTES_MAX)}")
+    if found["burst"] and not found["calls_per_minute"]:
+        limits.error("burst", "needs 'calls_per_minute', which says how fast calls may go on")
+    return UseLimits(**found, body_max=body_max or 0)
 
 
 def _count(table: Table, key: str, low: int, high: int) -> int | None:

@@ -8,6 +8,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import structs
+
 from metamcp_supervisor.config.config import (
     Config,
     Embeddings,
@@ -23,7 +25,7 @@ from metamcp_supervisor.config.config import (
     TracesConfig,
 )
 from metamcp_supervisor.config.units import duration_text, size_text
-from metamcp_worker.ipc.spec import CALLBACK_PORT
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, UseLimits
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
@@ -239,6 +241,7 @@ def server_table(server: Server) -> dict[str, object]:
         "queue": server.queue,
         "message_max": size_text(server.message_max),
         **_limits(server),
+        **({"limits": _use(server.limits)} if server.limits != UNLIMITED else {}),
     }
 
 
@@ -332,6 +335,12 @@ def _tool(tool: ToolConfig) -> dict[str, object]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def _use(limits: UseLimits) -> dict[str, object]:
+    """Return the limits of use that are set."""
+    found = {key: value for key, value in structs.asdict(limits).items() if value}
+    return found | ({"body_max": size_text(limits.body_max)} if limits.body_max else {})
+
+
 def _endpoint(endpoint: Endpoint) -> dict[str, object]:
     naming = endpoint.naming
     return {
@@ -349,5 +358,6 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "auth": "none",
         "sse": endpoint.sse,
         "rest": endpoint.rest,
+        "limits": _use(endpoint.limits),
         "tools": _tools(endpoint.tools),
     }

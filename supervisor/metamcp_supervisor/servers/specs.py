@@ -26,6 +26,7 @@ from metamcp_worker.ipc import process_names, records, roots
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.spec import (
+    UNLIMITED,
     EmbeddingsSpec,
     EndpointSpec,
     FrontSpec,
@@ -218,6 +219,7 @@ def front_spec(
                 exposure=endpoint.exposure,
                 per_session=endpoint.scope == "session",
                 call_hidden=endpoint.call_hidden,
+                limits=endpoint.limits,
             )
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]
@@ -235,6 +237,12 @@ def front_spec(
         traced=config.traces.sample if config.traces.endpoint else None,
         meaning=meaning_spec(config),
         several=config.gateway.fronts > 1,
+        fronts=config.gateway.fronts,
+        server_limits={
+            server.name: server.limits
+            for server in config.servers.values()
+            if server.limits != UNLIMITED
+        },
         quarantined=() if pinned is None else pinned.quarantined(),
         held=() if pinned is None else pinned.held(),
     )

@@ -13,6 +13,7 @@ from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.json_schema import schema
 from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, option
 from metamcp_supervisor.config.reload import plan
+from metamcp_worker.ipc.spec import UseLimits
 from tests.supervisor.configs import config, server
 
 DOC = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
@@ -32,11 +33,13 @@ HEADINGS = {
     "endpoints.*.tools.*": '`[endpoints.NAME.tools."server.tool"]`',
     "endpoints.*": "`[endpoints.NAME]`",
     "endpoints.*.naming": "`[endpoints.NAME.naming]`",
+    "servers.*.limits": "`[servers.NAME.limits]`",
+    "endpoints.*.limits": "`[endpoints.NAME.limits]`",
 }
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
     "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
-    "strict_listing",
+    "strict_listing", "limits",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
@@ -124,7 +127,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
         "sharing": "shared", "era": "legacy", "tools": {"t": ToolConfig(hidden=True)},
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
-        "processes_max": 9, "nofile_max": 99,
+        "processes_max": 9, "nofile_max": 99, "limits": UseLimits(in_flight=1),
     }  # fmt: skip
     for name, value in changed.items():
         key = name.removesuffix("_s")

@@ -15,6 +15,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
+from metamcp_worker.ipc.spec import UseLimits
 from tests.supervisor.configs import loaded, messages, problems
 
 EVERYTHING = """
@@ -89,6 +90,7 @@ memory_rlimit = true
 cpu_max = "150%"
 processes_max = 20
 nofile_max = 256
+limits = { calls_per_minute = 60, burst = 5, calls_per_day = 1000, in_flight = 3 }
 tools.log = { name = "history", fixed = { all = true } }
 
 [servers.notes]
@@ -139,6 +141,7 @@ tools."git.status".description = "What changed."
 tools."git.status".defaults.path = "."
 sse = false
 rest = false
+limits = { calls_per_minute = 6, streams = 2, body_max = "1K" }
 naming = { style = "flat", separator = "-", hyphens = "underscore", length_max = 32 }
 """
 
@@ -165,6 +168,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert (git.concurrency, git.queue, git.message_max) == (1, 10, 8 * 1024 * 1024)
     assert (git.memory_max, git.memory_high, git.memory_rlimit) == (1536 << 20, 1 << 30, True)
     assert (git.cpu_max, git.processes_max, git.nofile_max) == (1.5, 20, 256)
+    assert git.limits == UseLimits(60, 5, 1000, 3)
     assert (got.servers["notes"].module, got.servers["notes"].cwd) == (
         "notes.main:server", tmp_path,
     )  # fmt: skip
@@ -189,6 +193,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     endpoint = Endpoint(
         name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
         exposure="toolset", view_scope="session", call_hidden=False,
+        limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
         tools={"git": {"status": here}},
     )  # fmt: skip
     assert got.endpoints == {"dev": endpoint}

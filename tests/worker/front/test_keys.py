@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
-from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec
+from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec, UseLimits
 
 from ..rawhttp import post
 from .door import OFF, Door, bodiless, legacy, modern, with_door
@@ -236,3 +236,28 @@ def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
         assert sent.id
 
     guarded(test)
+
+
+def test_a_call_above_a_limit_of_its_key_is_refused_and_rest_says_429() -> None:
+    async def test(door: Door) -> None:
+        call = await door.connect()
+        call.send(modern("tools/call", {"name": "t"}, BEARER, path=HERE))
+        first = await door.peer.call()
+        refused = await door.ask(modern("tools/call", {"name": "t"}, BEARER, path=HERE))
+        assert refused.json["error"]["data"] == {"reason": "limit", "limit": "in_flight"}
+        rest = await door.ask(post(b"{}", BEARER, path="/metamcp/dev/api/t"))
+        assert (rest.status, rest.headers["retry-after"]) == (429, "1")
+        door.peer.write(Result(first.id, b'{"content":[]}'))
+        assert (await call.reply()).status == 200
+        call.send(modern("tools/call", {"name": "t"}, BEARER, path=HERE))
+        assert (await door.peer.call()).id
+        stream = {"notifications": {"toolsListChanged": True}}
+        open_one = await door.connect()
+        open_one.send(modern("subscriptions/listen", stream, BEARER, path=HERE))
+        assert (await open_one.head()).status == 200
+        more = await door.ask(modern("subscriptions/listen", stream, BEARER, path=HERE))
+        assert more.status == 429
+        large = await door.ask(modern("tools/list", {"x": "y" * 2000}, BEARER, path=HERE))
+        assert large.status == 413
+
+    guarded(test, spec(KEY, limits=UseLimits(in_flight=1, streams=1, body_max=1024)))

@@ -18,7 +18,7 @@ from msgspec import Struct
 from metamcp_worker.access import api_key, gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
-from metamcp_worker.ipc.spec import EndpointSpec
+from metamcp_worker.ipc.spec import UNLIMITED, EndpointSpec, UseLimits
 
 KEYS, OAUTH = "keys", "oauth"
 FAILURES_MAX = 10
@@ -130,6 +130,10 @@ class Door:
         self.version += 1
         return frozenset(gone)
 
+    def limits(self) -> dict[str, UseLimits]:
+        """Return the limits of use of each key, by its id."""
+        return {key.id: key.limits for key, _ in self._keys.values() if key.limits != UNLIMITED}
+
     def has(self, key: str) -> bool:
         """Whether a key with this id can be used, or could before it expired."""
         return key in self._digests
@@ -137,7 +141,7 @@ class Door:
     def enter(self, arrival: Arrival) -> Found | Credential | Awaitable[Found]:
         """Return who sends this request, or the answer for a request that does not pass; its
         credential, if that is the token of a stream of HTTP+SSE; or an awaitable, if somebody else
-        has to be asked about the credential."""
+        has to be asked about the credential: pass its result to `counted`."""
         spec = self._spec(arrival)
         if spec is not None and not spec.auth:
             return Entered(gate.USER, FOREVER)
@@ -148,14 +152,10 @@ class Door:
         if credential.kind == "post":
             return credential
         found = self._principal(spec, credential, arrival.date)
-        if isinstance(found, Entered | Denial):
-            return self._counted(found, arrival)
-        return self._later(found, arrival)
+        return self.counted(found, arrival) if isinstance(found, Entered | Denial) else found
 
-    async def _later(self, found: Awaitable[Found], arrival: Arrival) -> Found:
-        return self._counted(await found, arrival)
-
-    def _counted(self, found: Found, arrival: Arrival) -> Found:
+    def counted(self, found: Found, arrival: Arrival) -> Found:
+        """Return the answer to a request whose credential was judged, and count a failed one."""
         return self.failed(arrival) if found is UNAUTHORIZED else found
 
     def _spec(self, arrival: Arrival) -> EndpointSpec | None:

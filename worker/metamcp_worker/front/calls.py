@@ -11,12 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Protocol
 
 from msgspec import Raw, structs
 
-from metamcp_worker.access import gate
+from metamcp_worker.access import gate, use_limits
+from metamcp_worker.access.use_limits import Meter, Meters
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, ToolReply
 from metamcp_worker.catalog import offers
@@ -88,6 +89,7 @@ class Calls:
         )
         self._claims = Claims(self._routing)
         self._quarantine = QuarantinedCalls(self._routing)
+        self.meters = Meters()
         self.overhead = Overhead()
         self.on_notice(figures.NOTICE, self.overhead.told)
         for kind, method in LIST_CHANGED.items():
@@ -128,6 +130,7 @@ class Calls:
             server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
+        meters = self._admitted(view, request, owner.server) if self.meters.any else ()
         routing = self._routing
         frame = CallFrame(
             routing.new_id(), method, codec.dump(params),
@@ -147,6 +150,7 @@ class Calls:
             request.version, owner.original or subject if method == task_ids.CALL else "",
             request.principal,
         )  # fmt: skip
+        call.meters = meters
         if self.witness is not None:
             self.witness.begun(call, subject, request, params)
         if self._retries.any:
@@ -157,6 +161,12 @@ class Calls:
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
         return call
+
+    def _admitted(self, view: View, request: McpRequest, server: str) -> tuple[Meter, ...]:
+        """Return the limits at which this call counts. Raises LimitReached."""
+        endpoint = view.spec.part_of or view.endpoint
+        date = time_ns() / 1e9
+        return self.meters.admit(request.principal, endpoint, server, monotonic(), date)
 
     def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
         """Begin the call of a built-in tool, or of the tool that it forwards to."""
@@ -287,6 +297,7 @@ class Calls:
 
     def configure(self, spec: FrontSpec) -> None:
         self._stats.per_tool = spec.tool_times
+        self.meters.configure(spec)
         self.viewers.configure(spec)
         self.builtins.seek(spec.meaning)
         self._retries.configure(spec.retries)
@@ -376,6 +387,9 @@ class Calls:
             self.notified(server, method, params)
 
     def _answered(self, call: Call, answer: CallAnswer | None) -> None:
+        if call.meters:
+            use_limits.leave(call.meters)
+            call.meters = ()
         if answer is None:
             error_type = "cancelled"
             call.answer.cancel()

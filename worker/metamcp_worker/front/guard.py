@@ -285,8 +285,8 @@ def is_json(value: bytes) -> bool:
     return _JSON.fullmatch(value.strip(BLANKS)) is not None
 
 
-def too_large(endpoint: str | None = None) -> GuardRefusal:
-    message = f"The body has more than {BODY_BYTES_MAX} bytes."
+def too_large(endpoint: str | None = None, bytes_max: int = BODY_BYTES_MAX) -> GuardRefusal:
+    message = f"The body has more than {bytes_max} bytes."
     return GuardRefusal(413, message, "too_large", close=True, endpoint=endpoint)
 
 

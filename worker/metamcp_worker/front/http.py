@@ -9,7 +9,7 @@ drain (`App`). Never: the answers of an era, HTTP's own rules, judging a credent
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from msgspec import Struct, structs
@@ -25,6 +25,7 @@ from metamcp_worker.access.door import (
     Found,
 )
 from metamcp_worker.access.gate import Principal
+from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import guard, jsonrpc_bytes, mcp_request, web_pages
 from metamcp_worker.front.calls import Calls
@@ -190,6 +191,7 @@ class App:
         """Use this table of API keys from now on. Streams and sessions of keys that are gone end,
         and their calls are cancelled."""
         gone = self.door.change(changes)
+        self._calls.meters.configure_keys(self.door.limits())
         if gone:
             self._streams.revoke(gone)
             self._sessions.revoke(gone)
@@ -253,6 +255,7 @@ class App:
             self._overhead.arrived()
         facts = self._guard.facts(exchange.head)
         exchange.streams, exchange.on_over = self._streams, self._done
+        exchange.stream_limits = self._stream_limits
         if self.door.guarded:
             return exchange.attend(partial(self._enter, exchange, facts))
         if isinstance(facts, GuardRefusal):
@@ -283,12 +286,16 @@ class App:
             found = self._poster(exchange, found, arrival)
         if isinstance(found, Entered | Denial):
             return self._entered(exchange, refusal, found)
-        return self._enter_later(exchange, refusal, found)
+        return self._enter_later(exchange, refusal, found, arrival)
 
     async def _enter_later(
-        self, exchange: Exchange, refusal: GuardRefusal | None, found: Awaitable[Found]
+        self,
+        exchange: Exchange,
+        refusal: GuardRefusal | None,
+        found: Awaitable[Found],
+        arrival: Arrival,
     ) -> None:
-        after = await found
+        after = self.door.counted(await found, arrival)
         if isinstance(after, Entered):  # the door may have changed meanwhile: look again next time
             after = Entered(after.principal)
         rest = self._entered(exchange, refusal, after)
@@ -378,7 +385,7 @@ class App:
 
     def _post(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> Pending:
         """Answer a request with a body, at once if the whole body is there, as most are."""
-        if exchange.whole and exchange.size <= BODY_BYTES_MAX:
+        if exchange.whole and exchange.size <= self._body_max(exchange.facts):
             return answer(exchange.take())
         return self._post_later(exchange, answer)
 
@@ -395,12 +402,23 @@ class App:
             if rest is not None:
                 await rest
 
+    def _body_max(self, facts: RequestFacts) -> int:
+        """Maximum bytes of the body of this request."""
+        if not self._calls.meters.any:
+            return BODY_BYTES_MAX
+        whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
+        return min(self._calls.meters.body_max(facts.principal, whole), BODY_BYTES_MAX)
+
+    def _stream_limits(self, facts: RequestFacts) -> Mapping[Owner, int]:
+        whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
+        return self._calls.meters.streams(facts.principal, whole)
+
     async def _body(self, exchange: Exchange) -> bytes | None:
         """Read the whole body; None if the client is gone, or the body was refused."""
         try:
-            return await exchange.body(BODY_BYTES_MAX)
-        except TooLarge:
-            self._refuse(exchange, too_large())
+            return await exchange.body(self._body_max(exchange.facts))
+        except TooLarge as why:
+            self._refuse(exchange, too_large(bytes_max=why.limit_bytes))
             return None
 
     def _said(

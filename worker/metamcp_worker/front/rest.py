@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Raw
 
 from metamcp_worker.access import gate
+from metamcp_worker.access.use_limits import LimitReached
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import web_pages
 from metamcp_worker.front.calls import CallAnswer, Calls
@@ -83,6 +84,9 @@ class Rest:
                 why = f"Only {allowed.decode()} is served at this path."
                 error = rest_error(Code.INVALID_REQUEST, why)
                 exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
+        except LimitReached as why:
+            after = (b"retry-after", b"%d" % max(1, round(why.wait_s)))
+            exchange.json(429, rest_error(why.code, why.message), [after])
         except gate.ScopeMissing as why:
             exchange.json(403, rest_error(why.code, why.message), [why.challenge])
         except ProtocolError as why:

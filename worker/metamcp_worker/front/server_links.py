@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from metamcp_worker.access.gate import USER, Principal
+from metamcp_worker.access.use_limits import Meter
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
@@ -67,13 +68,12 @@ class Call:
     change that is still to be made to the result. `repeatable`: the call may be sent again if its
     server dies; `spare`: its frame, kept for that. `ends`: the moment when a call that was sent
     again must be over; 0 until then. `origin`: None for a call of the gateway itself, and for a
-    call that another front had before. `kept`: what the worker is told of the call, if it outlives
-    this front.
-    """
+    call that another front had before. `meters`: limits at which it counts. `kept`: what the worker
+    is told of the call, if it outlives this front."""
 
     __slots__ = (
         "_cancel", "answer", "caller", "deadline", "ends", "frame", "id", "kept", "label", "legacy",
-        "mend", "modern", "origin", "repeatable", "server", "spare", "started", "wire",
+        "mend", "meters", "modern", "origin", "repeatable", "server", "spare", "started", "wire",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +106,7 @@ class Call:
         self.ends = 0.0
         self.kept: Keep | None = None
         self.origin: CallOrigin | None = None
+        self.meters: tuple[Meter, ...] = ()
         self._cancel = cancel
 
     @property

@@ -6,11 +6,13 @@ session or request a stream belongs to, the wording of messages.
 
 import asyncio
 import ipaddress
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
 
+from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.front import jsonrpc_bytes
 from metamcp_worker.http import request_head
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
@@ -203,7 +205,8 @@ class Stream:
 
 class WaitingStream(Struct, frozen=True):
     """Stream that waits for news. `key`: id of the API key that it was opened with, or empty;
-    `news`: the event for each notification that the stream wants."""
+    `whole`: the endpoint, if `endpoint` is a part of it; `news`: the event for each notification
+    that the stream wants."""
 
     stream: Stream
     endpoint: str
@@ -211,6 +214,7 @@ class WaitingStream(Struct, frozen=True):
     address: str
     news: Mapping[str, bytes]
     key: str = ""
+    whole: str = ""
 
 
 class Streams:
@@ -222,6 +226,7 @@ class Streams:
         self.running = 0
         self._standing: dict[Stream, WaitingStream] = {}
         self._addresses: dict[str, int] = {}
+        self._owners: Counter[Owner] = Counter()
         self._endpoints: frozenset[str] | None = None
         self.closed = False
         self.heirs = False
@@ -232,11 +237,17 @@ class Streams:
             return True
         return self._addresses.get(address, 0) >= PEER_STREAMS_MAX and not _is_loopback(address)
 
+    def over(self, limits: Mapping[Owner, int]) -> bool:
+        """Whether one more standing stream is too much for one of these owners."""
+        return any(self._owners[owner] >= most for owner, most in limits.items())
+
     async def stand(self, standing: WaitingStream) -> None:
         """Run this stream, and send it the news, until it ends."""
         self._standing[standing.stream] = standing
         address = standing.address
         self._addresses[address] = self._addresses.get(address, 0) + 1
+        owners = ("endpoint", standing.whole), ("key", standing.key)
+        self._owners.update(owners)
         # A close or a new configuration may have come before this stream was ready to stand.
         if self.closed or (
             self._endpoints is not None and standing.endpoint not in self._endpoints
@@ -246,6 +257,10 @@ class Streams:
             await standing.stream.run()
         finally:
             del self._standing[standing.stream]
+            self._owners.subtract(owners)
+            for owner in owners:
+                if not self._owners[owner]:
+                    del self._owners[owner]
             self._addresses[address] -= 1
             if not self._addresses[address]:
                 del self._addresses[address]

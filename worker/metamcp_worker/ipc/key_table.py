@@ -7,6 +7,7 @@ form of a key (`access.api_key`), storing them.
 from msgspec import Struct
 
 from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
 
 class KeySpec(Struct, frozen=True, kw_only=True):
@@ -14,7 +15,7 @@ class KeySpec(Struct, frozen=True, kw_only=True):
     (`access.api_key.digest`); `principal`: owner of views, sessions and handles, the id of the key
     unless several keys share a principal; `endpoints`: empty for all of the workspace; `scopes`:
     empty for all; `expires`: seconds since the epoch, 0 for never; `url`: whether it may stand in a
-    URL; `limits`: as in `keys create --limit`, empty for none."""
+    URL."""
 
     id: str
     digest: bytes
@@ -25,7 +26,7 @@ class KeySpec(Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()
     expires: float = 0.0
     url: bool = False
-    limits: dict[str, float] = {}
+    limits: UseLimits = UNLIMITED
 
 
 class KeyChanges(Struct, frozen=True, kw_only=True):

@@ -161,6 +161,22 @@ class ToolOverride(Struct, frozen=True, kw_only=True):
     defaults: dict[str, str] = {}
 
 
+class UseLimits(Struct, frozen=True):
+    """Limits of use of an endpoint, a server, a workspace or a key; 0: no limit. `burst`: calls at
+    once, `calls_per_minute` if it is 0; `in_flight`: calls that are not answered yet; `streams`:
+    standing streams; `body_max`: bytes of a request. Limits are for the whole gateway."""
+
+    calls_per_minute: float = 0.0
+    burst: int = 0
+    calls_per_day: int = 0
+    in_flight: int = 0
+    streams: int = 0
+    body_max: int = 0
+
+
+UNLIMITED = UseLimits()
+
+
 class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Configuration of one endpoint: its paths, its servers in order, its naming.
 
@@ -191,6 +207,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Accepted credentials, `keys` and `oauth`; empty: none is asked for."""
     url_keys: bool = False
     """Whether a key may stand in the URL, if the key allows it too."""
+    limits: UseLimits = UNLIMITED
     part_of: str = ""
     """Endpoint of which this one has some servers only, for credentials that may use no others; the
     front makes it."""
@@ -254,5 +271,9 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     several: bool = False
     """Whether there are other fronts; then clients hear of changed lists when all fronts show
     them."""
+    fronts: int = 1
+    """Fronts that share the limits of use."""
+    server_limits: dict[str, UseLimits] = {}
+    workspace_limits: dict[str, UseLimits] = {}
     call_hold_s: float = 2.0
     """Seconds that a call waits for a server that is just coming back."""

@@ -1,0 +1,194 @@
+"""Limits of use: how many calls an endpoint, a server, a workspace or a key may make.
+
+Owns: the buckets, quotas and counts of one front (`Meters`), which of them a call has to pass, the
+sentence for a call that does not pass. Never: clocks, storing quotas (the supervisor), waiting for
+a turn at a server (`child.call_queue`).
+
+A call passes all of its meters or counts at none. Limits are for the whole gateway: with several
+fronts each of them has its share.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.spec import UNLIMITED, FrontSpec, UseLimits
+
+DAY_S = 86_400
+"""Seconds of a day, which begins at midnight UTC."""
+MINUTE_S = 60.0
+METERS_MAX = 100_000
+"""Maximum meters of keys in one front; the oldest is made anew after that."""
+
+Owner = tuple[str, str]
+"""Kind (`endpoint`, `server`, `workspace`, `key`) and name of the owner of a limit."""
+
+
+class LimitReached(ProtocolError):
+    """Raised for a call above a limit. `owner`: whose limit; `limit`: the name of the limit;
+    `wait_s`: seconds after which a call may pass."""
+
+    def __init__(self, owner: Owner, limit: str, wait_s: float) -> None:
+        kind, name = owner
+        whose = "this API key" if kind == "key" else f"the {kind} {name}"
+        after = f"try again in {max(1, round(wait_s))} s" if wait_s else "try again later"
+        data = b'{"reason":"limit","limit":"%b"%b}' % (
+            limit.encode(), b',"retryAfterMs":%d' % (wait_s * 1000) if wait_s else b"",
+        )  # fmt: skip
+        super().__init__(
+            Code.OVERLOADED, f"The limit {limit} of {whose} is reached; {after}.", data
+        )
+        self.owner = owner
+        self.limit = limit
+        self.wait_s = wait_s
+
+
+class Meter:
+    """Use of one owner of limits. `inflight`: its calls that are not answered; `day`, `today`: the
+    day since the epoch, and the calls in it; `refused`: by limit."""
+
+    __slots__ = (
+        "_burst", "_limits", "_per_s", "_tokens", "_when", "day", "inflight", "owner", "refused",
+        "today",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, limits: UseLimits, share: int, now: float) -> None:
+        self.owner = owner
+        self.inflight = self.day = self.today = 0
+        self.refused: dict[str, int] = {}
+        self._when = now
+        self.adjust(limits, share)
+        self._tokens = self._burst
+
+    def adjust(self, limits: UseLimits, share: int) -> None:
+        """Use these limits from now on. `share`: the number of fronts that share them."""
+        self._limits = UseLimits(
+            limits.calls_per_minute / share,
+            -(-limits.burst // share),
+            -(-limits.calls_per_day // share),
+            -(-limits.in_flight // share),
+        )
+        self._per_s = self._limits.calls_per_minute / MINUTE_S
+        self._burst = max(1.0, float(self._limits.burst or self._limits.calls_per_minute))
+        self._tokens = min(getattr(self, "_tokens", self._burst), self._burst)
+
+    def check(self, now: float, date: float) -> None:
+        """Raise LimitReached if one more call is too much now."""
+        limits = self._limits
+        if limits.in_flight and self.inflight >= limits.in_flight:
+            self._refuse("in_flight", 0.0)
+        if limits.calls_per_day:
+            day = int(date // DAY_S)
+            if day != self.day:
+                self.day, self.today = day, 0
+            if self.today >= limits.calls_per_day:
+                self._refuse("calls_per_day", (day + 1) * DAY_S - date)
+        if self._per_s:
+            self._tokens = min(self._burst, self._tokens + (now - self._when) * self._per_s)
+            self._when = now
+            if self._tokens < 1.0:
+                self._refuse("calls_per_minute", (1.0 - self._tokens) / self._per_s)
+
+    def count(self) -> None:
+        """Count a call that has passed."""
+        self._tokens -= 1.0
+        self.today += 1
+        self.inflight += 1
+
+    def _refuse(self, limit: str, wait_s: float) -> None:
+        self.refused[limit] = self.refused.get(limit, 0) + 1
+        raise LimitReached(self.owner, limit, wait_s)
+
+
+class Meters:
+    """Meters of a front. `any`: whether there is a limit at all."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self._limits: dict[Owner, UseLimits] = {}
+        self._keys: dict[str, UseLimits] = {}
+        self._workspaces: dict[str, str] = {}
+        self._meters: dict[Owner, Meter] = {}
+        self._share = 1
+
+    def configure(self, spec: FrontSpec) -> None:
+        found: dict[Owner, UseLimits] = {}
+        for endpoint in spec.endpoints:
+            found["endpoint", endpoint.part_of or endpoint.name] = endpoint.limits
+            self._workspaces[endpoint.name] = endpoint.workspace
+        found |= {("server", name): one for name, one in spec.server_limits.items()}
+        found |= {("workspace", name): one for name, one in spec.workspace_limits.items()}
+        self._limits = {owner: one for owner, one in found.items() if one != UNLIMITED}
+        self._share = max(1, spec.fronts)
+        for owner in [owner for owner in self._meters if owner[0] != "key"]:
+            if owner in self._limits:
+                self._meters[owner].adjust(self._limits[owner], self._share)
+            else:
+                del self._meters[owner]
+        self.any = bool(self._limits or self._keys)
+
+    def configure_keys(self, limits: Mapping[str, UseLimits]) -> None:
+        """Set the limits of API keys, by id."""
+        self._keys = {name: one for name, one in limits.items() if one != UNLIMITED}
+        for owner in [owner for owner in self._meters if owner[0] == "key"]:
+            if owner[1] in self._keys:
+                self._meters[owner].adjust(self._keys[owner[1]], self._share)
+            else:
+                del self._meters[owner]
+        self.any = bool(self._limits or self._keys)
+
+    def admit(
+        self, principal: Principal, endpoint: str, server: str, now: float, date: float
+    ) -> tuple[Meter, ...]:
+        """Return the meters at which this call counts, for `leave`. Raises LimitReached; then it
+        counts at none. `now`: seconds of a clock that never jumps; `date`: since the epoch."""
+        owners: list[Owner] = [("endpoint", endpoint), ("server", server)]
+        owners.append(("workspace", self._workspaces.get(endpoint, "")))
+        meters = [self._meter(one, self._limits[one], now) for one in owners if one in self._limits]
+        if principal.key in self._keys:
+            key = "key", principal.key
+            meters.append(self._meter(key, self._keys[principal.key], now))
+        for meter in meters:
+            meter.check(now, date)
+        for meter in meters:
+            meter.count()
+        return tuple(meters)
+
+    def body_max(self, principal: Principal, endpoint: str) -> int:
+        """Maximum bytes of a request of this principal to this endpoint."""
+        limits = (self._limits.get(("endpoint", endpoint)), self._keys.get(principal.key))
+        return min((one.body_max for one in limits if one and one.body_max), default=sys.maxsize)
+
+    def streams(self, principal: Principal, endpoint: str) -> dict[Owner, int]:
+        """Return the maximum number of standing streams by owner, where there is one."""
+        found = {("endpoint", endpoint): self._limits.get(("endpoint", endpoint))}
+        found["key", principal.key] = self._keys.get(principal.key)
+        most = {owner: one.streams for owner, one in found.items() if one and one.streams}
+        return {owner: -(-streams // self._share) for owner, streams in most.items()}
+
+    def used(self) -> Iterable[Meter]:
+        """Return the meters that have counted something."""
+        return self._meters.values()
+
+    def resume(self, used: Mapping[Owner, int], day: int, now: float) -> None:
+        """Go on with quotas of this day that were used before this front began."""
+        for owner, today in used.items():
+            limits = self._keys.get(owner[1]) if owner[0] == "key" else self._limits.get(owner)
+            if limits is not None:
+                meter = self._meter(owner, limits, now)
+                meter.day, meter.today = day, max(meter.today, today)
+
+    def _meter(self, owner: Owner, limits: UseLimits, now: float) -> Meter:
+        meter = self._meters.get(owner)
+        if meter is None:
+            meter = self._meters[owner] = Meter(owner, limits, self._share, now)
+            if len(self._meters) > METERS_MAX:
+                del self._meters[next(iter(self._meters))]
+        return meter
+
+
+def leave(meters: Iterable[Meter]) -> None:
+    """Note that a call is answered which was admitted at these meters."""
+    for meter in meters:
+        meter.inflight -= 1
