@@ -43,9 +43,16 @@ MAY_IMPORT = {
         "control": "config telemetry", "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes telemetry",
-        "views": "config fronts servers telemetry",
-        "gateway": "approval config control fronts processes servers systemd telemetry views",
-        "cli": "approval client_files config control gateway processes servers systemd telemetry",
+        "store": "",
+        "views": "config fronts servers store telemetry",
+        "keys": "config fronts store",
+        "gateway": (
+            "approval config control fronts keys processes servers store systemd telemetry views"
+        ),
+        "cli": (
+            "approval client_files config control gateway keys processes servers store systemd"
+            " telemetry"
+        ),
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
@@ -68,6 +75,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
     "metamcp_supervisor.gateway": "upgrade_state",
+    "metamcp_supervisor.keys": "key_rules",
     "metamcp_supervisor.processes": "limits workers",
     "metamcp_supervisor.servers": "catalog_changes per_client server start_gate states",
     "metamcp_supervisor.systemd": "sd_status",

@@ -63,6 +63,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
     ),
+    "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
     "login": (
         "metamcp_supervisor.cli.login:login",
         "Get the gateway authorized to use a remote server.",
@@ -126,7 +127,6 @@ WORDS = {
     "namespaces": "namespaces and endpoints are shown by 'metamcp config show'",
     "endpoints": "namespaces and endpoints are shown by 'metamcp config show'",
     "auth": "did you mean 'login', for a remote server that is configured with oauth?",
-    "keys": "this version has no API keys; the gateway listens on this machine only",
     "version": "the version is told by 'metamcp --version'",
     "help": "verbs are listed by 'metamcp --help'",
 }

@@ -297,6 +297,76 @@ class ReloadPlan(Struct, frozen=True, kw_only=True):
     question: str = ""
 
 
+class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """Order for a new key, as somebody wrote it. `expires`: as `90d` or `never`, empty for the
+    default; `principal`: empty if the key has one of its own; `limits`: by name."""
+
+    name: str
+    workspace: str = "default"
+    endpoints: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    expires: str = ""
+    principal: str = ""
+    url: bool = False
+    limits: dict[str, float] = {}
+
+
+class Rotate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """Order for a key in place of another one. `key`: id or name of the old key; `grace`: for which
+    both are valid, as `24h`; empty: the old one ends at once."""
+
+    key: str
+    grace: str = ""
+
+
+class Expire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """Order to end a key and keep it in the list."""
+
+    key: str
+
+
+class Revoke(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """Order to end a key and forget it."""
+
+    key: str
+
+
+KeyOrder = NewKey | Rotate | Expire | Revoke
+
+
+class KeyShown(Struct, frozen=True, kw_only=True):
+    """API key without its secret. `expires`, `created`: ISO 8601, UTC; `expires` is None for a key
+    that does not expire; `endpoints`, `scopes`: empty for all; `state`: active or expired."""
+
+    id: str
+    name: str
+    workspace: str
+    endpoints: tuple[str, ...]
+    scopes: tuple[str, ...]
+    expires: str | None
+    principal: str
+    url: bool
+    limits: dict[str, float]
+    created: str
+    created_by: str
+    state: str
+
+
+class KeyList(Struct, frozen=True, kw_only=True):
+    """API keys, the oldest first."""
+
+    v: int = VERSION
+    keys: tuple[KeyShown, ...]
+
+
+class KeyChanged(KeyShown, frozen=True, kw_only=True):
+    """Result of an order about an API key. `key`: the text of a new key, which is shown this once;
+    empty for other orders."""
+
+    v: int = VERSION
+    key: str = ""
+
+
 class ToolRef(Struct, frozen=True):
     """Tool in the file of a tool set: `git.status`, whatever its name at an endpoint."""
 

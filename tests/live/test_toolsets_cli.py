@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.views.store import FILE
+from metamcp_supervisor.store.database import FILE
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until

@@ -9,7 +9,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp_types import CallToolResult
 
-from metamcp_supervisor.views.store import FILE
+from metamcp_supervisor.store.database import FILE
 from tests.live.gateway import Gateway
 from tests.live.raw import MODERN, Raw
 from tests.live.viewed import (

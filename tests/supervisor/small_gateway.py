@@ -17,6 +17,8 @@ from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import NotNow, Particulars, ReloadRefused, UnknownName
+from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
@@ -77,6 +79,7 @@ class SmallGateway:
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
         self.shelf = SmallShelf()
+        self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"

@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from metamcp_supervisor.store.database import FILE, STEPS, Database, Steps
 from metamcp_supervisor.views.ledger import Delta
-from metamcp_supervisor.views.store import FILE, STEPS, Steps, Store
+from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, ViewOwner
 
 ME, ANN = ViewOwner("desk", "local"), ViewOwner("desk", "ann")
@@ -24,7 +25,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def read(folder: Path, *living: str, steps: Steps = STEPS) -> Everything:
     """What a gateway finds that starts now."""
-    store = Store(folder, busy_s=0.1, steps=steps)
+    store = Store(Database(folder, busy_s=0.1, steps=steps))
     try:
         return await store.read(living)
     finally:
@@ -33,7 +34,7 @@ async def read(folder: Path, *living: str, steps: Steps = STEPS) -> Everything:
 
 async def written(folder: Path, *deltas: Delta) -> None:
     """What a gateway leaves."""
-    store = Store(folder, busy_s=0.1)
+    store = Store(Database(folder, busy_s=0.1))
     await store.read(())
     try:
         for delta in deltas:

@@ -213,7 +213,11 @@ def assemble(
     _check_transports(servers.values(), transports, findings)
     check_dependencies(servers, findings)
     namespaces = _namespaces(drafts, servers, findings)
-    gateway = _gateway([main.gateway, *overrides], default, findings)
+    layers = [main.gateway, *overrides]
+    gateway = _gateway(layers, default, findings)
+    endpoints = _endpoints(drafts, servers, namespaces, gateway, findings)
+    site = (_last_of_each(layers).listen or (None, _NOWHERE))[1]
+    _refuse_open(gateway, endpoints.values(), site, findings)
     return Config(
         gateway=gateway,
         servers={
@@ -222,9 +226,7 @@ def assemble(
             if draft.server is not None
         },
         namespaces=namespaces,
-        endpoints=_endpoints(
-            drafts, servers, namespaces, units.is_loopback(gateway.listen.host), findings
-        ),
+        endpoints=endpoints,
         log=main.log or Log(),
         recording=main.recording or RecordingConfig(),
         metrics=main.metrics or MetricsConfig(),
@@ -260,7 +262,6 @@ def _gateway(
     last = _last_of_each(layers)
     listen = last.listen or (default.listen, _NOWHERE)
     ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
-    _refuse_strangers(*listen, findings)
     if isinstance(ops_listen[0], Address):
         _refuse_strangers(ops_listen[0], ops_listen[1], findings)
     if listen[0] == ops_listen[0] and listen[0].port:
@@ -276,6 +277,8 @@ def _gateway(
         listen=listen[0],
         ops_listen=ops_listen[0],
         health_listen=health_listen,
+        auth=last.auth or (),
+        behind_proxy=bool(last.behind_proxy),
         allowed_hosts=last.allowed_hosts or (),
         fronts=last.fronts or default.fronts,
         watch=default.watch if last.watch is None else last.watch,
@@ -297,6 +300,8 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
             listen=layer.listen or found.listen,
             ops_listen=layer.ops_listen or found.ops_listen,
             health_listen=layer.health_listen or found.health_listen,
+            auth=found.auth if layer.auth is None else layer.auth,
+            behind_proxy=(found.behind_proxy if layer.behind_proxy is None else layer.behind_proxy),
             allowed_hosts=(
                 found.allowed_hosts if layer.allowed_hosts is None else layer.allowed_hosts
             ),
@@ -322,8 +327,31 @@ def _refuse_strangers(address: Address, site: Site, findings: ConfigFindings) ->
     if not units.is_loopback(address.host):
         findings.error(
             site,
-            f"other machines could reach {address}, and nothing there asks for a key (auth ="
-            ' "none"; keys are not available in this version); use 127.0.0.1, [::1] or localhost',
+            f"other machines could reach {address}, and nothing there asks who they are; use"
+            " 127.0.0.1, [::1] or localhost",
+        )
+
+
+def _refuse_open(
+    gateway: GatewayConfig, endpoints: Iterable[Endpoint], site: Site, findings: ConfigFindings
+) -> None:
+    """Refuse an address that other machines can reach while an endpoint there asks for nothing, or
+    while credentials would travel in the clear."""
+    address = gateway.listen
+    if units.is_loopback(address.host):
+        return
+    if unguarded := [endpoint.name for endpoint in endpoints if not endpoint.auth]:
+        findings.error(
+            site,
+            f"other machines could reach {address}, and the endpoint '{unguarded[0]}' asks for no"
+            ' credential; write auth = "keys" in [gateway] and make a key with \'metamcp keys'
+            " create NAME', or use 127.0.0.1, [::1] or localhost",
+        )
+    if not gateway.behind_proxy:
+        findings.error(
+            site,
+            f"keys would travel unencrypted to {address}; let a proxy in front of it speak TLS and"
+            " write behind_proxy = true in [gateway], or use 127.0.0.1, [::1] or localhost",
         )
 
 
@@ -464,11 +492,12 @@ def _endpoints(
     drafts: Sequence[ConfigDraft],
     servers: Mapping[str, ServerDraft],
     namespaces: Mapping[str, Namespace],
-    loopback: bool,
+    gateway: GatewayConfig,
     findings: ConfigFindings,
 ) -> Mapping[str, Endpoint]:
-    """Return the endpoints by name. `loopback`: only this machine can reach them; otherwise the
-    deprecated transport HTTP+SSE is served only where a file sets `sse`."""
+    """Return the endpoints by name. Where other machines can reach them, the deprecated transport
+    HTTP+SSE is served only where a file sets `sse`."""
+    loopback = units.is_loopback(gateway.listen.host)
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
     check = EndpointCheck(findings)
@@ -481,7 +510,8 @@ def _endpoints(
 
     for draft in (each for file in drafts for each in file.endpoints):
         sse = loopback if draft.sse is None else draft.sse
-        endpoint = replace(draft.endpoint, sse=sse)
+        auth = gateway.auth if draft.auth is None else draft.auth
+        endpoint = replace(draft.endpoint, sse=sse, auth=auth)
         if endpoint.name in found:
             findings.error(
                 draft.site,
@@ -503,7 +533,9 @@ def _endpoints(
         found[endpoint.name] = endpoint
     _refuse_same_paths(found, sites, findings)
     if not found:
-        found["default"] = Endpoint(name="default", namespace="default", sse=loopback)
+        found["default"] = Endpoint(
+            name="default", namespace="default", sse=loopback, auth=gateway.auth
+        )
         named(found["default"], ())
     _warn_of_unexposed(drafts, found.values(), findings)
     return found
@@ -536,3 +568,8 @@ def _warn_of_unexposed(
 def _where(site: Site) -> str:
     line = site.line()
     return str(site) if line is None else f"{site} (line {line})"
+
+
+def workspaces(config: Config) -> dict[str, str]:
+    """Return the workspace of each endpoint."""
+    return dict.fromkeys(config.endpoints, "default")

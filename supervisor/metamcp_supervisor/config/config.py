@@ -67,6 +67,9 @@ class GatewayConfig:
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: AnyAddress = Address("127.0.0.1", 6271)
     health_listen: Address | None = None
+    auth: tuple[str, ...] = ()
+    """Credentials that endpoints accept that do not say it themselves; empty: none is needed."""
+    behind_proxy: bool = False
     allowed_hosts: tuple[str, ...] = ()
     fronts: int = 1
     watch: bool = False
@@ -300,6 +303,9 @@ class Endpoint:
     exposure: Exposure = "all"
     view_scope: ViewScope | None = None
     call_hidden: bool = True
+    auth: tuple[str, ...] = ()
+    """Accepted credentials, as in `spec.EndpointSpec`; empty: none is needed."""
+    url_keys: bool = False
     limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
 

@@ -225,6 +225,8 @@ class GatewayDraft:
     listen: tuple[Address, Site] | None = None
     ops_listen: tuple[AnyAddress, Site] | None = None
     health_listen: tuple[Address, Site] | None = None
+    auth: tuple[str, ...] | None = None
+    behind_proxy: bool | None = None
     allowed_hosts: tuple[str, ...] | None = None
     fronts: int | None = None
     watch: bool | None = None
@@ -269,11 +271,12 @@ class NamespaceDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDraft:
-    """Endpoint of a file. `sse`: as written, None if it is not set."""
+    """Endpoint of a file. `sse`, `auth`: as written, None if not set."""
 
     site: Site
     endpoint: Endpoint
     sse: bool | None = None
+    auth: tuple[str, ...] | None = None
     tools: tuple[ToolDraft, ...] = ()
 
 
@@ -452,6 +455,28 @@ class Table:
         else:
             self.error(key, f"'{shown(text)}' is not a choice; {hint(text, known.choices)}")
         return None
+
+    def choices(self, key: str) -> tuple[str, ...] | None:
+        """Return the values of an option that takes one choice or several; None if it is absent or
+        was reported."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        words = value.split(",") if isinstance(value, str) else list_of(value)
+        if not words or not all(isinstance(word, str) for word in words):
+            self._wrong(key, "a string or a list of strings", value)
+            return None
+        found = tuple(dict.fromkeys(str(word).strip() for word in words))
+        assert self.section is not None
+        known = option(self.section, key)
+        for word in found:
+            if word in known.later:
+                self.error(key, f'{key} = "{word}" is not available in this version')
+                return None
+            if word not in known.choices:
+                self.error(key, f"'{shown(word)}' is not a choice; {hint(word, known.choices)}")
+                return None
+        return found
 
     def table(self, key: str, section: Section | None = None) -> "Table | None":
         value = self.values.get(key)

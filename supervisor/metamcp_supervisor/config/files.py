@@ -5,6 +5,7 @@ file; the temporary file for content that must be written whole or not at all. N
 the content.
 """
 
+import contextlib
 import os
 import secrets
 import stat
@@ -83,6 +84,21 @@ def beside(path: Path) -> tuple[int, str]:
     `tempfile` is not used, because it imports all libraries for compression. Raises OSError."""
     name = os.path.join(path.parent, f".{path.name}.{secrets.token_hex(8)}")
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), name
+
+
+def make_once(path: Path, content: bytes) -> None:
+    """Make a file with mode 0600, whole or not at all; if the file is there already, it stays.
+    Raises OSError."""
+    fd, name = beside(path)
+    try:
+        with open(fd, "wb") as made:
+            made.write(content)
+            made.flush()
+            os.fsync(made.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)
 
 
 def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes:

@@ -12,6 +12,7 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "string": _STRING,
     "path": _STRING,
     "choice": _STRING,
+    "choices": {"anyOf": [_STRING, _STRINGS]},
     "strings": _STRINGS,
     "command": {"anyOf": [_STRING, _STRINGS]},
     "table of strings": {"type": "object", "additionalProperties": _STRING},
@@ -81,6 +82,9 @@ def _option(option: Option) -> dict[str, object]:
         found |= {"anyOf": [_OF_KIND[option.kind], whole]} if either else whole
     else:
         found |= _OF_KIND[option.kind]
-    if option.choices:
+    if option.choices and option.kind == "choices":
+        one = {"enum": list(option.choices)}
+        found["anyOf"] = [one, {"type": "array", "items": one}]
+    elif option.choices:
         found["enum"] = list(option.choices)
     return found

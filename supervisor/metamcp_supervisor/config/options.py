@@ -48,6 +48,7 @@ Kind = Literal[
     "address",
     "address or socket",
     "choice",
+    "choices",
 ]
 Effect = Literal["in place", "next start", "restart", "full restart"]
 """Effect of a changed setting at a reload: at once; from the next start of this server; this server
@@ -133,7 +134,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("", "namespaces", "table", "", "in place", "Groups of servers, by name."),
     Option("", "endpoints", "table", "", "in place", "What clients connect to, by name."),
     Option("gateway", "listen", "address", '"127.0.0.1:6270"', "full restart",
-           "Where clients connect; loopback only, because endpoints have no keys yet."),
+           "Where clients connect; elsewhere than on loopback only with `auth`."),
+    Option("gateway", "auth", "choices", '"none"', "full restart",
+           "What endpoints ask for that do not say it themselves: a choice, or a list of them.",
+           ("none", "keys"), ("oauth",)),
+    Option("gateway", "behind_proxy", "boolean", "false", "full restart",
+           "A proxy in front of the gateway speaks TLS to clients."),
     Option("gateway", "ops_listen", "address or socket", '"127.0.0.1:6271"', "full restart",
            "Metrics and health, away from the clients' port; loopback, or `unix:PATH`."),
     Option("gateway", "health_listen", "address", "", "full restart",
@@ -322,9 +328,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("endpoints.*", "call_hidden", "boolean", "true", "in place",
            "A tool out of view can be called by its name; some clients never list again."),
     Option("endpoints.*", "naming", "table", "{}", "in place", "How tools are called here."),
-    Option("endpoints.*", "auth", "choice", '"none"', "in place",
-           "Who may connect; with `none` the gateway listens on loopback only.",
-           ("none",), ("keys", "oauth")),
+    Option("endpoints.*", "auth", "choices", "", "in place",
+           "What it asks for, if not what `[gateway]` says; with `none` everybody who gets there.",
+           ("none", "keys"), ("oauth",)),
+    Option("endpoints.*", "url_keys", "boolean", "false", "in place",
+           "A key may stand in the URL as `?api_key=`, if it was made with `--url`."),
     Option("endpoints.*", "sse", "boolean", "true", "in place",
            "HTTP+SSE for clients of 2024; off unless written where others can reach `listen`."),
     Option("endpoints.*", "rest", "boolean", "true", "in place",
@@ -356,12 +364,9 @@ LATER: dict[Section, frozenset[str]] = {
  "sandbox", "sandbox_required", "read", "write", "network",
         "labels",
     }),
-    "endpoints.*": frozenset({
-        "url_keys",
-    }),
 }  # fmt: skip
 
-_KEYS_LATER = 'this version has no API keys; with auth = "none" only this machine gets in'
+_KEYS = "write auth = \"keys\"; a key is made with 'metamcp keys create NAME --endpoint ENDPOINT'"
 _LISTEN = 'write listen = "127.0.0.1:PORT"'
 _NAMED = "its name stands in the brackets above it"
 _OF_NAMESPACES = "a namespace lists its servers: [namespaces.NAME] servers = […]"
@@ -401,8 +406,8 @@ ELSEWHERE: dict[Section, dict[str, str]] = {
     "namespaces.*": {"name": _NAMED, "id": _NAMED},
     "endpoints.*": {
         "namespaceId": "write namespace",
-        "apiKeyRequired": _KEYS_LATER,
-        "allowedApiKeys": _KEYS_LATER,
+        "apiKeyRequired": _KEYS,
+        "allowedApiKeys": _KEYS,
         "name": _NAMED,
         "id": _NAMED,
     },

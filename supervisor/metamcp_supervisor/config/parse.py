@@ -111,6 +111,10 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
         listen=(listen, table.site.at("listen")) if listen else None,
         ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
         health_listen=(health, table.site.at("health_listen")) if health else None,
+        auth=_auth(table),
+        behind_proxy=(
+            table.flag("behind_proxy", default=False) if table.has("behind_proxy") else None
+        ),
         allowed_hosts=_allowed_hosts(table),
         fronts=fronts if table.has("fronts") else None,
         watch=watch if table.has("watch") else None,
@@ -120,6 +124,14 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
             table.duration("drain_delay", default=0.0) if table.has("drain_delay") else None
         ),
     )
+
+
+def _auth(table: Table) -> tuple[str, ...] | None:
+    """Return the credentials that are accepted; empty for `none`, None if nothing is written."""
+    found = table.choices("auth")
+    if found is not None and "none" in found and len(found) > 1:
+        table.error("auth", '"none" does not go with other choices')
+    return None if found is None else tuple(word for word in found if word != "none")
 
 
 def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
@@ -387,7 +399,6 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
             table.site,
             "has no 'namespace'; namespace = \"default\" exposes the servers that no other names",
         )
-    table.choice("auth")
     default = Endpoint(name=name, namespace="default")
     rules = table.table("naming", "endpoints.*.naming")
     return EndpointDraft(
@@ -402,7 +413,9 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
             view_scope=cast("ViewScope | None", table.choice("view_scope")),
             call_hidden=table.flag("call_hidden", default=default.call_hidden),
             limits=sections.use_limits(table, "endpoints.*.limits"),
+            url_keys=table.flag("url_keys", default=default.url_keys),
         ),
+        auth=_auth(table),
         sse=table.flag("sse", default=True) if table.has("sse") else None,
         tools=tools.of_group(table, "endpoints.*.tools.*"),
     )

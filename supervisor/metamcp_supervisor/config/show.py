@@ -163,6 +163,8 @@ def tables(config: Config) -> dict[str, object]:
 def _gateway(gateway: GatewayConfig) -> dict[str, object]:
     return {
         "listen": str(gateway.listen),
+        "auth": list(gateway.auth) or "none",
+        "behind_proxy": gateway.behind_proxy,
         "ops_listen": str(gateway.ops_listen),
         **({"health_listen": str(gateway.health_listen)} if gateway.health_listen else {}),
         "allowed_hosts": list(gateway.allowed_hosts),
@@ -355,7 +357,8 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
             "hyphens": naming.hyphens,
             "length_max": naming.length_max,
         },
-        "auth": "none",
+        "auth": list(endpoint.auth) or "none",
+        "url_keys": endpoint.url_keys,
         "sse": endpoint.sse,
         "rest": endpoint.rest,
         "limits": _use(endpoint.limits),

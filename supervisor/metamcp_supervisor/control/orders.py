@@ -27,9 +27,9 @@ from metamcp_supervisor.control.services import (
     UnknownName,
     known,
 )
-from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_supervisor.verbs import VERSION, Exit, Expire, KeyOrder, NewKey, Revoke, Rotate
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.errors import Code, MetaMCPError, ProtocolError
 
 
 class NoParams(Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +152,40 @@ async def _reload(steering: Steering, line: ControlStream, params: Reload) -> ob
     return await steering.reload(params.dry_run, params.expect, params.yes)
 
 
+class KeysWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `keys`. `names`: ids or names of the keys to show; empty means all."""
+
+    names: tuple[str, ...] = ()
+
+
+class KeyOrdered(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `keys-change`."""
+
+    order: KeyOrder
+
+
+_DONE: dict[type[Struct], str] = {
+    NewKey: "created", Rotate: "rotated", Expire: "expired", Revoke: "revoked",
+}  # fmt: skip
+
+
+async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> object:
+    try:
+        return steering.keys.listed(params.names)
+    except MetaMCPError as why:
+        raise ProtocolError(Exit.UNKNOWN_NAME, str(why)) from None
+
+
+async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
+    try:
+        changed = await steering.keys.ordered(params.order, line.caller)
+    except MetaMCPError as why:
+        raise ProtocolError(Exit.FAILED, str(why)) from None
+    what = _DONE[type(params.order)]
+    steering.journal.add("gateway", "keys", f"{changed.id} {what} by {line.caller}")
+    return changed
+
+
 async def _describe(steering: Steering, line: ControlStream, params: Name) -> object:
     (server,) = known(steering, [params.name])
     return await describe.describe(steering, server, private=line.role > Role.VIEWER)
@@ -206,6 +240,8 @@ VERBS: dict[str, Verb] = {
     "events": Verb(follow.Events, follow.events, Role.VIEWER),
     "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
     "toolsets-change": Verb(toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR),
+    "keys": Verb(KeysWanted, _keys, Role.OPERATOR),
+    "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 

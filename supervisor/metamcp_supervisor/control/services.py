@@ -18,6 +18,9 @@ from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
     GatewayStatus,
+    KeyChanged,
+    KeyList,
+    KeyOrder,
     Overridden,
     ReloadPlan,
     ServerStatus,
@@ -108,6 +111,18 @@ class ViewStore(Protocol):
         ...
 
 
+class KeyStore(Protocol):
+    """Store of API keys. Each method raises MetaMCPError with the reason why it cannot be done."""
+
+    def listed(self, names: Sequence[str]) -> KeyList:
+        """Return the keys with these ids or names, or all."""
+        ...
+
+    async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
+        """Carry out an order of `by`, and return when every front has applied it."""
+        ...
+
+
 class Steering(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
@@ -123,6 +138,9 @@ class Steering(Protocol):
 
     @property
     def shelf(self) -> ViewStore: ...
+
+    @property
+    def keys(self) -> KeyStore: ...
 
     def status(self) -> GatewayStatus: ...
 

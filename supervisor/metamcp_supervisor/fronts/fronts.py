@@ -34,6 +34,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.key_table import KeysApplied
 from metamcp_worker.ipc.messages import (
     Adopt,
     AttachFailed,
@@ -206,6 +207,11 @@ class Fronts:
     def untold(self, front: FrontProcess, error: OSError) -> None:
         """Replace a front to which a message could not be sent."""
         self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
+        self._kill(front)
+
+    def unconfirmed(self, front: FrontProcess) -> None:
+        """Replace a front that did not confirm in time that API keys have ended."""
+        self._journal.add(front.who, "error", "it did not confirm a change of API keys in time")
         self._kill(front)
 
     def exited(self, end: WorkerExit) -> bool:
@@ -403,6 +409,8 @@ class Fronts:
             case FrontStats():
                 self._house.counted(front, codec.typed(Figures, blob or b"{}"), message)
                 front.summary = message
+            case KeysApplied(generation=number):
+                front.on_keys(front, number)
             case Taken():
                 self.handovers.taken(front.number)
             case SessionKept():

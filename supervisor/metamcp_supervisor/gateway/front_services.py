@@ -4,17 +4,21 @@ Owns: which part is told what, as an implementation of `fronts.ports.House`. Nev
 these parts, fronts themselves (`fronts.fronts`).
 """
 
+import time
 from collections.abc import Callable, Sequence
 
+from metamcp_supervisor.config import assemble
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
+from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views
@@ -29,6 +33,7 @@ class Household:
 
     tree: Tree
     views: Views
+    keys: ApiKeys
     embedder: Embedder
 
     def __init__(
@@ -46,8 +51,16 @@ class Household:
     def furnish(
         self, fronts: Fronts, routes: Routes, journal: Journal, config: Callable[[], Config]
     ) -> None:
-        """Make `views` and `embedder`. `config`: returns the configuration in force."""
-        self.views = Views(fronts, routes, journal, config, lambda: self.tree.pinned.kept)
+        """Make `views`, `keys` and `embedder`. `config`: returns the configuration in force."""
+
+        def note(sentence: str) -> None:
+            journal.add("gateway", "error", sentence)
+
+        database = Database(config().gateway.state_dir)
+        self.views = Views(fronts, routes, journal, config, database, lambda: self.tree.pinned.kept)
+        self.keys = ApiKeys(
+            database, lambda: assemble.workspaces(config()), time.time, fronts, note
+        )
         self.embedder = Embedder(
             self._forker,
             self._hearts,
@@ -59,6 +72,7 @@ class Household:
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)
         self.views.welcome(front)
+        self.keys.welcome(front)
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.tree.wanted(server, tenant)
@@ -99,3 +113,7 @@ class Household:
 
     def hopeless(self, reason: str) -> None:
         self._hopeless(reason)
+
+
+def _workspaces(config: Callable[[], Config]) -> dict[str, str]:
+    return assemble.workspaces(config())

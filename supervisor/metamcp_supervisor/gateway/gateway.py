@@ -30,6 +30,7 @@ from metamcp_supervisor.gateway.front_services import Household
 from metamcp_supervisor.gateway.reload import Ask, Reloads
 from metamcp_supervisor.gateway.upgrade import Succession, SurvivingParts
 from metamcp_supervisor.gateway.upgrade_state import State, StateUnreadable
+from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -178,6 +179,10 @@ class Gateway:
     def shelf(self) -> Views:
         return self._house.views
 
+    @property
+    def keys(self) -> ApiKeys:
+        return self._house.keys
+
     def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
             forker=self._nursery,
@@ -242,6 +247,7 @@ class Gateway:
             if (handed := self._handed) is not None:
                 self._handed = None  # the state may be large
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
+                await self.keys.begin()
                 self._starting = await self.succession.go_on(handed)
                 await self._admin.start(self.succession.ops)
                 await self._begin_health()
@@ -251,6 +257,7 @@ class Gateway:
             self._tree.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
             await self.shelf.begin()
+            await self.keys.begin()
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
             await self._admin.start(ops)

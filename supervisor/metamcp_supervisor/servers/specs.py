@@ -220,6 +220,8 @@ def front_spec(
                 per_session=endpoint.scope == "session",
                 call_hidden=endpoint.call_hidden,
                 limits=endpoint.limits,
+                auth=endpoint.auth,
+                url_keys=endpoint.url_keys,
             )
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]

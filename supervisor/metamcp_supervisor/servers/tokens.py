@@ -11,7 +11,6 @@ directory.
 
 import base64
 import binascii
-import contextlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -115,13 +114,4 @@ def _make(path: Path) -> None:
     """Make the key file, whole or not at all, and only once: if two gateways make it at the same
     time, both use the first one. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, name = files.beside(path)
-    try:
-        with open(fd, "wb") as made:
-            made.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n")
-            made.flush()
-            os.fsync(made.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(name, path)
-    finally:
-        os.unlink(name)
+    files.make_once(path, base64.b64encode(secrets.token_bytes(KEY_BYTES)) + b"\n")

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
+from metamcp_supervisor.store.database import Unstored
 from metamcp_supervisor.views.ledger import Delta, Ledger, OrderImpossible
-from metamcp_supervisor.views.store import Store, Unstored
+from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import (
     Amend,
     Build,
@@ -36,7 +37,7 @@ LATE = "the orders before it take too long, and nothing was changed; try again"
 STOPS = "nothing is changed: the gateway stops"
 TURN_S_MAX = 3.0
 """Maximum seconds that an order waits for the orders before it. Together with the time for the file
-(`store.BUSY_S_MAX`, three times) the order is answered before its front stops waiting."""
+(`database.BUSY_S_MAX`, three times) the order is answered before its front stops waiting."""
 CLOSE_S_MAX = 10.0
 """Maximum seconds for the last orders when the gateway ends."""
 _NOTHING = Shown()

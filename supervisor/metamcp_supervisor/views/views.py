@@ -18,6 +18,7 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.publish import Routes
+from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.views.ledger_io import Keeper
 from metamcp_supervisor.views.store import Store
@@ -89,8 +90,9 @@ still answered before its front stops waiting."""
 
 
 class Views:
-    """Views and tool sets of one gateway. `config`: returns the configuration in force; `kept`:
-    returns the tools in quarantine. Call `begin` before a front starts."""
+    """Views and tool sets of one gateway. `config`: returns the configuration in force; `database`:
+    where they are stored; `kept`: returns the tools in quarantine. Call `begin` before a front
+    starts."""
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class Views:
         routes: Routes,
         journal: Journal,
         config: Callable[[], Config],
+        database: Database,
         kept: Callable[[], frozenset[Pair]] = frozenset,
     ) -> None:
         self.kept = kept
@@ -106,7 +109,7 @@ class Views:
         self._journal = journal
         self._config = config
         self._keeper = Keeper(
-            Store(config().gateway.state_dir),
+            Store(database),
             self._tell,
             self._note,
             time.time,

@@ -96,7 +96,6 @@ def test_a_misspelt_verb_is_told_the_right_one_at_every_level() -> None:
         ("toolsets save", "'metamcp toolsets create NAME SERVER.TOOL…'"),
         ("equip-toolset", "clients call it at an endpoint"),
         ("gateway_activate", "clients call it at an endpoint"),
-        ("keys", "this version has no API keys"),
         ("start", "the gateway itself starts with 'metamcp up'"),
         ("stop", "the gateway itself ends with 'metamcp down'"),
     ],

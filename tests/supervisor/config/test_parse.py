@@ -21,6 +21,8 @@ from tests.supervisor.configs import loaded, messages, problems
 EVERYTHING = """
 [gateway]
 listen = "127.0.0.1:1000"
+auth = "keys"
+behind_proxy = true
 ops_listen = "127.0.0.1:1001"
 health_listen = "0.0.0.0:1002"
 allowed_hosts = ["box:8443", "*.example.com"]
@@ -133,7 +135,8 @@ path = "Work.1"
 exposure = "toolset"
 view_scope = "session"
 call_hidden = false
-auth = "none"
+auth = ["keys"]
+url_keys = true
 tools."git.status".hidden = true
 tools."git.status".aliases = ["old"]
 tools."git.status".title = "Status"
@@ -193,6 +196,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     endpoint = Endpoint(
         name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
         exposure="toolset", view_scope="session", call_hidden=False,
+        auth=("keys",), url_keys=True,
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
         tools={"git": {"status": here}},
     )  # fmt: skip
@@ -324,7 +328,7 @@ def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
         ("[gateway]\nport = 8000", "2: gateway.port: unknown key 'port'; write listen = "),
         (
             '[endpoints.x]\nnamespace = "default"\napiKeyRequired = true',
-            "3: endpoints.x.apiKeyRequired: unknown key 'apiKeyRequired'; this version has no",
+            "3: endpoints.x.apiKeyRequired: unknown key 'apiKeyRequired'; write auth",
         ),
         ("servers = 1", "1: servers: must be a table, not a number"),
         ("[servers]\ngit = 'x'", "2: servers.git: must be a table, not a string"),
@@ -333,7 +337,14 @@ def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
         ("[servers.a__b]\ncommand = 'x'", "1: servers.a__b: the name 'a__b' has '__' in it"),
         ("[workspaces.a]", "1: workspaces: 'workspaces' is not available in this version"),
         ("[gateway]\nlisten = 6270", "2: gateway.listen: must be a string, not a number"),
-        ("[gateway]\nlisten = '0.0.0.0:1'", "2: gateway.listen: other machines could reach"),
+        (
+            "[gateway]\nlisten = '0.0.0.0:1'\nbehind_proxy = true",
+            "2: gateway.listen: other machines could reach 0.0.0.0:1, and the endpoint 'default'",
+        ),
+        (
+            "[gateway]\nlisten = '0.0.0.0:1'\nauth = 'keys'",
+            "2: gateway.listen: keys would travel unencrypted to 0.0.0.0:1",
+        ),
         ("[gateway]\nops_listen = '[::]:1'", "2: gateway.ops_listen: other machines could"),
         ("[gateway]\nops_listen = '127.0.0.1:6270'", "2: gateway.ops_listen: 'listen' and"),
         ("[gateway]\nfronts = 17", "2: gateway.fronts: must be from 1 to 16"),
@@ -429,12 +440,12 @@ def test_what_a_variable_holds_must_be_something_a_program_can_be_given(tmp_path
 def test_naming_rules_are_checked(tmp_path: Path) -> None:
     got = messages(
         tmp_path,
-        '[endpoints.x]\nnamespace = "default"\nexposure = "code"\nauth = "keys"\n'
+        '[endpoints.x]\nnamespace = "default"\nexposure = "code"\nauth = "oauth"\n'
         '[endpoints.x.naming]\nstyle = "Flat"\nseparator = "/"\nlength_max = 8\nhyphens = ""\n',
     )
     assert [each.split(": ", 2)[2] for each in got] == [
         'exposure = "code" is not available in this version',
-        'auth = "keys" is not available in this version',
+        'auth = "oauth" is not available in this version',
         "'Flat' is not a choice; did you mean 'flat'?",
         "may have up to 8 letters, digits, '_', '.' and '-'",
         "must be from 16 to 128",

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from metamcp_supervisor.store.database import BUSY_S_MAX, FILE, Database
 from metamcp_supervisor.views.ledger_io import IN_PROGRESS, LATE, STOPS, TURN_S_MAX, Keeper
-from metamcp_supervisor.views.store import BUSY_S_MAX, FILE, Store
+from metamcp_supervisor.views.store import Store
 from metamcp_worker.front import builtin_calls
 from metamcp_worker.ipc.disclosure import (
     Activate,
@@ -47,7 +48,7 @@ class Kept:
         self.told: list[Everything] = []
         self.notes: list[str] = []
         self.path = folder / FILE
-        store = Store(folder, busy_s=busy_s)
+        store = Store(Database(folder, busy_s=busy_s))
         self.keeper = Keeper(store, self.told.append, self.notes.append, lambda: NOW, turn_s=turn_s)
 
     async def ordered(self, order: AnyOrder, whose: ViewOwner = ME) -> OrderOutcome:
@@ -58,7 +59,7 @@ class Kept:
 
     async def file(self) -> Everything:
         """What is on disk."""
-        store = Store(self.path.parent, busy_s=0.1)
+        store = Store(Database(self.path.parent, busy_s=0.1))
         try:
             return await store.read(())
         finally:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.store.database import FILE, STEPS, Database, Unstored
 from metamcp_supervisor.views.ledger import Delta
-from metamcp_supervisor.views.store import FILE, STEPS, Store, Unstored
+from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import Everything, Shown
 from tests.supervisor.stored import ALIVE, ANN, DEV, EQUIPPED, ME, OVER, PUT, read, run, written
 
@@ -60,7 +61,7 @@ def test_views_of_sessions_live_as_long_as_these(tmp_path: Path) -> None:
         await written(tmp_path, Delta(((OVER, shown), (ALIVE, shown), (ME, shown))))
         left = Everything(((ME, shown), (ALIVE, shown)), ())
         assert await read(tmp_path, "8a02") == left
-        store = Store(tmp_path)
+        store = Store(Database(tmp_path))
         await store.read(["8a02"])
         await store.write(Delta(((ANN, Shown()),)))
         await store.close()
@@ -74,7 +75,7 @@ def test_that_a_session_has_nothing_in_view_is_kept_until_it_is_over(tmp_path: P
         await written(tmp_path, PUT, Delta(((ALIVE, Shown(own=True)),)))
         kept = Everything(((ME, EQUIPPED), (ALIVE, Shown(own=True))), (DEV,))
         assert await read(tmp_path, ALIVE.session) == kept
-        store = Store(tmp_path)
+        store = Store(Database(tmp_path))
         await store.read([ALIVE.session])
         await store.write(Delta(((ALIVE, Shown()),)))
         await store.close()
@@ -87,11 +88,12 @@ _WRITER = """
 import asyncio, sys
 from pathlib import Path
 from metamcp_supervisor.views.ledger import Delta
+from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import Shown, ToolSet, ViewOwner
 
 async def main():
-    store = Store(Path(sys.argv[1]))
+    store = Store(Database(Path(sys.argv[1])))
     await store.read(())
     number = 0
     while True:
@@ -134,7 +136,7 @@ def test_tables_of_an_older_version_are_brought_up_and_keep_what_is_in_them(tmp_
         await written(tmp_path, PUT)
         assert await read(tmp_path, steps=MORE) == Everything(((ME, EQUIPPED),), (DEV,))
         with closing(sqlite3.connect(tmp_path / FILE)) as database:
-            assert database.execute("PRAGMA user_version").fetchone() == (2,)
+            assert database.execute("PRAGMA user_version").fetchone() == (len(MORE),)
             assert database.execute("SELECT name, seen FROM toolset").fetchall() == [("dev", None)]
 
     run(main)
@@ -154,7 +156,7 @@ def test_a_file_that_is_emptied_while_it_is_in_use_is_told_and_not_taken_as_new(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
-        store = Store(tmp_path)
+        store = Store(Database(tmp_path))
         await store.read(())
         await store.write(PUT)
         os.truncate(tmp_path / FILE, 0)

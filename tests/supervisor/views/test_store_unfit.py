@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.store.database import FILE, Database, Unstored
 from metamcp_supervisor.views.ledger import Delta
-from metamcp_supervisor.views.store import FILE, Store, Unstored
+from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet
 from tests.supervisor.locker import locked
 from tests.supervisor.stored import ANN, DEV, EQUIPPED, ME, PUT, read, run, sql, written
@@ -80,7 +81,7 @@ def directory(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (newer, "it is of version 7, and this program knows versions up to 1"),
+        (newer, "it is of version 7, and this program knows versions up to 2"),
         (foreign, "it belongs to another program"),
         (garbage, "file is not a database"),
         (torn, "database disk image is malformed"),
@@ -121,7 +122,7 @@ def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
     exchanged: bool, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        store = Store(tmp_path)
+        store = Store(Database(tmp_path))
         await store.read(())
         await store.write(PUT)
         (tmp_path / FILE).rename(tmp_path / "away")
@@ -142,7 +143,7 @@ def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
 
 def test_a_file_that_appears_where_there_was_none_is_never_written(tmp_path: Path) -> None:
     async def main() -> None:
-        store = Store(tmp_path)
+        store = Store(Database(tmp_path))
         assert await store.read(()) == Everything()
         await written(tmp_path, PUT)
         with pytest.raises(Unstored, match="it is gone, or another file than before"):
@@ -176,7 +177,7 @@ def test_a_read_only_file_is_read_and_not_written(folder: Path, nobody: Callable
     nobody()
 
     async def main() -> None:
-        store = Store(folder)
+        store = Store(Database(folder))
         assert await store.read(()) == Everything(((ME, EQUIPPED),), (DEV,))
         with pytest.raises(Unstored) as found:
             await store.write(Delta(((ME, Shown()),)))
@@ -197,7 +198,7 @@ def test_a_state_directory_in_which_nothing_can_be_made_is_said(
 
     async def main() -> None:
         for state in (folder, folder / "state"):
-            store = Store(state)
+            store = Store(Database(state))
             assert await store.read(()) == Everything()
             with pytest.raises(Unstored) as found:
                 await store.write(PUT)
@@ -222,7 +223,7 @@ def test_a_full_disk_takes_nothing_of_a_change_and_nothing_from_what_is_there(
     small_files: Callable[[], None], tmp_path: Path
 ) -> None:
     async def main() -> None:
-        store = Store(tmp_path)
+        store = Store(Database(tmp_path))
         await store.read(())
         await store.write(PUT)
         small_files()
@@ -247,7 +248,7 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
 ) -> None:
     async def main() -> None:
         await written(tmp_path, PUT)
-        store = Store(tmp_path, busy_s=0.1)
+        store = Store(Database(tmp_path, busy_s=0.1))
         if not reading:
             await store.read(())
         with locked(tmp_path / FILE), pytest.raises(Unstored) as found:
@@ -265,7 +266,7 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
 def test_a_file_that_is_locked_for_less_than_the_limit_is_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
         await written(tmp_path, PUT)
-        store = Store(tmp_path, busy_s=20.0)
+        store = Store(Database(tmp_path, busy_s=20.0))
         await store.read(())
         with locked(tmp_path / FILE) as lock:
             write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))
@@ -283,7 +284,7 @@ def test_a_copy_that_is_made_meanwhile_is_whole(tmp_path: Path) -> None:
     """As the documentation says to make one."""
 
     async def main() -> None:
-        store = Store(tmp_path)
+        store = Store(Database(tmp_path))
         await store.read(())
         await store.write(PUT)
         (tmp_path / "copy").mkdir()
@@ -304,7 +305,7 @@ def test_a_write_whose_caller_went_away_is_finished_before_the_next_one(tmp_path
 
     async def main() -> None:
         await written(tmp_path, PUT)
-        store = Store(tmp_path, busy_s=20.0)
+        store = Store(Database(tmp_path, busy_s=20.0))
         await store.read(())
         with locked(tmp_path / FILE) as lock:
             write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))

@@ -9,7 +9,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Endpoint
 from metamcp_supervisor.processes.nursery import WorkerExit
-from metamcp_supervisor.views.store import FILE
+from metamcp_supervisor.store.database import FILE, Database
 from metamcp_supervisor.views.views import NO_DESCRIPTOR, Views
 from metamcp_worker.ipc import codec, packets, process_names
 from metamcp_worker.ipc.disclosure import (
@@ -115,7 +115,9 @@ def shown(
 
     async def whole(stage: Stage) -> None:
         wanted = config(server("git"), state_dir=folder)
-        stage.views = Views(stage.fronts, stage.routes, stage.journal, lambda: wanted)
+        stage.views = Views(
+            stage.fronts, stage.routes, stage.journal, lambda: wanted, Database(folder)
+        )
         await stage.views.begin()
         stage.fronts.start(fronts)
         try:
@@ -388,7 +390,8 @@ def test_the_default_endpoint_is_the_first(default: str, tmp_path: Path) -> None
             name: Endpoint(name=name, namespace="default", exposure="toolset") for name in names
         }
         wanted = config(endpoints=made)
-        views = Views(stage.fronts, stage.routes, stage.journal, lambda: wanted)
+        database = Database(wanted.gateway.state_dir)
+        views = Views(stage.fronts, stage.routes, stage.journal, lambda: wanted, database)
         found = views.endpoints()
         assert next(iter(found)) == default
         assert found == dict.fromkeys(names, "toolset")

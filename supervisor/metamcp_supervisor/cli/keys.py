@@ -1,0 +1,293 @@
+"""`metamcp keys`: API keys of a gateway, or of its state directory while it does not run.
+
+Owns: these verbs at the prompt, finding the gateway or the state directory, the table. Never: the
+rules of keys (`keys.key_rules`), storing them (`keys.api_keys`).
+"""
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from metamcp_supervisor.cli import show
+from metamcp_supervisor.cli.ctl import begin, json_option, outward
+from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.verbs import Exit, KeyChanged, KeyList, KeyOrder, KeyShown
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.config.config import Config
+    from metamcp_supervisor.keys.api_keys import ApiKeys
+
+CHANGE_S = 15.0
+"""Seconds for a change: fronts have 3 s to confirm it, and the disk may be slow."""
+LIST = ("ID", "NAME", "WORKSPACE", "ENDPOINTS", "SCOPES", "EXPIRES", "STATE")
+WORDS = {
+    "new": "a key is made with 'metamcp keys create NAME'",
+    "add": "a key is made with 'metamcp keys create NAME'",
+    "ls": "did you mean 'list'?",
+    "rm": "a key ends with 'metamcp keys revoke ID'",
+    "delete": "a key ends with 'metamcp keys revoke ID'",
+}
+
+
+class _Where(Struct):
+    """Gateway or state directory that the verbs are for, as the user said."""
+
+    runtime_dir: str | None
+    state_dir: str | None
+    config: Path | None
+
+
+@click.group(cls=Group, words=WORDS)
+@outward
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
+@click.option("--state-dir", metavar="PATH", help="Of a gateway that does not run.")
+@click.pass_context
+def keys(
+    ctx: click.Context,
+    runtime_dir: str | None,
+    no_color: bool,
+    quiet: bool,
+    config: Path | None,
+    state_dir: str | None,
+) -> None:
+    """Make, list and end API keys, of a running gateway or before its first start."""
+    begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
+    ctx.obj = _Where(runtime_dir, state_dir, config)
+
+
+key_argument = click.argument("key", metavar="ID")
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--workspace", default="default", show_default=True, metavar="NAME")
+@click.option("--endpoint", "endpoints", multiple=True, metavar="NAME", help="Only there.")
+@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Else it may do all.")
+@click.option("--expires", default="90d", show_default=True, metavar="TIME|never")
+@click.option("--principal", default="", metavar="NAME", help="Shares views and sessions with it.")
+@click.option("--url", is_flag=True, help="It may stand in a URL, where an endpoint allows that.")
+@click.option("--limit", "limits", multiple=True, metavar="KEY=N", help="As calls_per_minute=60.")
+@json_option
+@click.pass_obj
+def create(
+    where: _Where,
+    name: str,
+    workspace: str,
+    endpoints: tuple[str, ...],
+    scopes: tuple[str, ...],
+    expires: str,
+    principal: str,
+    url: bool,
+    limits: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Make a key, and print it this once."""
+    order: dict[str, object] = {
+        "type": "NewKey", "name": name, "workspace": workspace, "endpoints": endpoints,
+        "scopes": scopes, "expires": expires, "principal": principal, "url": url,
+        "limits": dict(map(_limit, limits)),
+    }  # fmt: skip
+    _say(_ordered(where, order), "made", as_json=as_json)
+
+
+@keys.command("list")
+@json_option
+@click.pass_obj
+def list_(where: _Where, as_json: bool) -> None:
+    """List all keys, without their secrets."""
+    raw = _listed(where, [])
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(KeyList, raw)
+    foot = "" if found.keys else "no key was made yet; 'metamcp keys create NAME' makes one"
+    rows = [_row(key) for key in found.keys]
+    show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot))
+
+
+@keys.command("show")
+@key_argument
+@json_option
+@click.pass_obj
+def show_(where: _Where, key: str, as_json: bool) -> None:
+    """Show one key, by its id or name."""
+    raw = _listed(where, [key])
+    if as_json:
+        click.echo(raw)
+        return
+    (found,) = codec.typed(KeyList, raw).keys
+    for line in _lines(found):
+        click.echo(show.printable(line))
+
+
+@keys.command()
+@key_argument
+@click.option("--grace", default="", metavar="TIME", help="Both keys are valid so long, as 24h.")
+@json_option
+@click.pass_obj
+def rotate(where: _Where, key: str, grace: str, as_json: bool) -> None:
+    """Make a key in place of another one, which ends at once or after --grace."""
+    order: dict[str, object] = {"type": "Rotate", "key": key, "grace": grace}
+    _say(_ordered(where, order), f"made in place of {key}", as_json=as_json)
+
+
+@keys.command()
+@key_argument
+@json_option
+@click.pass_obj
+def expire(where: _Where, key: str, as_json: bool) -> None:
+    """End a key now, and keep it in the list."""
+    _say(_ordered(where, {"type": "Expire", "key": key}), "has expired", as_json=as_json)
+
+
+@keys.command()
+@key_argument
+@json_option
+@click.pass_obj
+def revoke(where: _Where, key: str, as_json: bool) -> None:
+    """End a key, its streams, sessions and calls, and forget it."""
+    _say(_ordered(where, {"type": "Revoke", "key": key}), "is revoked", as_json=as_json)
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, mark, value = text.partition("=")
+    if not mark or not value.isdigit():
+        raise click.UsageError(f"--limit {text[:64]}: write it like calls_per_minute=60.")
+    return name, float(value)
+
+
+def _say(raw: bytes, what: str, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(raw)
+        return
+    changed = codec.typed(KeyChanged, raw)
+    until = f"until {changed.expires}" if changed.expires else "without end"
+    valid = f", valid {until}" if changed.key else ""
+    click.echo(show.printable(f"key {changed.id} ({changed.name}) {what}{valid}"), err=True)
+    if changed.key:
+        click.echo("The key is shown this once; keep it in a safe place:", err=True)
+        click.echo(changed.key)
+
+
+def _row(key: KeyShown) -> tuple[str, ...]:
+    return (
+        key.id, key.name, key.workspace, ", ".join(key.endpoints) or "all",
+        ", ".join(key.scopes) or "all", key.expires or "never", key.state,
+    )  # fmt: skip
+
+
+def _lines(key: KeyShown) -> Iterator[str]:
+    yield f"id          {key.id}"
+    yield f"name        {key.name}"
+    yield f"workspace   {key.workspace}"
+    yield f"endpoints   {', '.join(key.endpoints) or 'all'}"
+    yield f"scopes      {', '.join(key.scopes) or 'all'}"
+    yield f"principal   {key.principal}"
+    yield f"expires     {key.expires or 'never'} ({key.state})"
+    yield f"in URLs     {'where the endpoint allows it' if key.url else 'no'}"
+    yield f"limits      {', '.join(f'{k}={v:g}' for k, v in key.limits.items()) or 'none'}"
+    yield f"created     {key.created} by {key.created_by or 'nobody known'}"
+
+
+def _listed(where: _Where, names: list[str]) -> bytes:
+    with _running(where) as gateway:
+        if gateway is not None:
+            return gateway.call("keys", {"names": names})
+
+    async def ask(found: "ApiKeys") -> object:
+        return found.listed(names)
+
+    return _at_rest(where, ask)
+
+
+def _ordered(where: _Where, order: dict[str, object]) -> bytes:
+    with _running(where) as gateway:
+        if gateway is not None:
+            return gateway.call("keys-change", {"order": order}, timeout_s=CHANGE_S)
+    wanted = codec.typed(_Order, codec.dump({"order": order})).order
+    by = f"user id {os.geteuid()}"
+    return _at_rest(where, lambda found: found.ordered(wanted, by))
+
+
+class _Order(Struct):
+    order: KeyOrder
+
+
+@contextmanager
+def _running(where: _Where) -> Iterator[client.ControlClient | None]:
+    """Yield a connection to the gateway, or None if it does not run. Raises Failed."""
+    gateway = None
+    if where.state_dir is None:
+        directory = where.runtime_dir
+        if directory is None and where.config is not None:
+            directory = str(_config(where).gateway.runtime_dir)
+        try:
+            gateway = client.connect(directory)
+        except Failed as failed:
+            if failed.exit != Exit.NOT_RUNNING or where.runtime_dir is not None:
+                raise
+    if gateway is None:
+        yield None
+        return
+    with gateway:
+        yield gateway
+
+
+def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> bytes:
+    """Return the answer of the keys in the state directory of a gateway that does not run. Raises
+    Failed."""
+    import asyncio
+
+    from metamcp_supervisor import runtime
+    from metamcp_supervisor.config import assemble
+    from metamcp_supervisor.keys.api_keys import ApiKeys
+    from metamcp_supervisor.store.database import Database
+
+    places: dict[str, str] | None = None
+    if where.state_dir is not None:
+        state_dir = Path(where.state_dir)
+    else:
+        config = _config(where)
+        state_dir, places = config.gateway.state_dir, assemble.workspaces(config)
+
+    async def answer() -> object:
+        database = Database(state_dir)
+        found = ApiKeys(database, lambda: places, time.time)
+        try:
+            await found.begin()
+            return await ask(found)
+        finally:
+            await database.close()
+
+    try:
+        held = runtime.own(str(state_dir))
+    except runtime.AlreadyRunning as error:
+        raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
+    try:
+        return codec.dump(asyncio.run(answer()))
+    except MetaMCPError as error:
+        raise Failed(Exit.FAILED, str(error)) from None
+    finally:
+        os.close(held)
+
+
+def _config(where: _Where) -> "Config":
+    """Return the configuration whose gateway is meant. Raises Failed."""
+    from metamcp_supervisor.config import sources
+    from metamcp_supervisor.config.config import ConfigInvalid
+
+    try:
+        return sources.load(where.config, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    except ConfigInvalid as invalid:
+        what = "the state directory is not known; name it with --state-dir"
+        raise Failed(Exit.CONFIG, what, tuple(map(str, invalid.problems))) from None

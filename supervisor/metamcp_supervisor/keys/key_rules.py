@@ -1,0 +1,176 @@
+"""Rules of API keys: what can be asked for, and what an order makes of the keys there are.
+
+Owns: names, scopes, expiry and limits of keys, finding a key by its id or name, the changes that an
+order makes. Never: randomness, clocks, the form of a key (`access.api_key`), storing and telling.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, structs
+
+from metamcp_supervisor.config import units
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.verbs import NewKey
+from metamcp_worker.access import gate
+from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.key_table import KeySpec
+from metamcp_worker.ipc.spec import UseLimits
+
+KEYS_MAX = 100_000
+"""Maximum number of keys."""
+NAME_CHARACTERS_MAX = 64
+ENDPOINTS_MAX = 64
+"""Maximum endpoints and scopes that a key can name."""
+DAY_S = 86_400
+EXPIRES_S = 90 * DAY_S
+"""Seconds until a key expires if nobody says otherwise."""
+EXPIRES_S_MAX = 3650 * DAY_S
+GRACE_S_MAX = 7 * DAY_S
+"""Maximum seconds for which a key and its successor are valid together."""
+NEVER = "never"
+LIMITS = tuple(field.name for field in structs.fields(UseLimits))
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]+")
+_SERVER = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_DAYS = re.compile(r"([0-9]{1,4})d")
+
+
+class KeyOrderInvalid(MetaMCPError):
+    """The order cannot be carried out. The text is a sentence without a full stop."""
+
+
+class StoredKey(Struct, frozen=True, kw_only=True):
+    """API key as it is kept. `spec`: what fronts get; `created`: seconds since the epoch;
+    `created_by`: the person, as the control socket knows them."""
+
+    spec: KeySpec
+    created: float
+    created_by: str = ""
+
+
+def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
+    """Raise KeyOrderInvalid for an order that cannot be carried out. `endpoints`: the workspace of
+    each endpoint, None if the configuration is not known."""
+    _check_text("name", order.name)
+    if order.principal:
+        _check_text("principal", order.principal)
+    for many in (order.endpoints, order.scopes):
+        if len(many) > ENDPOINTS_MAX:
+            raise KeyOrderInvalid(f"a key names at most {ENDPOINTS_MAX} endpoints and scopes")
+    if endpoints is not None:
+        _check_places(order, endpoints)
+    for scope in order.scopes:
+        _check_scope(scope)
+
+
+def spec_of(order: NewKey, key_id: str, digest: bytes, now: float) -> KeySpec:
+    """Return the key that an order asks for, which `check` has passed. Raises KeyOrderInvalid."""
+    expires_s = seconds(order.expires, EXPIRES_S) if order.expires != NEVER else 0.0
+    return KeySpec(
+        id=key_id,
+        digest=digest,
+        name=order.name,
+        principal=order.principal or key_id,
+        workspace=order.workspace,
+        endpoints=tuple(dict.fromkeys(order.endpoints)),
+        scopes=tuple(dict.fromkeys(order.scopes)),
+        expires=now + expires_s if expires_s else 0.0,
+        url=order.url,
+        limits=_limits(order.limits),
+    )
+
+
+def seconds(text: str, default: float, most: float = EXPIRES_S_MAX) -> float:
+    """Return the seconds of a duration such as `90d` or `24h`. Raises KeyOrderInvalid."""
+    if not text:
+        return default
+    days = _DAYS.fullmatch(text)
+    try:
+        found = float(int(days[1]) * DAY_S) if days else units.duration(text)
+    except ValueError as why:
+        raise KeyOrderInvalid(f"'{text[:32]}' is not a time such as 90d or 24h: {why}") from None
+    if not 0 < found <= most:
+        raise KeyOrderInvalid(f"'{text[:32]}' is not from 1s to {most / DAY_S:.0f}d")
+    return found
+
+
+def found(keys: Iterable[StoredKey], word: str) -> StoredKey:
+    """Return the key with this id, or the only one with this name. Raises KeyOrderInvalid."""
+    known = list(keys)
+    by_id = [key for key in known if key.spec.id == word]
+    named = by_id or [key for key in known if key.spec.name == word]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        ids = ", ".join(key.spec.id for key in named[:8])
+        raise KeyOrderInvalid(f"{len(named)} keys are named '{word[:64]}'; say the id: {ids}")
+    words = [key.spec.id for key in known] + [key.spec.name for key in known]
+    raise KeyOrderInvalid(
+        f"no key has the id or name '{word[:64]}'; {hint(word, words)}"
+        if words
+        else f"no key has the id or name '{word[:64]}'; 'metamcp keys create NAME' makes one"
+    )
+
+
+def successor(
+    old: StoredKey, key_id: str, digest: bytes, now: float, grace_s: float
+) -> tuple[KeySpec, KeySpec | None]:
+    """Return the key that takes the place of another one, and the old key as it is for the time of
+    grace, None without one. The new key is as long valid as the old one was from its beginning."""
+    life_s = old.spec.expires - old.created if old.spec.expires else 0.0
+    new = structs.replace(
+        old.spec, id=key_id, digest=digest, expires=now + life_s if life_s else 0.0
+    )
+    if not grace_s:
+        return new, None
+    ends = now + grace_s
+    return new, structs.replace(
+        old.spec, expires=min(old.spec.expires, ends) if old.spec.expires else ends
+    )
+
+
+def state(key: KeySpec, now: float) -> str:
+    """Return `active` or `expired`."""
+    return "expired" if key.expires and now >= key.expires else "active"
+
+
+def _check_text(what: str, text: str) -> None:
+    if not _NAME.fullmatch(text) or len(text) > NAME_CHARACTERS_MAX:
+        raise KeyOrderInvalid(
+            f"the {what} of a key has 1 to {NAME_CHARACTERS_MAX} printable characters"
+        )
+
+
+def _check_places(order: NewKey, endpoints: Mapping[str, str]) -> None:
+    workspaces = sorted({"default", *endpoints.values()})
+    if order.workspace not in workspaces:
+        raise KeyOrderInvalid(
+            f"no workspace is named '{order.workspace[:64]}'; {hint(order.workspace, workspaces)}"
+        )
+    ours = sorted(name for name, workspace in endpoints.items() if workspace == order.workspace)
+    for name in order.endpoints:
+        if name not in ours:
+            raise KeyOrderInvalid(
+                f"the workspace {order.workspace} has no endpoint '{name[:64]}'; {hint(name, ours)}"
+            )
+
+
+def _check_scope(scope: str) -> None:
+    server = scope.removeprefix(gate.CALL_OF)
+    if scope in gate.SCOPES or (server != scope and _SERVER.fullmatch(server)):
+        return
+    known = (*gate.SCOPES, f"{gate.CALL_OF}SERVER")
+    raise KeyOrderInvalid(f"'{scope[:64]}' is not a scope; {hint(scope, known)}")
+
+
+def _limits(given: Mapping[str, float]) -> UseLimits:
+    for name, value in given.items():
+        if name not in LIMITS:
+            raise KeyOrderInvalid(f"'{name[:64]}' is not a limit; {hint(name, LIMITS)}")
+        if not 1 <= value <= 1e9 or value != int(value):
+            raise KeyOrderInvalid(f"the limit {name} is a whole number from 1 to 1000000000")
+    whole = {name: int(value) for name, value in given.items()}
+    if whole.get("burst") and not whole.get("calls_per_minute"):
+        raise KeyOrderInvalid("the limit burst needs calls_per_minute, which says how fast it goes")
+    return UseLimits(**whole)

@@ -1,0 +1,1 @@
+"""The database of the gateway: its file, its tables and their versions, backups."""

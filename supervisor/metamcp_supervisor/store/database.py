@@ -1,0 +1,265 @@
+"""The database file: one connection, transactions, versions of the tables.
+
+Owns: the file `metamcp.db` in the state directory, the tables and the steps from each version to
+the next, the errors of the file as sentences. Never: the meaning of a table (the packages that keep
+something in it have its repository), the order of changes, configuration, secrets.
+
+A change is one transaction on disk before anybody hears of it. A file that cannot be read is left
+alone, and so is a file that replaced the one that was read: unknown content is never overwritten.
+SQLite is loaded when the file exists, or for the first change to write. A repository uses `Rows`
+alone and SQL that PostgreSQL understands too, so another database is another class like `Database`.
+"""
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+T = TypeVar("T")
+
+FILE = "metamcp.db"
+BUSY_S_MAX = 2.0
+"""Maximum seconds to wait while another program keeps the file locked, for example to copy it. A
+write waits at most twice: for its beginning, and for its end."""
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+Steps = tuple[tuple[str, ...], ...]
+"""SQL statements that bring the tables from each version to the next."""
+
+#: Existing steps are never changed; new steps are added behind them.
+STEPS: Steps = (
+    (
+        "CREATE TABLE toolset (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",
+        """
+        CREATE TABLE view (
+            endpoint TEXT NOT NULL, principal TEXT NOT NULL, session TEXT NOT NULL,
+            body TEXT NOT NULL, PRIMARY KEY (endpoint, principal, session)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        "CREATE TABLE api_key (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",
+        """
+        CREATE TABLE quota (
+            kind TEXT NOT NULL, name TEXT NOT NULL, day INTEGER NOT NULL, used INTEGER NOT NULL,
+            PRIMARY KEY (kind, name)
+        ) WITHOUT ROWID
+        """,
+    ),
+)
+
+_EMPTIED = "it is empty, and what was in it is lost"
+"""Reason for an empty database: the file is made together with its first content, so the content
+was removed later."""
+_File = tuple[int, int]
+"""Device and inode of a file."""
+
+
+class Unstored(MetaMCPError):
+    """The file could not be read or written. The text is a sentence without a full stop."""
+
+
+class Rows(Protocol):
+    """Rows of the tables, within one transaction."""
+
+    def read(self, sql: str, values: Sequence[object] = ()) -> Iterable[tuple[Any, ...]]:
+        """Return the rows that this query finds."""
+        ...
+
+    def change(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run this statement once for each of the rows of values."""
+        ...
+
+
+class Database:
+    """The database file; calls run one after the other. `busy_s`: see BUSY_S_MAX."""
+
+    def __init__(
+        self, state_dir: Path, *, busy_s: float = BUSY_S_MAX, steps: Steps = STEPS
+    ) -> None:
+        self.path = state_dir / FILE
+        self._steps = steps
+        self._busy_s = busy_s
+        self._one = threading.Lock()
+        """Lock of the connection: a thread whose caller was cancelled may still run, and two
+        threads that use one connection crash."""
+        self._database: sqlite3.Connection | None = None
+        self._seen: _File | None = None
+        """The file that was read or made; None if there was not a file."""
+        self._read_once = False
+
+    async def read(self, work: Callable[[Rows], T], empty: T) -> T:
+        """Return the result of `work` on the content of the file; `empty` without a file. Raises
+        Unstored."""
+        how = "cannot be read and is left alone"
+        end = "; repair it, or move it away to begin anew"
+        try:
+            found = self._file()
+        except OSError as error:
+            raise Unstored(f"{self.path} {how}: {error.strerror}{end}") from None
+        if self._read_once and found != self._seen:
+            raise Unstored(
+                f"{self.path} {how}: it is another file than before; restart the gateway"
+            )
+        self._seen = found
+        if found is None:
+            self._read_once = True
+            return empty
+        got = await asyncio.to_thread(self._told, how, end, lambda: self._read(work))
+        self._read_once = True
+        return got
+
+    async def write(self, work: Callable[[Rows], None]) -> None:
+        """Let `work` change the content, as one transaction. Raises Unstored; then nothing was
+        changed."""
+        await asyncio.to_thread(self._told, "cannot be written", "", lambda: self._write(work))
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await asyncio.to_thread(self._told, "cannot be closed", "", self._close)
+
+    # --- in a thread --------------------------------------------------------------------------
+
+    def _told(self, how: str, end: str, work: Callable[[], T]) -> T:
+        """Return the result of `work`. An error closes the connection, which undoes an open
+        transaction, and becomes a sentence. Raises Unstored."""
+        from sqlite3 import Error
+
+        with self._one:
+            try:
+                return work()
+            except (Error, OSError, codec.Malformed, UnicodeError) as error:
+                self._close()
+                why = str(error.strerror if isinstance(error, OSError) else error)
+        if why == "database is locked":
+            why, end = "another program keeps it locked; try again", ""
+        raise Unstored(f"{self.path} {how}: {why}{end}")
+
+    def _read(self, work: Callable[[Rows], T]) -> T:
+        database = self._opened()
+        database.execute("BEGIN")
+        if self._version(database) == 0:
+            ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
+            raise _wrong("it belongs to another program" if tables else _EMPTIED)
+        self._migrate(database)
+        found = work(_SqliteRows(database))
+        database.execute("COMMIT")
+        return found
+
+    def _write(self, work: Callable[[Rows], None]) -> None:
+        if self._file() != self._seen:
+            raise OSError(0, "it is gone, or another file than before; restart the gateway")
+        if made := self._seen is None:
+            self._make()
+        done = False
+        try:
+            database = self._opened()
+            database.execute("BEGIN IMMEDIATE")
+            if not made and not self._version(database):
+                raise _wrong(_EMPTIED)
+            self._migrate(database)
+            work(_SqliteRows(database))
+            database.execute("COMMIT")
+            done = True
+        finally:
+            if made and not done:  # an empty file would look like one that was emptied
+                self._close()
+                self.path.unlink()
+                self._seen = None
+
+    def _file(self) -> _File | None:
+        """Return which file has the name now. Raises OSError, also for a FIFO, where SQLite would
+        wait for a writer."""
+        found: os.stat_result | None = None
+        for end in ("-wal", "-journal", ""):
+            try:
+                found = os.stat(f"{self.path}{end}")
+            except FileNotFoundError:
+                found = None
+            if found is not None and not stat.S_ISREG(found.st_mode):
+                raise OSError(0, f"{FILE}{end} is not a regular file")
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _make(self) -> None:
+        """Make an empty file, which is an empty database. Raises OSError."""
+        self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
+        self._seen = self._file()
+
+    def _opened(self) -> "sqlite3.Connection":
+        """Return the connection to the existing file. Transactions begin and end by statements."""
+        if self._database is None:
+            self._database = connected(self.path, self._busy_s)
+        return self._database
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _version(self, database: "sqlite3.Connection") -> int:
+        """Return the version of the tables; 0 without tables. Raises sqlite3.Error, also for a
+        version newer than this program."""
+        return version_of(database, len(self._steps))
+
+    def _migrate(self, database: "sqlite3.Connection") -> None:
+        """Bring the tables to the newest version, in the transaction that is open. Raises
+        sqlite3.Error."""
+        version = self._version(database)
+        for number, step in enumerate(self._steps[version:], version + 1):
+            for statement in step:
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {number}")
+
+
+class _SqliteRows:
+    def __init__(self, database: "sqlite3.Connection") -> None:
+        self._database = database
+
+    def read(self, sql: str, values: Sequence[object] = ()) -> Iterable[tuple[Any, ...]]:
+        return self._database.execute(sql, tuple(values))
+
+    def change(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        self._database.executemany(sql, [tuple(row) for row in rows])
+
+
+def connected(path: Path, busy_s: float = BUSY_S_MAX) -> "sqlite3.Connection":
+    """Return a connection to an existing file. Raises sqlite3.Error."""
+    import sqlite3
+
+    database = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=busy_s,
+        isolation_level=None,
+        check_same_thread=False,  # one after the other, from whatever thread
+    )
+    # The journal of a transaction is synced with its folder: what was told is on disk.
+    database.execute("PRAGMA synchronous = EXTRA")
+    return database
+
+
+def version_of(database: "sqlite3.Connection", newest: int = len(STEPS)) -> int:
+    """Return the version of the tables; 0 without tables. Raises sqlite3.Error, also for a version
+    newer than `newest`."""
+    ((version,),) = database.execute("PRAGMA user_version")
+    if version > newest:
+        known = f"this program knows versions up to {newest}"
+        raise _wrong(f"it is of version {version}, and {known}")
+    return int(version)
+
+
+def _wrong(why: str) -> "sqlite3.Error":
+    from sqlite3 import DatabaseError
+
+    return DatabaseError(why)
