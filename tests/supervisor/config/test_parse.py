@@ -521,3 +521,17 @@ command = ["x", "${project}"]
     assert found["team"].command == ("x", "${project}/p")
     assert (found["team"].cwd, found["team"].folder) == (Path("${project}/sub"), str(tmp_path))
     assert found["plain"].command == ("x", "p")
+
+
+@pytest.mark.promise("M64")
+def test_other_machines_are_let_in_only_with_a_credential_and_not_in_the_clear(
+    tmp_path: Path,
+) -> None:
+    wide = '[gateway]\nlisten = "0.0.0.0:6270"\n'
+    both = messages(tmp_path, wide)
+    assert ["asks for no credential" in both[0], "unencrypted" in both[1]] == [True, True]
+    got = loaded(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n')
+    assert got.endpoints["default"].auth == ("keys",)
+    one = '[endpoints.x]\nnamespace = "default"\nauth = "none"\n'
+    (said,) = messages(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n{one}')
+    assert "the endpoint 'x' asks for no credential" in said

@@ -1,0 +1,198 @@
+"""API keys with the true binary: made before the first start, used by real clients, revoked."""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.client.client import Client as Sdk
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.live import processes
+from tests.live.client import MODERN
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+EXTRA = """
+[gateway]
+auth = "keys"
+fronts = 2
+"""
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def keys(gateway: Gateway, *words: str, ok: int = 0) -> Any:
+    """The JSON that `metamcp keys` prints."""
+    command = [*gateway.command("keys"), *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ok, done.stderr
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def ask(gateway: Gateway, key: str = "", path: str = "/mcp") -> int:
+    """The status of a list of tools."""
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+    try:
+        return listed(connection, key, path)
+    finally:
+        connection.close()
+
+
+def listed(connection: http.client.HTTPConnection, key: str, path: str = "/mcp") -> int:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+    headers = {
+        "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/list",
+    }  # fmt: skip
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    connection.request("POST", path, json.dumps(body), headers)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    found = Gateway({"new": fake("--era", "modern"), "old": fake("--era", "legacy")}, extra=EXTRA)
+    first = keys(found, "--state-dir", str(found.folder / "state"), "create", "first")
+    found.environ["FIRST"] = first["key"]
+    with found:
+        yield found
+
+
+@pytest.mark.promise("M63")
+def test_a_key_that_was_made_before_the_first_start_opens_the_gateway(gateway: Gateway) -> None:
+    assert ask(gateway, gateway.environ["FIRST"]) == 200
+    assert ask(gateway) == 401
+    (found,) = keys(gateway, "list")["keys"]
+    assert (found["name"], found["state"], found["workspace"]) == ("first", "active", "default")
+    assert gateway.environ["FIRST"] not in gateway.log.read_text()
+
+
+def test_a_real_client_lists_and_calls_with_a_key(gateway: Gateway) -> None:
+    made = keys(gateway, "create", "sdk", "--expires", "1h")
+
+    async def talk() -> None:
+        headers = {"Authorization": f"Bearer {made['key']}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=30) as web,
+            Sdk(streamable_http_client(gateway.url, http_client=web)) as client,
+        ):
+            tools = (await client.list_tools()).tools
+            assert {"new__echo", "old__echo"} <= {tool.name for tool in tools}
+            answer = await client.call_tool("new__echo", {"text": "with a key"})
+            assert "with a key" in str(answer.content)
+
+    asyncio.run(talk())
+    keys(gateway, "revoke", made["id"])
+
+
+@pytest.mark.promise("M63")
+def test_a_revoked_key_is_refused_on_the_next_request_and_its_stream_has_ended(
+    gateway: Gateway,
+) -> None:
+    made = keys(gateway, "create", "laptop", "--scope", "mcp:list", "--scope", "mcp:subscribe")
+    connections = [
+        http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30) for _ in range(6)
+    ]
+    assert {listed(one, made["key"]) for one in connections} == {200}
+    with listening(gateway, made["key"]) as stream:
+        keys(gateway, "revoke", "laptop")
+        assert {listed(one, made["key"]) for one in connections} == {401}
+        stream.read()  # to its end
+    for one in connections:
+        one.close()
+    assert "laptop" not in [key["name"] for key in keys(gateway, "list")["keys"]]
+    assert "no key has the id or name 'laptop'" in keys(gateway, "show", "laptop", ok=8)
+
+
+@contextmanager
+def listening(gateway: Gateway, key: str) -> Iterator[http.client.HTTPResponse]:
+    """A stream of news that stands open."""
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+    params = {"notifications": {"toolsListChanged": True}, "_meta": META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    headers = {
+        "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen",
+        "Authorization": f"Bearer {key}",
+    }  # fmt: skip
+    connection.request("POST", "/mcp", json.dumps(body), headers)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    yield answer
+    answer.close()
+    connection.close()
+
+
+def test_a_rotated_key_ends_at_once_and_with_a_grace_both_are_valid(gateway: Gateway) -> None:
+    first = keys(gateway, "create", "ci")
+    second = keys(gateway, "rotate", first["id"])
+    assert [ask(gateway, one["key"]) for one in (first, second)] == [401, 200]
+    third = keys(gateway, "rotate", second["id"], "--grace", "1h")
+    assert [ask(gateway, one["key"]) for one in (second, third)] == [200, 200]
+    assert third["principal"] == first["principal"]
+    keys(gateway, "expire", third["id"])
+    assert [ask(gateway, one["key"]) for one in (second, third)] == [200, 401]
+    states = {key["id"]: key["state"] for key in keys(gateway, "list")["keys"]}
+    assert states[third["id"]] == "expired"
+
+
+def test_a_mistake_is_answered_with_what_was_meant(gateway: Gateway) -> None:
+    said = keys(gateway, "create", "x", "--scope", "mcp:cal", ok=1)
+    assert "'mcp:cal' is not a scope; did you mean 'mcp:call'?" in said
+    said = keys(gateway, "create", "x", "--endpoint", "defualt", ok=1)
+    assert "has no endpoint 'defualt'; did you mean 'default'?" in said
+    said = keys(gateway, "create", "x", "--expires", "soon", ok=1)
+    assert "'soon' is not a time such as 90d or 24h" in said
+    state = str(gateway.folder / "state")
+    assert "already keeps its state" in keys(gateway, "--state-dir", state, "list", ok=75)
+
+
+def test_a_front_that_does_not_confirm_is_replaced(gateway: Gateway) -> None:
+    made = keys(gateway, "create", "stuck")
+    front = next(one for one in gateway.status()["fronts"] if one["state"] == "ready")
+    os.kill(front["pid"], signal.SIGSTOP)
+    began = time.monotonic()
+    keys(gateway, "revoke", made["id"])
+    assert time.monotonic() - began < 6.0
+    until(lambda: not processes.alive({front["pid"]}), "the front is gone")
+    until(lambda: len(ready(gateway)) == 2, "another front has taken its place")
+    assert {ask(gateway, made["key"]) for _ in range(8)} == {401}
+    assert {ask(gateway, gateway.environ["FIRST"]) for _ in range(8)} == {200}
+
+
+def ready(gateway: Gateway) -> list[int]:
+    return [one["pid"] for one in gateway.status()["fronts"] if one["state"] == "ready"]
+
+
+def test_keys_outlive_fronts_and_the_gateway(gateway: Gateway) -> None:
+    first = gateway.environ["FIRST"]
+    for pid in ready(gateway):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: ask_again(gateway, first) == 200, "new fronts know the key")
+    assert gateway.stop() == 0
+    gateway.start()
+    assert ask(gateway, first) == 200
+    assert ask(gateway) == 401
+
+
+def ask_again(gateway: Gateway, key: str) -> int:
+    try:
+        return ask(gateway, key)
+    except OSError:
+        return 0
