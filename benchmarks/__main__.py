@@ -21,6 +21,7 @@ from benchmarks.figures import Effort, Result, Table, speed
 from benchmarks.scenarios import (
     blocking,
     counting,
+    door,
     ladder,
     large,
     listing,
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "views": views.measure,
     "blocking": blocking.measure,
     "counting": counting.measure,
+    "door": door.measure,
     "recovery": recovery.measure,
     "neighbours": neighbours.measure,
     "outage": outage.measure,

@@ -1,0 +1,84 @@
+"""Calls through an endpoint that asks for a key, against one that asks for nothing."""
+
+import json
+import subprocess
+from functools import partial
+from typing import Any
+
+from benchmarks import load, rigs, roles
+from benchmarks.figures import Effort, Row, Sample, Table, least, most, ratio
+from benchmarks.load import Speech
+from benchmarks.turns import in_turns
+from tests.live.client import MODERN, Client
+from tests.live.gateway import Gateway
+
+TITLE = "An endpoint with keys and limits beside one with neither"
+MANY, ONE = 64, 1
+RATE_BAR = 0.85
+P50_MS_BAR = 0.06
+EXTRA = """
+[endpoints.open]
+namespace = "default"
+[endpoints.keys]
+namespace = "default"
+auth = "keys"
+[endpoints.limits]
+namespace = "default"
+auth = "keys"
+limits = { calls_per_minute = 100000000, in_flight = 100000, calls_per_day = 900000000 }
+"""
+
+
+def measure(effort: Effort) -> Table:
+    with Gateway({rigs.NAME: rigs.child()}, extra=EXTRA) as gateway:
+        pids, key = roles.of_gateway(gateway), made(gateway)
+        said = {
+            "no key": spoken(gateway, "open"),
+            "a key": spoken(gateway, "keys", key),
+            "a key and limits": spoken(gateway, "limits", key),
+        }
+
+        def sample(speech: Speech, callers: int) -> Sample:
+            call = partial(load.call, gateway.port, [speech], callers, effort.seconds)
+            return roles.spent(pids, call).sample()
+
+        rows = in_turns(
+            {
+                f"{what}, {callers}": partial(sample, speech, callers)
+                for callers in (MANY, ONE)
+                for what, speech in said.items()
+            },
+            effort.rounds,
+        )
+    whole, alone = rows[: len(said)], rows[len(said) :]
+    bars = (
+        least("calls/s with a key and limits, 64 callers", rate(whole[2], whole[0]), RATE_BAR),
+        most("p50 added by them at one caller", added(alone[2], alone[0]), P50_MS_BAR, " ms"),
+    )
+    return Table("door", TITLE, rows, bars)
+
+
+def rate(row: Row, beside: Row) -> float:
+    return ratio(row["calls/s"], beside["calls/s"])
+
+
+def added(row: Row, beside: Row) -> float:
+    return row["p50 ms"] - beside["p50 ms"]
+
+
+def made(gateway: Gateway) -> str:
+    """A new key."""
+    command = [*gateway.command("keys"), "create", "bench", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return str(found["key"])
+
+
+def spoken(gateway: Gateway, endpoint: str, key: str = "") -> Speech:
+    client = Client(gateway.port, MODERN)
+    name = f"{rigs.NAME}__echo"
+    headers, meta = client.headers("tools/call", name), client.meta()
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    path = f"/metamcp/{endpoint}/mcp"
+    return load.speech(gateway.port, headers, name, meta=meta, path=path)
