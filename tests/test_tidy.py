@@ -71,6 +71,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.config": (
         "assemble config confirmation document environment foreign_files formats json_schema"
         " naming options overrides parse program references reload sections show tools units"
+        " workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",

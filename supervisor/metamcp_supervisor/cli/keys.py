@@ -249,7 +249,7 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
     import asyncio
 
     from metamcp_supervisor import runtime
-    from metamcp_supervisor.config import assemble
+    from metamcp_supervisor.config import workspaces
     from metamcp_supervisor.keys.api_keys import ApiKeys
     from metamcp_supervisor.store.database import Database
 
@@ -258,7 +258,7 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         state_dir = Path(where.state_dir)
     else:
         config = _config(where)
-        state_dir, places = config.gateway.state_dir, assemble.workspaces(config)
+        state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
 
     async def answer() -> object:
         database = Database(state_dir)

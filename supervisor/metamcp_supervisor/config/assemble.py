@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import sections, units
+from metamcp_supervisor.config import sections, units, workspaces
 from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
@@ -28,6 +28,7 @@ from metamcp_supervisor.config.config import (
     UnixAddress,
 )
 from metamcp_supervisor.config.document import (
+    EVERY,
     ConfigDocument,
     ConfigDraft,
     ConfigFindings,
@@ -41,7 +42,8 @@ from metamcp_supervisor.config.document import (
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.tools import Pair
 from metamcp_worker.ipc import builtin_definitions, exposed_names
-from metamcp_worker.ipc.spec import NamingSpec
+from metamcp_worker.ipc.process_names import label, within, workspace_of
+from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
 
 
 def check_dependencies(drafts: Mapping[str, ServerDraft], findings: ConfigFindings) -> None:
@@ -177,8 +179,6 @@ SERVERS_MAX = 1000
 
 UNNAMED = "unnamed"
 """Name of a server that has no name, or a name without a single valid character."""
-EVERY = ("*",)
-"""Value of `servers` in a namespace that has every server."""
 
 _NOWHERE = Site(ConfigDocument("gateway", Path(), {}))
 
@@ -209,7 +209,7 @@ def assemble(
             findings.error(
                 draft.site.at(key), f"belongs into {main.site}, not into an included file"
             )
-    servers = _servers(drafts, findings)
+    servers = workspaces.with_borrowed(_servers(drafts, findings), drafts, findings)
     _check_transports(servers.values(), transports, findings)
     check_dependencies(servers, findings)
     namespaces = _namespaces(drafts, servers, findings)
@@ -217,7 +217,7 @@ def assemble(
     gateway = _gateway(layers, default, findings)
     endpoints = _endpoints(drafts, servers, namespaces, gateway, findings)
     site = (_last_of_each(layers).listen or (None, _NOWHERE))[1]
-    _refuse_open(gateway, endpoints.values(), site, findings)
+    sections.refuse_open(gateway, endpoints.values(), site, findings)
     return Config(
         gateway=gateway,
         servers={
@@ -227,6 +227,12 @@ def assemble(
         },
         namespaces=namespaces,
         endpoints=endpoints,
+        workspace_limits={
+            each.name: each.limits
+            for file in drafts
+            for each in file.workspaces
+            if each.limits != UNLIMITED
+        },
         log=main.log or Log(),
         recording=main.recording or RecordingConfig(),
         metrics=main.metrics or MetricsConfig(),
@@ -263,7 +269,7 @@ def _gateway(
     listen = last.listen or (default.listen, _NOWHERE)
     ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
     if isinstance(ops_listen[0], Address):
-        _refuse_strangers(ops_listen[0], ops_listen[1], findings)
+        sections.refuse_strangers(ops_listen[0], ops_listen[1], findings)
     if listen[0] == ops_listen[0] and listen[0].port:
         site = (last.ops_listen or listen)[1]
         findings.error(site, f"'listen' and 'ops_listen' are both {listen[0]}; change one")
@@ -321,38 +327,6 @@ def _refuse_control(
 ) -> None:
     if address.path == directory / runtime.SOCKET:
         findings.error(site, "is where 'metamcp ctl' reaches the gateway; choose another path")
-
-
-def _refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> None:
-    if not units.is_loopback(address.host):
-        findings.error(
-            site,
-            f"other machines could reach {address}, and nothing there asks who they are; use"
-            " 127.0.0.1, [::1] or localhost",
-        )
-
-
-def _refuse_open(
-    gateway: GatewayConfig, endpoints: Iterable[Endpoint], site: Site, findings: ConfigFindings
-) -> None:
-    """Refuse an address that other machines can reach while an endpoint there asks for nothing, or
-    while credentials would travel in the clear."""
-    address = gateway.listen
-    if units.is_loopback(address.host):
-        return
-    if unguarded := [endpoint.name for endpoint in endpoints if not endpoint.auth]:
-        findings.error(
-            site,
-            f"other machines could reach {address}, and the endpoint '{unguarded[0]}' asks for no"
-            ' credential; write auth = "keys" in [gateway] and make a key with \'metamcp keys'
-            " create NAME', or use 127.0.0.1, [::1] or localhost",
-        )
-    if not gateway.behind_proxy:
-        findings.error(
-            site,
-            f"keys would travel unencrypted to {address}; let a proxy in front of it speak TLS and"
-            " write behind_proxy = true in [gateway], or use 127.0.0.1, [::1] or localhost",
-        )
 
 
 def _servers(drafts: Sequence[ConfigDraft], findings: ConfigFindings) -> Mapping[str, ServerDraft]:
@@ -420,7 +394,6 @@ def _check_transports(
 def _namespaces(
     drafts: Sequence[ConfigDraft], servers: Mapping[str, ServerDraft], findings: ConfigFindings
 ) -> Mapping[str, Namespace]:
-    everything = tuple(name for name, draft in servers.items() if draft.server is not None)
     written: dict[str, NamespaceDraft] = {}
     for draft in (each for file in drafts for each in file.namespaces):
         first = written.setdefault(draft.name, draft)
@@ -430,11 +403,16 @@ def _namespaces(
                 f"the namespace '{draft.name}' is already at {_where(first.site)}; rename one",
             )
     named = {name for draft in written.values() for name in draft.servers or ()}
-    rest = tuple(name for name in everything if name not in named)
     found: dict[str, Namespace] = {}
-    if "default" not in written:
-        found["default"] = Namespace(name="default", servers=rest)
+    for workspace in workspaces.names(drafts):
+        everything = workspaces.servers_of(workspace, servers)
+        rest = tuple(name for name in everything if name not in named)
+        name = within(workspace, "default")
+        if name not in written:
+            found[name] = Namespace(name=name, servers=rest)
     for name, draft in written.items():
+        everything = workspaces.servers_of(workspace_of(name), servers)
+        rest = tuple(one for one in everything if one not in named)
         if draft.servers is None:
             members = rest
         else:
@@ -443,7 +421,12 @@ def _namespaces(
             name=name,
             servers=members,
             description=draft.description,
-            tools=_tools(draft.tools, servers, members, findings),
+            tools=_tools(
+                workspaces.full_names(draft.tools, workspace_of(name), servers),
+                servers,
+                members,
+                findings,
+            ),
         )
     return found
 
@@ -454,13 +437,18 @@ def _members(
     found: list[str] = []
     called = {each.written: name for name, each in servers.items() if each.written}
     for at, written in enumerate(draft.servers or ()):
-        name, site = called.get(written, written), draft.site.at("servers", at)
+        full = workspaces.full_name(written, workspace_of(draft.name), servers)
+        name, site = called.get(full, full), draft.site.at("servers", at)
         if name in EVERY:
             findings.error(
                 site, "stands for every server, so it stands alone; leave the others out"
             )
         elif name not in servers:
-            findings.error(site, f"no server is named '{shown(name)}'; {hint(name, servers)}")
+            told, known = (
+                label(name),
+                map(label, workspaces.servers_of(workspace_of(name), servers)),
+            )
+            findings.error(site, f"no server is named '{shown(told)}'; {hint(told, [*known])}")
         elif servers[name].server is None:
             findings.warning(site, f"the server '{name}' is left out, see the warning about it")
         else:
@@ -521,9 +509,10 @@ def _endpoints(
             continue
         sites[endpoint.name] = draft.site
         if (namespace := namespaces.get(endpoint.namespace)) is not None:
-            said = _tools(draft.tools, servers, namespace.servers, findings)
+            tools = workspaces.full_names(draft.tools, endpoint.workspace, servers)
+            said = _tools(tools, servers, namespace.servers, findings)
             endpoint = replace(endpoint, tools=said)
-            named(endpoint, draft.tools)
+            named(endpoint, tools)
         else:
             findings.error(
                 draft.site.at("namespace"),
@@ -532,12 +521,32 @@ def _endpoints(
             )
         found[endpoint.name] = endpoint
     _refuse_same_paths(found, sites, findings)
-    if not found:
-        found["default"] = Endpoint(
-            name="default", namespace="default", sse=loopback, auth=gateway.auth
-        )
-        named(found["default"], ())
+    for endpoint in _missing(drafts, found, sites, findings):
+        found[endpoint.name] = replace(endpoint, sse=loopback, auth=gateway.auth)
+        named(found[endpoint.name], ())
     _warn_of_unexposed(drafts, found.values(), findings)
+    return found
+
+
+def _missing(
+    drafts: Sequence[ConfigDraft],
+    endpoints: Mapping[str, Endpoint],
+    sites: Mapping[str, Site],
+    findings: ConfigFindings,
+) -> list[Endpoint]:
+    """Return an endpoint for each workspace that has none, with the name of the workspace."""
+    having = {endpoint.workspace for endpoint in endpoints.values()}
+    found: list[Endpoint] = []
+    for workspace in workspaces.names(drafts):
+        if workspace in endpoints and workspace not in having:
+            what = (
+                f"the workspace {workspace} has no endpoint, and this one has the name that it"
+                f" would get; rename it, or write [workspaces.{workspace}.endpoints.NAME]"
+            )
+            findings.error(sites[workspace], what)
+        elif workspace not in having:
+            namespace = within(workspace, "default")
+            found.append(Endpoint(name=workspace, namespace=namespace, workspace=workspace))
     return found
 
 
@@ -555,7 +564,8 @@ def _refuse_same_paths(
 def _warn_of_unexposed(
     drafts: Sequence[ConfigDraft], endpoints: Iterable[Endpoint], findings: ConfigFindings
 ) -> None:
-    exposed = {"default", *(endpoint.namespace for endpoint in endpoints)}
+    exposed = {within(workspace, "default") for workspace in workspaces.names(drafts)}
+    exposed |= {endpoint.namespace for endpoint in endpoints}
     for draft in (each for file in drafts for each in file.namespaces):
         if draft.name not in exposed:
             what = (
@@ -568,8 +578,3 @@ def _warn_of_unexposed(
 def _where(site: Site) -> str:
     line = site.line()
     return str(site) if line is None else f"{site} (line {line})"
-
-
-def workspaces(config: Config) -> dict[str, str]:
-    """Return the workspace of each endpoint."""
-    return dict.fromkeys(config.endpoints, "default")

@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metamcp_supervisor.config import environment
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, UseLimits
@@ -308,6 +309,7 @@ class Endpoint:
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
+    workspace: str = process_names.DEFAULT
 
     @property
     def scope(self) -> ViewScope:
@@ -319,7 +321,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Whole configuration. Keys of the mappings are names, in the order of the files.
+    """Whole configuration. Keys of the mappings are names, in the order of the files; those of
+    servers and namespaces are full names (`process_names.within`).
 
     `files`: every file that was read, the main file first; `warnings`: sentences for the operator;
     `problems`: the errors of servers that have a `mistake`.
@@ -329,6 +332,8 @@ class Config:
     servers: Mapping[str, Server]
     namespaces: Mapping[str, Namespace]
     endpoints: Mapping[str, Endpoint]
+    workspace_limits: Mapping[str, UseLimits] = field(default_factory=dict[str, UseLimits])
+    """Limits of use by workspace, where a workspace has some."""
     log: Log = Log()
     recording: RecordingConfig = RecordingConfig()
     metrics: MetricsConfig = MetricsConfig()

@@ -31,6 +31,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import ELSEWHERE, LATER, OPTIONS, Section, keys, option
+from metamcp_worker.ipc.spec import UseLimits
 
 Place = tuple[str | int, ...]
 """Keys and indices from the top of a file down to a value."""
@@ -218,6 +219,10 @@ def kind_of(value: object) -> str:
     return "a date or time"
 
 
+EVERY = ("*",)
+"""Value of `servers` in a namespace that has every server."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayDraft:
     """Settings of `[gateway]` from a single source, with their places; None: not set there."""
@@ -281,6 +286,15 @@ class EndpointDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceDraft:
+    """Workspace of a file; its servers, namespaces and endpoints are among those of the file."""
+
+    name: str
+    site: Site
+    limits: UseLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDraft:
     site: Site
     includes: tuple[tuple[str, Site], ...] = ()
@@ -293,6 +307,7 @@ class ConfigDraft:
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()
+    workspaces: tuple[WorkspaceDraft, ...] = ()
 
 
 def _at_home(key: str) -> str:

@@ -50,6 +50,11 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("endpoints.*", "naming"): ("endpoints.*.naming", False),
     ("endpoints.*", "limits"): ("endpoints.*.limits", False),
     ("servers.*", "limits"): ("servers.*.limits", False),
+    ("", "workspaces"): ("workspaces.*", True),
+    ("workspaces.*", "servers"): ("servers.*", True),
+    ("workspaces.*", "namespaces"): ("namespaces.*", True),
+    ("workspaces.*", "endpoints"): ("endpoints.*", True),
+    ("workspaces.*", "limits"): ("workspaces.*.limits", False),
 }
 """Section inside a table, and whether the table has one such section for each name."""
 

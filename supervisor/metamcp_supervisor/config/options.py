@@ -28,6 +28,8 @@ Section = Literal[
     "servers.*.limits",
     "endpoints.*.naming",
     "endpoints.*.limits",
+    "workspaces.*",
+    "workspaces.*.limits",
     "endpoints.*.tools.*",
 ]
 Kind = Literal[
@@ -102,7 +104,7 @@ def _limits(section: Section) -> tuple[Option, ...]:
         Option(section, "burst", "integer", "", "in place",
                "Calls that may begin at once; `calls_per_minute` if nothing is written."),
         Option(section, "calls_per_day", "integer", "", "in place",
-               "Calls from midnight to midnight UTC; the count outlives a restart."),
+               "Calls from midnight to midnight UTC."),
         Option(section, "in_flight", "integer", "", "in place",
                "Calls that are not answered yet."),
     )  # fmt: skip
@@ -112,7 +114,7 @@ def _limits(section: Section) -> tuple[Option, ...]:
         Option(section, "body_max", "size", "", "in place",
                "Bytes of one request, up to 16M."),
     )  # fmt: skip
-    return calls if section == "servers.*.limits" else (*calls, *requests)
+    return (*calls, *requests) if section == "endpoints.*.limits" else calls
 
 
 def _texts(values: Sequence[str]) -> str:
@@ -133,6 +135,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("", "servers", "table", "", "in place", "The MCP servers, by name."),
     Option("", "namespaces", "table", "", "in place", "Groups of servers, by name."),
     Option("", "endpoints", "table", "", "in place", "What clients connect to, by name."),
+    Option("", "workspaces", "table", "", "in place",
+           "Tenants, by name: each with servers, namespaces and endpoints of its own."),
     Option("gateway", "listen", "address", '"127.0.0.1:6270"', "full restart",
            "Where clients connect; elsewhere than on loopback only with `auth`."),
     Option("gateway", "auth", "choices", '"none"', "full restart",
@@ -355,10 +359,21 @@ OPTIONS: tuple[Option, ...] = (
            "Longer names are cut and get a hash; some clients allow 64 characters only."),
 )  # fmt: skip
 
+OPTIONS += (
+    Option("workspaces.*", "servers", "table", "", "in place",
+           "Its servers, as at the top of the file; `ctl` shows them as `WORKSPACE:NAME`."),
+    Option("workspaces.*", "namespaces", "table", "", "in place",
+           "Groups of its servers, and of servers at the top of the file as `default:NAME`."),
+    Option("workspaces.*", "endpoints", "table", "", "in place",
+           "What its clients connect to; names of endpoints are unique over all workspaces."),
+    Option("workspaces.*", "limits", "table", "{}", "in place",
+           "How much all of its clients together may do."),
+    *_limits("workspaces.*.limits"),
+)  # fmt: skip
+
 #: Keys that belong to the format but are not available in this version. They are refused rather
 #: than ignored: the server of a user who writes `sandbox = "strict"` must not run without one.
 LATER: dict[Section, frozenset[str]] = {
-    "": frozenset({"workspaces"}),
     "gateway": frozenset({"console_listen"}),
     "servers.*": frozenset({
  "sandbox", "sandbox_required", "read", "write", "network",

@@ -6,7 +6,8 @@ Owns: the reading of its tables. Never: single values (`document`), the programs
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -30,6 +31,7 @@ from metamcp_supervisor.config.config import (
     ViewScope,
 )
 from metamcp_supervisor.config.document import (
+    EVERY,
     ConfigDocument,
     ConfigDraft,
     ConfigFindings,
@@ -39,11 +41,14 @@ from metamcp_supervisor.config.document import (
     ServerDraft,
     Site,
     Table,
+    ToolDraft,
+    WorkspaceDraft,
     shown,
 )
 from metamcp_supervisor.config.options import FRONTS_MAX
 from metamcp_supervisor.config.references import PROJECT, References, Resolving, Unresolved, expand
 from metamcp_worker.http.request_head import Hosts
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES_MAX
 
@@ -78,6 +83,11 @@ def parse(
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
     vectors = top.table("embeddings", "embeddings")
     includes = top.texts("include") or ()
+    inner = [
+        workspace(name, table, references, home)
+        for name, table in top.tables("workspaces", "workspaces.*").items()
+        if _well_named(name, table)
+    ]
     return ConfigDraft(
         site=site,
         includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
@@ -87,18 +97,86 @@ def parse(
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
-        servers=tuple(_servers(top.table("servers"), references, home)),
-        namespaces=tuple(
-            _namespace(name, table)
-            for name, table in top.tables("namespaces", "namespaces.*").items()
-            if _well_named(name, table)
+        servers=(
+            *_servers(top.table("servers"), references, home),
+            *(each for one in inner for each in one.servers),
         ),
-        endpoints=tuple(
-            _endpoint(name, table)
-            for name, table in top.tables("endpoints", "endpoints.*").items()
-            if _well_named(name, table)
-        ),
+        namespaces=(*_namespaces(top), *(each for one in inner for each in one.namespaces)),
+        endpoints=(*_endpoints(top), *(each for one in inner for each in one.endpoints)),
+        workspaces=tuple(one.draft for one in inner),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Workspace:
+    draft: WorkspaceDraft
+    servers: tuple[ServerDraft, ...]
+    namespaces: tuple[NamespaceDraft, ...]
+    endpoints: tuple[EndpointDraft, ...]
+
+
+def workspace(name: str, table: Table, references: References, home: Path) -> _Workspace:
+    """Read the table of a workspace; everything in it gets its full name."""
+    table.refuse_unknown()
+    if name == process_names.DEFAULT:
+        what = "is the workspace of the tables at the top of the file; write them there"
+        table.findings.error(table.site, what)
+    full = partial(process_names.within, name)
+
+    def of_tools(found: Iterable[ToolDraft]) -> tuple[ToolDraft, ...]:
+        return tuple(replace(one, server=_member(name, one.server)) for one in found)
+
+    def server(draft: ServerDraft) -> ServerDraft:
+        known = draft.server and replace(
+            draft.server,
+            name=full(draft.server.name),
+            depends_on=tuple(map(full, draft.server.depends_on)),
+        )
+        tools = tuple(replace(one, server=full(one.server)) for one in draft.tools)
+        return replace(draft, name=full(draft.name), server=known, tools=tools)
+
+    def namespace(draft: NamespaceDraft) -> NamespaceDraft:
+        servers = draft.servers
+        if servers is not None and servers != EVERY:
+            servers = tuple(_member(name, one) for one in servers)
+        return replace(draft, name=full(draft.name), servers=servers, tools=of_tools(draft.tools))
+
+    def endpoint(draft: EndpointDraft) -> EndpointDraft:
+        ours = replace(draft.endpoint, namespace=full(draft.endpoint.namespace), workspace=name)
+        return replace(draft, endpoint=ours, tools=of_tools(draft.tools))
+
+    return _Workspace(
+        WorkspaceDraft(
+            name=name, site=table.site,
+            limits=sections.use_limits(table, "workspaces.*.limits"),
+        ),
+        tuple(map(server, _servers(table.table("servers"), references, home))),
+        tuple(map(namespace, _namespaces(table))),
+        tuple(map(endpoint, _endpoints(table))),
+    )  # fmt: skip
+
+
+def _member(workspace: str, server: str) -> str:
+    """Return the full name of a server that a table of this workspace names: one of its own, or
+    `default:NAME` for one at the top of the file."""
+    named = server.startswith(f"{process_names.DEFAULT}{process_names.WORKSPACE_MARK}")
+    return server if named else process_names.within(workspace, server)
+
+
+def _namespaces(table: Table) -> list[NamespaceDraft]:
+    return [
+        _namespace(name, inner)
+        for name, inner in table.tables("namespaces", "namespaces.*").items()
+        if _well_named(name, inner)
+    ]
+
+
+def _endpoints(table: Table) -> list[EndpointDraft]:
+    return [
+        _endpoint(name, inner)
+        for name, inner in table.tables("endpoints", "endpoints.*").items()
+        if _well_named(name, inner)
+    ]
 
 
 def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:

@@ -7,7 +7,7 @@ these parts, fronts themselves (`fronts.fronts`).
 import time
 from collections.abc import Callable, Sequence
 
-from metamcp_supervisor.config import assemble
+from metamcp_supervisor.config import workspaces
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
@@ -59,7 +59,7 @@ class Household:
         database = Database(config().gateway.state_dir)
         self.views = Views(fronts, routes, journal, config, database, lambda: self.tree.pinned.kept)
         self.keys = ApiKeys(
-            database, lambda: assemble.workspaces(config()), time.time, fronts, note
+            database, lambda: workspaces.of_endpoints(config()), time.time, fronts, note
         )
         self.embedder = Embedder(
             self._forker,
@@ -116,4 +116,4 @@ class Household:
 
 
 def _workspaces(config: Callable[[], Config]) -> dict[str, str]:
-    return assemble.workspaces(config())
+    return workspaces.of_endpoints(config())

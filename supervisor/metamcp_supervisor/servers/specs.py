@@ -221,6 +221,7 @@ def front_spec(
                 call_hidden=endpoint.call_hidden,
                 limits=endpoint.limits,
                 auth=endpoint.auth,
+                workspace=endpoint.workspace,
                 url_keys=endpoint.url_keys,
             )
             for endpoint in config.endpoints.values()
@@ -240,6 +241,7 @@ def front_spec(
         meaning=meaning_spec(config),
         several=config.gateway.fronts > 1,
         fronts=config.gateway.fronts,
+        workspace_limits=dict(config.workspace_limits),
         server_limits={
             server.name: server.limits
             for server in config.servers.values()
@@ -276,8 +278,13 @@ def _overrides(found: Mapping[tools.Pair, ToolConfig]) -> tuple[ToolOverride, ..
 
 def default_endpoint(config: Config) -> Endpoint | None:
     """Return the endpoint that answers at `/mcp`: `default`, else the first in the
-    configuration."""
-    return config.endpoints.get("default") or next(iter(config.endpoints.values()), None)
+    configuration; always one of the workspace `default`."""
+    ours = {
+        name: endpoint
+        for name, endpoint in config.endpoints.items()
+        if endpoint.workspace == process_names.DEFAULT
+    }
+    return ours.get("default") or next(iter(ours.values()), None)
 
 
 def exposed(config: Config) -> frozenset[str]:

@@ -35,6 +35,7 @@ from metamcp_worker.ipc.disclosure import (
     written,
 )
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.process_names import label, workspace_of
 
 VIEWS_MAX = 10_000
 """Maximum number of views with tools or servers: as many as a front has sessions."""
@@ -187,10 +188,11 @@ class Ledger:
     def _known(self, name: str) -> ToolSet:
         found = self._toolsets.get(name)
         if found is None:
-            names = _listed(sorted(self._toolsets)) or "none yet"
-            raise OrderImpossible(
-                f"there is no tool set {name[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
-            )
+            workspace = workspace_of(name)
+            ours = [label(one) for one in self._toolsets if workspace_of(one) == workspace]
+            names = _listed(sorted(ours)) or "none yet"
+            told = label(name)[:NAME_CHARACTERS_MAX]
+            raise OrderImpossible(f"there is no tool set {told!r}; there are: {names}")
         return found
 
     def _more(self, delta: Delta) -> int:
@@ -214,7 +216,8 @@ class Ledger:
         old = self._toolsets.get(name)
         if old is not None and not order.replace:
             raise OrderImpossible(
-                f"there is a tool set {name!r} already; delete it first, or choose another name"
+                f"there is a tool set {label(name)!r} already; delete it first, or choose another"
+                " name"
             )
         if old is None and len(self._toolsets) >= TOOLSETS_MAX:
             raise OrderImpossible(

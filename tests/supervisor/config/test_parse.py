@@ -59,6 +59,15 @@ weight = 0.5
 timeout = "3s"
 batch = 8
 
+[workspaces.acme.limits]
+in_flight = 9
+[workspaces.acme.servers.git]
+command = "acme-git"
+[workspaces.acme.namespaces.default]
+servers = ["git"]
+[workspaces.acme.endpoints.acme-dev]
+namespace = "default"
+
 [servers.git]
 command = "uvx"
 args = ["mcp-server-git", "--user=${USER:-nobody}"]
@@ -200,7 +209,11 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
         tools={"git": {"status": here}},
     )  # fmt: skip
-    assert got.endpoints == {"dev": endpoint}
+    theirs = Endpoint(name="acme-dev", namespace="acme:default", auth=("keys",), workspace="acme")
+    assert got.endpoints == {"dev": endpoint, "acme-dev": theirs}
+    assert got.servers["acme:git"].command == ("acme-git",)
+    assert got.namespaces["acme:default"].servers == ("acme:git",)
+    assert got.workspace_limits == {"acme": UseLimits(in_flight=9)}
     assert got.warnings == ()
 
 
@@ -335,7 +348,11 @@ def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
         ("[servers.Git]\ncommand = 'x'", "1: servers.Git: the name 'Git' may have only"),
         (f"[servers.{'a' * 65}]\ncommand = 'x'", f"1: servers.{'a' * 65}: the name 'aaa"),
         ("[servers.a__b]\ncommand = 'x'", "1: servers.a__b: the name 'a__b' has '__' in it"),
-        ("[workspaces.a]", "1: workspaces: 'workspaces' is not available in this version"),
+        (
+            "[workspaces.default]",
+            "1: workspaces.default: is the workspace of the tables at the top",
+        ),
+        ("[workspaces.A]", "1: workspaces.A: the name 'A' may have only"),
         ("[gateway]\nlisten = 6270", "2: gateway.listen: must be a string, not a number"),
         (
             "[gateway]\nlisten = '0.0.0.0:1'\nbehind_proxy = true",

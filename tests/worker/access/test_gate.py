@@ -57,9 +57,9 @@ def test_a_scope_for_one_server_shows_this_server_alone() -> None:
 
 
 def test_a_part_of_an_endpoint_has_the_paths_of_the_whole() -> None:
-    whole = EndpointSpec(name="dev", servers=("acme/git", "acme/time"))
+    whole = EndpointSpec(name="dev", servers=("acme:git", "acme:time"))
     part = gate.part(whole, frozenset({"git"}))
-    assert part.servers == ("acme/git",)
+    assert part.servers == ("acme:git",)
     assert part.base == whole.base
     assert part.name == "dev[git]"
     assert part.part_of == "dev"

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct, structs
 
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.spec import EndpointSpec
 
@@ -122,7 +123,7 @@ def part_name(endpoint: str, servers: frozenset[str]) -> str:
 
 def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
     """Return the endpoint as somebody sees it who may use these servers only."""
-    seen = tuple(one for one in endpoint.servers if one.rpartition("/")[2] in servers)
+    seen = tuple(one for one in endpoint.servers if process_names.label(one) in servers)
     return structs.replace(
         endpoint,
         name=part_name(endpoint.name, servers),

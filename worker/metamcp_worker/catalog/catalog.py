@@ -404,5 +404,5 @@ def _instructions(
     }
     said = list(texts.values())
     if len(endpoint.servers) != 1:
-        said = [f"# {server}\n\n{text}" for server, text in texts.items()]
+        said = [f"# {process_names.label(server)}\n\n{text}" for server, text in texts.items()]
     return "\n\n".join(filter(None, [endpoint.description, *said])) or None

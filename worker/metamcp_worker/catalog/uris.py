@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from metamcp_worker.catalog.offers import Owner, ServerOffer
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, process_names
 
 URI_BYTES_MAX = 2048
 """Maximum bytes of the URI of a resource or template; as long as the URLs that browsers and servers
@@ -129,7 +129,8 @@ class Places:
             table[uri] = owner
             return uri, ""
         else:
-            for prefix in (owner.server, f"{owner.server}~{_tail(owner.server, uri)}"):
+            name = process_names.label(owner.server)
+            for prefix in (name, f"{name}~{_tail(owner.server, uri)}"):
                 exposed = under(prefix, uri)
                 if exposed not in table and _bytes(exposed) <= URI_BYTES_MAX:
                     table[exposed] = Owner(owner.server, codec.dump(uri), owner.legacy)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from metamcp_worker.builtin_tools import tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import (
@@ -27,8 +27,18 @@ from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.disclosure import Everything, OrderOutcome, Shift, ToolSet, ViewOwner, Wish
+from metamcp_worker.ipc import codec, packets, process_names
+from metamcp_worker.ipc.disclosure import (
+    Everything,
+    OrderOutcome,
+    Shift,
+    Shown,
+    ToolSet,
+    ViewOwner,
+    Wish,
+    labelled,
+    scoped,
+)
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.spec import MeaningSpec
@@ -43,6 +53,7 @@ ORDERS_MAX = 1024
 """Maximum number of orders that a front waits for at once; further orders are refused."""
 
 _LATE = "the supervisor did not answer in time; look again whether it was carried out"
+_NAMED = f"the name of a tool set cannot have {process_names.WORKSPACE_MARK!r} in it"
 _FULL = f"{ORDERS_MAX} orders wait already; try again in a moment"
 
 
@@ -105,13 +116,19 @@ class Builtins:
             done(decision)
         elif isinstance(decision, Seek):
             self._building.when_whole(view.endpoint, partial(self._seek, whose, decision, done))
-        elif len(self._waiting) >= ORDERS_MAX:
-            done(decision.then(OrderOutcome(error=_FULL), self._context(view)))
+        elif why := self._refusal(decision):
+            done(decision.then(OrderOutcome(error=why), self._context(view)))
         else:
             ticket = next(self._tickets)
             timer = asyncio.get_running_loop().call_later(ORDER_S_MAX, self.late, ticket)
             self._waiting[ticket] = _Waiting(whose, decision, done, timer)
-            self.send(ticket, Wish(whose, decision.order))
+            self.send(ticket, Wish(whose, scoped(decision.order, view.spec.workspace)))
+
+    def _refusal(self, decision: OrderAndThen) -> str:
+        """Return why an order is not sent, or an empty string."""
+        if process_names.WORKSPACE_MARK in getattr(decision.order, "toolset", ""):
+            return _NAMED
+        return _FULL if len(self._waiting) >= ORDERS_MAX else ""
 
     def changed(self, ticket: int, outcome: OrderOutcome) -> None:
         """Answer the call whose order has this outcome; the views show the change already."""
@@ -119,7 +136,7 @@ class Builtins:
         if waiting is None:
             return
         waiting.timer.cancel()
-        waiting.done(self._replied(waiting.whose, partial(waiting.ask.then, outcome)))
+        waiting.done(self._replied(waiting.whose, partial(waiting.ask.then, _labelled(outcome))))
 
     def late(self, ticket: int) -> None:
         """Answer the call whose order took too long."""
@@ -171,17 +188,42 @@ class Builtins:
     ) -> SearchResult:
         return self._viewers.index(endpoint).search(query, limit, allowed, others)
 
+    def _toolsets_of(self, workspace: str) -> Mapping[str, ToolSet]:
+        """Return the tool sets of a workspace, by their names in it."""
+        found = (
+            one for name, one in self._toolsets.items()
+            if process_names.workspace_of(name) == workspace
+        )  # fmt: skip
+        return {process_names.label(one.name): labelled(one) for one in found}
+
     def _context(self, view: View) -> ToolContext:
         return ToolContext(
             view.spec,
             self._viewers.everything(view.endpoint),
-            view.shown,
-            self._toolsets,
+            _shown(view.shown),
+            self._toolsets_of(view.spec.workspace),
             self._states,
             self._viewers.is_listed,
             partial(self._search, view.endpoint),
             _dated,
         )
+
+
+def _shown(shown: Shown) -> Shown:
+    """Return what is in view, with the name that the tool set has within its workspace."""
+    if process_names.WORKSPACE_MARK not in shown.toolset:
+        return shown
+    return structs.replace(shown, toolset=process_names.label(shown.toolset))
+
+
+def _labelled(outcome: OrderOutcome) -> OrderOutcome:
+    toolset = outcome.toolset
+    return structs.replace(
+        outcome,
+        before=_shown(outcome.before),
+        after=_shown(outcome.after),
+        toolset=None if toolset is None else labelled(toolset),
+    )
 
 
 def _dated(when: float) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.codec import Message
 
 Pair = tuple[str, str]
@@ -271,6 +272,18 @@ def shift(before: Everything, after: Everything) -> Shift:
     put = tuple(one for one in after.toolsets if sets.pop(one.name, None) is not one)
     views = tuple((shown, tuple(those)) for shown, those in groups.items())
     return Shift(views, put, tuple(sets))
+
+
+def scoped(order: AnyOrder, workspace: str) -> AnyOrder:
+    """Return the order with the full name of its tool set, which belongs to this workspace."""
+    if isinstance(order, Equip | Build | Save | Amend | Delete):
+        return structs.replace(order, toolset=process_names.within(workspace, order.toolset))
+    return order
+
+
+def labelled(toolset: ToolSet) -> ToolSet:
+    """Return the tool set under its name within its workspace."""
+    return structs.replace(toolset, name=process_names.label(toolset.name))
 
 
 def written(pair: Pair) -> str:

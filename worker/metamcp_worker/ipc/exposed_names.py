@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import NamingSpec
 
 SEPARATORS = {"namespaced": "__", "flat": "_", "dotted": ".", "bare": ""}
@@ -143,7 +144,8 @@ def _joined(pair: Pair, naming: NamingSpec) -> str:
     if naming.style == "bare":
         name = original
     else:
-        name = server + (naming.separator or SEPARATORS[naming.style]) + original
+        separator = naming.separator or SEPARATORS[naming.style]
+        name = process_names.label(server) + separator + original
     name = (_FOREIGN_BUT_DOTS if _has_dots(naming) else _FOREIGN).sub("_", name)
     if naming.hyphens == "underscore":
         name = name.replace("-", "_")

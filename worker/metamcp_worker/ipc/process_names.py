@@ -38,6 +38,29 @@ IDENTITY_BYTES_MAX = 4096
 """Maximum bytes that identify a client; a client that says more of itself gets no word."""
 
 
+WORKSPACE_MARK = ":"
+"""Separator between a workspace and the name of its server or namespace; in the workspace DEFAULT
+the name stands alone."""
+DEFAULT = "default"
+"""Workspace of everything that no table of another workspace has."""
+
+
+def within(workspace: str, name: str) -> str:
+    """Return the full name of a server, namespace or tool set of a workspace."""
+    return name if workspace == DEFAULT else f"{workspace}{WORKSPACE_MARK}{name}"
+
+
+def workspace_of(name: str) -> str:
+    """Return the workspace of a server, namespace or tool set with this full name."""
+    workspace, mark, _ = name.partition(WORKSPACE_MARK)
+    return workspace if mark else DEFAULT
+
+
+def label(name: str) -> str:
+    """Return the name within its workspace, which names of tools have."""
+    return name.rpartition(WORKSPACE_MARK)[2]
+
+
 def own(server: str, who: str) -> str:
     """Return the name of the process of `server` that serves this client alone. `who`: empty for
     clients that do not say who they are; the server itself serves them."""

@@ -1,0 +1,88 @@
+"""Workspaces in the configuration: the servers of each, and those that it borrows.
+
+Owns: which servers a workspace has, the process of its own for a server at the top of the file that
+a namespace names as `default:NAME`, the full name behind such a name. Never: full names themselves
+(`process_names`), reading tables (`parse`), namespaces and endpoints (`assemble`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.document import (
+    ConfigDraft,
+    ConfigFindings,
+    ServerDraft,
+    ToolDraft,
+)
+from metamcp_worker.ipc.process_names import (
+    DEFAULT,
+    WORKSPACE_MARK,
+    label,
+    within,
+    workspace_of,
+)
+
+
+def names(drafts: Sequence[ConfigDraft]) -> tuple[str, ...]:
+    """Return the names of all workspaces, the default one first."""
+    names = (each.name for file in drafts for each in file.workspaces)
+    return tuple(dict.fromkeys((DEFAULT, *names)))
+
+
+def servers_of(workspace: str, servers: Mapping[str, ServerDraft]) -> tuple[str, ...]:
+    """Return the servers of a workspace that are not left out."""
+    return tuple(
+        name
+        for name, draft in servers.items()
+        if draft.server is not None and workspace_of(name) == workspace
+    )
+
+
+def with_borrowed(
+    servers: Mapping[str, ServerDraft], drafts: Sequence[ConfigDraft], findings: ConfigFindings
+) -> dict[str, ServerDraft]:
+    """Return the servers, and for each workspace with `default:NAME` in a namespace the process of
+    its own of that server, unless all share one."""
+    found = dict(servers)
+    for draft in (each for file in drafts for each in file.namespaces):
+        workspace = workspace_of(draft.name)
+        for at, name in enumerate(draft.servers or ()):
+            lender = servers.get(label(name)) if workspace_of(name) == DEFAULT else None
+            if workspace == DEFAULT or lender is None or lender.server is None:
+                continue
+            if lender.server.sharing == "shared":
+                continue
+            own = within(workspace, lender.name)
+            if own in servers:
+                what = f"the workspace {workspace} has a server '{lender.name}' too; rename one"
+                findings.error(draft.site.at("servers", at), what)
+                continue
+            found[own] = replace(
+                lender,
+                name=own,
+                server=replace(lender.server, name=own),
+                tools=tuple(replace(one, server=own) for one in lender.tools),
+            )
+    return found
+
+
+def full_name(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> str:
+    """Return the full name of the server that `default:NAME` stands for in this workspace: its own
+    process, or the one that all share; any other name as it is."""
+    if not name.startswith(f"{DEFAULT}{WORKSPACE_MARK}"):
+        return name
+    own = within(workspace, label(name))
+    return own if own in servers else label(name)
+
+
+def full_names(
+    drafts: Iterable[ToolDraft], workspace: str, servers: Mapping[str, ServerDraft]
+) -> tuple[ToolDraft, ...]:
+    """Return the settings of tools under the full names of their servers."""
+    return tuple(replace(one, server=full_name(one.server, workspace, servers)) for one in drafts)
+
+
+def of_endpoints(config: Config) -> dict[str, str]:
+    """Return the workspace of each endpoint."""
+    return {name: endpoint.workspace for name, endpoint in config.endpoints.items()}
