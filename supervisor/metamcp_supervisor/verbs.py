@@ -367,6 +367,27 @@ class KeyChanged(KeyShown, frozen=True, kw_only=True):
     key: str = ""
 
 
+class NamespaceTree(Struct, frozen=True, kw_only=True):
+    """Namespace in the tree. `endpoints`: URL by name, of those that expose it; `servers`: state by
+    full name."""
+
+    name: str
+    endpoints: dict[str, str]
+    servers: dict[str, str]
+
+
+class WorkspaceTree(Struct, frozen=True, kw_only=True):
+    name: str
+    namespaces: tuple[NamespaceTree, ...]
+
+
+class ConfigTree(Struct, frozen=True, kw_only=True):
+    """Workspaces, the default one first, with their namespaces, endpoints and servers."""
+
+    v: int = VERSION
+    workspaces: tuple[WorkspaceTree, ...]
+
+
 class ToolRef(Struct, frozen=True):
     """Tool in the file of a tool set: `git.status`, whatever its name at an endpoint."""
 

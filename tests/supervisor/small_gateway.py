@@ -23,6 +23,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
+    ConfigTree,
     FrontStatus,
     GatewayStatus,
     InFlight,
@@ -127,6 +128,9 @@ class SmallGateway:
 
     def views(self) -> Sequence[ViewStats]:
         return self.shown
+
+    def tree(self) -> ConfigTree:
+        return ConfigTree(workspaces=())
 
     def longest_s(self) -> dict[str, float]:
         return {}

@@ -60,6 +60,7 @@ ELSEWHERE = {
     "events": "metamcp_supervisor.cli.follow:events",
     "calls": "metamcp_supervisor.cli.listings:calls",
     "views": "metamcp_supervisor.cli.listings:views",
+    "tree": "metamcp_supervisor.cli.listings:tree",
     "set": "metamcp_supervisor.cli.steer:set_",
     "signal": "metamcp_supervisor.cli.steer:signal_",
     "drain": "metamcp_supervisor.cli.steer:drain",

@@ -16,7 +16,14 @@ from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, any_names_argument, complete_endpoints, json_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.telemetry.histograms import between, quantile
-from metamcp_supervisor.verbs import Footprint, ServerStatus, TopFigures, ViewShown, ViewsShown
+from metamcp_supervisor.verbs import (
+    ConfigTree,
+    Footprint,
+    ServerStatus,
+    TopFigures,
+    ViewShown,
+    ViewsShown,
+)
 from metamcp_worker.ipc import codec
 
 EVERY_S = 2.0
@@ -262,6 +269,26 @@ def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
             spared=("OF ALL", "SAVED", "OF", "PRINCIPAL", "SESSION", "EXPOSURE", "TOOL SET"),
         )
     )
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def tree(runtime_dir: str | None, as_json: bool) -> None:
+    """Show workspaces with their namespaces, endpoints and servers."""
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("tree")
+    if as_json:
+        click.echo(raw)
+        return
+    for workspace in codec.typed(ConfigTree, raw).workspaces:
+        click.echo(show.printable(workspace.name))
+        for namespace in workspace.namespaces:
+            click.echo(show.printable(f"  namespace {namespace.name}"))
+            for name, url in namespace.endpoints.items():
+                click.echo(show.printable(f"    endpoint {name}  {url}"))
+            for name, state in namespace.servers.items():
+                click.echo(show.printable(f"    server {name}  {state}"))
 
 
 def view_rows(found: Sequence[ViewShown]) -> list[tuple[str, ...]]:

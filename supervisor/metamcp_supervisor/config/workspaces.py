@@ -1,9 +1,9 @@
 """Workspaces in the configuration: the servers of each, and those that it borrows.
 
 Owns: which servers a workspace has, the process of its own for a server at the top of the file that
-a namespace names as `default:NAME`, the full name behind such a name. Never: full names themselves
-(`process_names`), reading tables (`parse`), namespaces and endpoints (`assemble`).
-"""
+a namespace names as `default:NAME`, the full name behind such a name, the tree of all that. Never:
+full names themselves (`process_names`), reading tables (`parse`), namespaces and endpoints
+(`assemble`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +15,7 @@ from metamcp_supervisor.config.document import (
     ServerDraft,
     ToolDraft,
 )
+from metamcp_supervisor.verbs import ConfigTree, NamespaceTree, WorkspaceTree
 from metamcp_worker.ipc.process_names import (
     DEFAULT,
     WORKSPACE_MARK,
@@ -86,3 +87,21 @@ def full_names(
 def of_endpoints(config: Config) -> dict[str, str]:
     """Return the workspace of each endpoint."""
     return {name: endpoint.workspace for name, endpoint in config.endpoints.items()}
+
+
+def tree(config: Config, urls: Mapping[str, str], states: Mapping[str, str]) -> ConfigTree:
+    """Return the tree of workspaces. `urls`: of endpoints by name; `states`: of servers."""
+    found: dict[str, list[NamespaceTree]] = {DEFAULT: []}
+    for name, namespace in config.namespaces.items():
+        endpoints = {
+            one: urls.get(one, "") for one, it in config.endpoints.items() if it.namespace == name
+        }
+        servers = {one: states.get(one, "disabled") for one in namespace.servers}
+        found.setdefault(workspace_of(name), []).append(
+            NamespaceTree(name=label(name), endpoints=endpoints, servers=servers)
+        )
+    return ConfigTree(
+        workspaces=tuple(
+            WorkspaceTree(name=name, namespaces=tuple(inside)) for name, inside in found.items()
+        )
+    )

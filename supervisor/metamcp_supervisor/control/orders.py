@@ -199,6 +199,10 @@ async def _views(steering: Steering, line: ControlStream, params: Endpoints) -> 
     return describe.views(steering, params.names)
 
 
+async def _tree(steering: Steering, line: ControlStream, params: NoParams) -> object:
+    return steering.tree()
+
+
 async def _top(steering: Steering, line: ControlStream, params: NoParams) -> object:
     return await describe.load(steering)
 
@@ -236,6 +240,7 @@ VERBS: dict[str, Verb] = {
     "top": Verb(NoParams, _top, Role.VIEWER),
     "calls": Verb(CallsParams, _calls, Role.VIEWER),
     "views": Verb(Endpoints, _views, Role.VIEWER),
+    "tree": Verb(NoParams, _tree, Role.VIEWER),
     "logs": Verb(follow.Logs, follow.logs, Role.VIEWER),
     "events": Verb(follow.Events, follow.events, Role.VIEWER),
     "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),

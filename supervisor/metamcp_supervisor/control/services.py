@@ -17,6 +17,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
+    ConfigTree,
     GatewayStatus,
     KeyChanged,
     KeyList,
@@ -156,6 +157,10 @@ class Steering(Protocol):
     def views(self) -> Sequence[ViewStats]:
         """Return the figures of all views, as the fronts last reported them; they report every two
         seconds."""
+        ...
+
+    def tree(self) -> ConfigTree:
+        """Return the workspaces, with their namespaces, endpoints and servers."""
         ...
 
     def particulars(self, name: str) -> Particulars:

@@ -19,6 +19,7 @@ from functools import partial
 from msgspec import structs
 
 from metamcp_supervisor import runtime
+from metamcp_supervisor.config import workspaces
 from metamcp_supervisor.config.config import Address, Config, ConfigInvalid
 from metamcp_supervisor.config.units import DURATION_S_MAX
 from metamcp_supervisor.control.control import DESCRIPTORS_KEPT, Control
@@ -56,6 +57,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.traces import Traces
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
+    ConfigTree,
     Exit,
     GatewayStatus,
     Overridden,
@@ -371,6 +373,11 @@ class Gateway:
 
     def views(self) -> tuple[ViewStats, ...]:
         return self.metrics.views()
+
+    def tree(self) -> ConfigTree:
+        found = self.status()
+        states = {server.name: server.state for server in found.servers}
+        return workspaces.tree(self.config, found.endpoints, states)
 
     def particulars(self, name: str) -> Particulars:
         found = status.particulars(self.config, self._tree.entries[name], self._loop.time())
