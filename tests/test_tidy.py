@@ -44,14 +44,16 @@ MAY_IMPORT = {
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes telemetry",
         "store": "",
+        "certificates": "config",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",
         "gateway": (
-            "approval config control fronts keys processes servers store systemd telemetry views"
+            "approval certificates config control fronts keys processes servers store systemd"
+            " telemetry views"
         ),
         "cli": (
-            "approval client_files config control gateway keys processes servers store systemd"
-            " telemetry"
+            "approval certificates client_files config control gateway keys processes servers"
+            " store systemd telemetry"
         ),
     },
 }  # fmt: skip
@@ -70,8 +72,8 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor.config": (
         "assemble config confirmation document environment foreign_files formats json_schema"
-        " naming options overrides parse program references reload sections show tools units"
-        " workspaces"
+        " naming network options overrides parse program references reload sections show tools"
+        " units workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -124,7 +126,10 @@ DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
-    "cryptography": {"metamcp_worker.oauth.vault"},
+    "cryptography": {
+        "metamcp_supervisor.certificates.authority",
+        "metamcp_worker.oauth.vault",
+    },
     "httpx2": {
         "metamcp_worker.child.oauth",
         "metamcp_worker.http.fetch",

@@ -63,6 +63,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
     ),
+    "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
     "login": (
         "metamcp_supervisor.cli.login:login",

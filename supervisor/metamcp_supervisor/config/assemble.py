@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import sections, units, workspaces
+from metamcp_supervisor.config import network, sections, units, workspaces
 from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
@@ -217,7 +217,7 @@ def assemble(
     gateway = _gateway(layers, default, findings)
     endpoints = _endpoints(drafts, servers, namespaces, gateway, findings)
     site = (_last_of_each(layers).listen or (None, _NOWHERE))[1]
-    sections.refuse_open(gateway, endpoints.values(), site, findings)
+    network.refuse_open(gateway, endpoints.values(), site, findings)
     return Config(
         gateway=gateway,
         servers={
@@ -269,10 +269,11 @@ def _gateway(
     listen = last.listen or (default.listen, _NOWHERE)
     ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
     if isinstance(ops_listen[0], Address):
-        sections.refuse_strangers(ops_listen[0], ops_listen[1], findings)
+        network.refuse_strangers(ops_listen[0], ops_listen[1], findings)
     if listen[0] == ops_listen[0] and listen[0].port:
         site = (last.ops_listen or listen)[1]
         findings.error(site, f"'listen' and 'ops_listen' are both {listen[0]}; change one")
+    fronts, state_dir = last.fronts or default.fronts, last.state_dir or default.state_dir
     health_listen, site = last.health_listen or (None, _NOWHERE)
     if health_listen and health_listen.port and health_listen in (listen[0], ops_listen[0]):
         findings.error(site, f"{health_listen} is taken by 'listen' or 'ops_listen'; change one")
@@ -285,10 +286,11 @@ def _gateway(
         health_listen=health_listen,
         auth=last.auth or (),
         behind_proxy=bool(last.behind_proxy),
+        tls=network.tls_of(last.tls, listen, state_dir, fronts, findings),
         allowed_hosts=last.allowed_hosts or (),
-        fronts=last.fronts or default.fronts,
+        fronts=fronts,
         watch=default.watch if last.watch is None else last.watch,
-        state_dir=last.state_dir or default.state_dir,
+        state_dir=state_dir,
         runtime_dir=runtime_dir,
         drain_delay_s=default.drain_delay_s if last.drain_delay_s is None else last.drain_delay_s,
         movable=frozenset(
@@ -307,6 +309,7 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
             ops_listen=layer.ops_listen or found.ops_listen,
             health_listen=layer.health_listen or found.health_listen,
             auth=found.auth if layer.auth is None else layer.auth,
+            tls=found.tls if layer.tls is None else layer.tls,
             behind_proxy=(found.behind_proxy if layer.behind_proxy is None else layer.behind_proxy),
             allowed_hosts=(
                 found.allowed_hosts if layer.allowed_hosts is None else layer.allowed_hosts

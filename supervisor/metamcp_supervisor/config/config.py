@@ -64,6 +64,16 @@ AnyAddress = Address | UnixAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS for clients: files in PEM, or `local`: the gateway makes and renews them."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: AnyAddress = Address("127.0.0.1", 6271)
@@ -71,6 +81,7 @@ class GatewayConfig:
     auth: tuple[str, ...] = ()
     """Credentials that endpoints accept that do not say it themselves; empty: none is needed."""
     behind_proxy: bool = False
+    tls: Tls | None = None
     allowed_hosts: tuple[str, ...] = ()
     fronts: int = 1
     watch: bool = False

@@ -26,6 +26,7 @@ from metamcp_supervisor.config.config import (
     Problem,
     RecordingConfig,
     Server,
+    Tls,
     ToolConfig,
     TracesConfig,
 )
@@ -232,6 +233,8 @@ class GatewayDraft:
     health_listen: tuple[Address, Site] | None = None
     auth: tuple[str, ...] | None = None
     behind_proxy: bool | None = None
+    tls: "Tls | str | None" = None
+    """Files, or the word that is written."""
     allowed_hosts: tuple[str, ...] | None = None
     fronts: int | None = None
     watch: bool | None = None

@@ -19,6 +19,7 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "table of values": {"type": "object"},
     "table": {"type": "object"},
     "boolean or table": {"type": "boolean"},
+    "choice or table": _STRING,
     "boolean": {"type": "boolean"},
     "integer": {"type": "integer", "minimum": 1},
     "number from 0 to 1": {"type": "number", "minimum": 0, "maximum": 1},
@@ -35,6 +36,7 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
 }
 _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "gateway"): ("gateway", False),
+    ("gateway", "tls"): ("gateway.tls", False),
     ("", "log"): ("log", False),
     ("", "recording"): ("recording", False),
     ("", "metrics"): ("metrics", False),
@@ -83,10 +85,11 @@ def _option(option: Option) -> dict[str, object]:
         section, named = inside
         content = _section(section)
         whole = {"type": "object", "additionalProperties": content} if named else content
-        either = option.kind == "boolean or table"
-        found |= {"anyOf": [_OF_KIND[option.kind], whole]} if either else whole
-    else:
-        found |= _OF_KIND[option.kind]
+        either = option.kind in ("boolean or table", "choice or table")
+        alone = {"enum": list(option.choices)} if option.choices else _OF_KIND[option.kind]
+        found |= {"anyOf": [alone, whole]} if either else whole
+        return found
+    found |= _OF_KIND[option.kind]
     if option.choices and option.kind == "choices":
         one = {"enum": list(option.choices)}
         found["anyOf"] = [one, {"type": "array", "items": one}]

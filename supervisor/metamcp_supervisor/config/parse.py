@@ -27,6 +27,7 @@ from metamcp_supervisor.config.config import (
     Sharing,
     Start,
     Style,
+    Tls,
     UnixAddress,
     ViewScope,
 )
@@ -44,6 +45,7 @@ from metamcp_supervisor.config.document import (
     ToolDraft,
     WorkspaceDraft,
     shown,
+    table_of,
 )
 from metamcp_supervisor.config.options import FRONTS_MAX
 from metamcp_supervisor.config.references import PROJECT, References, Resolving, Unresolved, expand
@@ -193,6 +195,7 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
         behind_proxy=(
             table.flag("behind_proxy", default=False) if table.has("behind_proxy") else None
         ),
+        tls=_tls(table, references, home),
         allowed_hosts=_allowed_hosts(table),
         fronts=fronts if table.has("fronts") else None,
         watch=watch if table.has("watch") else None,
@@ -210,6 +213,25 @@ def _auth(table: Table) -> tuple[str, ...] | None:
     if found is not None and "none" in found and len(found) > 1:
         table.error("auth", '"none" does not go with other choices')
     return None if found is None else tuple(word for word in found if word != "none")
+
+
+def _tls(table: Table, references: References, home: Path) -> Tls | str | None:
+    """Return the files for TLS, or the word that is written."""
+    if table_of(table.values.get("tls")) is None:
+        return table.choice("tls")
+    inner = table.table("tls", "gateway.tls")
+    assert inner is not None
+    inner.refuse_unknown()
+
+    def file(key: str) -> Path | None:
+        text = inner.text(key)
+        return None if text is None else _path(key, text, "a file", inner, references, home)
+
+    cert, key, client_ca = file("cert"), file("key"), file("client_ca")
+    if cert is None or key is None:
+        table.findings.error(inner.site, "needs 'cert' and 'key', both files in PEM")
+        return None
+    return Tls(cert=cert, key=key, client_ca=client_ca)
 
 
 def _allowed_hosts(table: Table) -> tuple[str, ...] | None:

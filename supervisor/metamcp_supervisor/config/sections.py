@@ -7,7 +7,7 @@ remote server. Never: single values (`units`, `document.Table`), the program of 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -15,11 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from metamcp_supervisor.config import program, units
 from metamcp_supervisor.config.config import (
-    Address,
     Embeddings,
-    Endpoint,
     Form,
-    GatewayConfig,
     Grant,
     Log,
     MetricsConfig,
@@ -29,7 +26,7 @@ from metamcp_supervisor.config.config import (
     Server,
     TracesConfig,
 )
-from metamcp_supervisor.config.document import ConfigFindings, Site, Table, kind_of, shown
+from metamcp_supervisor.config.document import Table, kind_of, shown
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.program import warn_of_literal
@@ -544,35 +541,3 @@ def value_flaw(value: str) -> str:
 def is_secret(name: str) -> bool:
     """Whether a header is secret although its name does not look so to `masking`."""
     return name.lower() in _SECRET
-
-
-def refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> None:
-    if not units.is_loopback(address.host):
-        findings.error(
-            site,
-            f"other machines could reach {address}, and nothing there asks who they are; use"
-            " 127.0.0.1, [::1] or localhost",
-        )
-
-
-def refuse_open(
-    gateway: GatewayConfig, endpoints: Iterable[Endpoint], site: Site, findings: ConfigFindings
-) -> None:
-    """Refuse an address that other machines can reach while an endpoint there asks for nothing, or
-    while credentials would travel in the clear."""
-    address = gateway.listen
-    if units.is_loopback(address.host):
-        return
-    if unguarded := [endpoint.name for endpoint in endpoints if not endpoint.auth]:
-        findings.error(
-            site,
-            f"other machines could reach {address}, and the endpoint '{unguarded[0]}' asks for no"
-            ' credential; write auth = "keys" in [gateway] and make a key with \'metamcp keys'
-            " create NAME', or use 127.0.0.1, [::1] or localhost",
-        )
-    if not gateway.behind_proxy:
-        findings.error(
-            site,
-            f"keys would travel unencrypted to {address}; let a proxy in front of it speak TLS and"
-            " write behind_proxy = true in [gateway], or use 127.0.0.1, [::1] or localhost",
-        )

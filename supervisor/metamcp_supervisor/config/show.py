@@ -20,6 +20,7 @@ from metamcp_supervisor.config.config import (
     OAuth,
     RecordingConfig,
     Server,
+    Tls,
     ToolConfig,
     Tools,
     TracesConfig,
@@ -164,6 +165,7 @@ def _gateway(gateway: GatewayConfig) -> dict[str, object]:
     return {
         "listen": str(gateway.listen),
         "auth": list(gateway.auth) or "none",
+        "tls": _tls(gateway.tls),
         "behind_proxy": gateway.behind_proxy,
         "ops_listen": str(gateway.ops_listen),
         **({"health_listen": str(gateway.health_listen)} if gateway.health_listen else {}),
@@ -335,6 +337,13 @@ def _tool(tool: ToolConfig) -> dict[str, object]:
         "defaults": {name: json.loads(text) for name, text in tool.defaults.items()} or None,
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _tls(tls: Tls | None) -> object:
+    if tls is None:
+        return "off"
+    client_ca = {} if tls.client_ca is None else {"client_ca": str(tls.client_ca)}
+    return {"cert": str(tls.cert), "key": str(tls.key), **client_ca}
 
 
 def _use(limits: UseLimits) -> dict[str, object]:

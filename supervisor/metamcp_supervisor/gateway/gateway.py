@@ -67,7 +67,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
-from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
 
 FRONT_GRACE_S = 20.0
 """Seconds that clients' open requests have to end when the gateway stops."""
@@ -75,6 +75,8 @@ SERVERS_S_MAX = 60.0
 """Maximum seconds to stop all servers; each server has a shorter limit of its own."""
 ADMIN_GRACE_S = 1.0
 """Seconds that a scrape has to end when the gateway stops."""
+RENEW_S = 6 * 3600.0
+"""Seconds between two looks whether the gateway's own certificate is to be renewed."""
 START_AGAIN = (
     "something ends its processes: the events before this one name signals and exit codes, 'dmesg'"
     " tells of memory that ran out; mend that and start the gateway again"
@@ -87,6 +89,7 @@ _CODES: dict[type[Exception], Exit] = {
     listen.CannotBind: Exit.CANNOT_BIND,
     NurseryDown: Exit.INTERNAL,
     StateUnreadable: Exit.INTERNAL,
+    TlsUnfit: Exit.CONFIG,
     ConfigInvalid: Exit.CONFIG,
 }
 
@@ -254,6 +257,7 @@ class Gateway:
                 await self._admin.start(self.succession.ops)
                 await self._begin_health()
                 return True
+            self._check_tls()
             await self._control.start()
             await self._tree.pinned.begin(self.config)
             self._tree.bounds.adopt()
@@ -268,6 +272,39 @@ class Gateway:
         except tuple(_CODES) as error:
             code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
             raise CannotStart(str(error), code) from None
+
+    def _check_tls(self) -> None:
+        """Check the files of TLS, and make them if they are the gateway's own. Raises TlsUnfit."""
+        tls = self.config.gateway.tls
+        if tls is None:
+            return
+        if tls.local:
+            self._renew()
+        from metamcp_worker.http.tls_files import context_of
+
+        spec = specs.tls_spec(tls)
+        assert spec is not None
+        context_of(spec)
+
+    def _renew(self) -> None:
+        """Make or renew the gateway's own certificate, which fronts find. Raises TlsUnfit."""
+        from metamcp_supervisor.certificates import authority
+
+        config = self.config.gateway
+        names = specs.hosts(config.listen)
+        try:
+            if authority.ensure(config.state_dir, names):
+                self.journal.add("gateway", "certificate", "made anew")
+        except authority.AuthorityUnfit as why:
+            raise TlsUnfit(f"TLS: {why}") from None
+        self._loop.call_later(RENEW_S, self._renew_again)
+
+    def _renew_again(self) -> None:
+        try:
+            self._renew()
+        except TlsUnfit as why:
+            self.journal.add("gateway", "error", str(why))
+            self._loop.call_later(RENEW_S, self._renew_again)
 
     def _populate(self) -> None:  # fronts and servers wait for the nursery themselves
         self._fronts.start(self.config.gateway.fronts)

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import structs
 
-from metamcp_supervisor.config import assemble, environment, tools
+from metamcp_supervisor.config import assemble, environment, network, tools
 from metamcp_supervisor.config.config import (
     Address,
     Config,
     Embeddings,
     Endpoint,
+    GatewayConfig,
     Server,
+    Tls,
     ToolConfig,
 )
 from metamcp_supervisor.config.references import PROJECT
@@ -36,6 +38,7 @@ from metamcp_worker.ipc.spec import (
     OAuthSpec,
     RecordingSpec,
     ServerSpec,
+    TlsSpec,
     ToolOverride,
 )
 
@@ -227,7 +230,11 @@ def front_spec(
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]
         ),
-        hosts=(*hosts(listen or config.gateway.listen), *config.gateway.allowed_hosts),
+        hosts=(
+            *hosts(listen or config.gateway.listen),
+            *config.gateway.allowed_hosts,
+            *_certified(config.gateway),
+        ),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
         retries={
             server.name: server.retry
@@ -242,6 +249,7 @@ def front_spec(
         several=config.gateway.fronts > 1,
         fronts=config.gateway.fronts,
         workspace_limits=dict(config.workspace_limits),
+        tls=tls_spec(config.gateway.tls),
         server_limits={
             server.name: server.limits
             for server in config.servers.values()
@@ -276,6 +284,13 @@ def _overrides(found: Mapping[tools.Pair, ToolConfig]) -> tuple[ToolOverride, ..
     return tuple(one for one in overrides if one != ToolOverride(server=one.server, tool=one.tool))
 
 
+def tls_spec(tls: Tls | None) -> TlsSpec | None:
+    if tls is None:
+        return None
+    client_ca = "" if tls.client_ca is None else str(tls.client_ca)
+    return TlsSpec(cert=str(tls.cert), key=str(tls.key), client_ca=client_ca)
+
+
 def default_endpoint(config: Config) -> Endpoint | None:
     """Return the endpoint that answers at `/mcp`: `default`, else the first in the
     configuration; always one of the workspace `default`."""
@@ -303,6 +318,18 @@ def hosts(listen: Address) -> tuple[str, ...]:
         return LOOPBACK
     own = f"[{listen.host}]" if ":" in listen.host else listen.host
     return (*LOOPBACK, *([own] if own not in LOOPBACK else []))
+
+
+def _certified(gateway: GatewayConfig) -> tuple[str, ...]:
+    """Return the names in the certificate that the gateway makes itself: clients that trust it use
+    them."""
+    if gateway.tls is None or not gateway.tls.local:
+        return ()
+    try:
+        found = (gateway.state_dir / network.LOCAL_NAMES).read_text().split()
+    except OSError:
+        return ()
+    return tuple(f"[{name}]" if ":" in name else name for name in found)
 
 
 def reachable(listen: Address) -> Address:

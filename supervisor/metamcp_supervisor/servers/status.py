@@ -130,16 +130,20 @@ def _hidden(server: Server) -> dict[str, str]:
     return found | {real: written for real, written in pairs if real != written and real}
 
 
+def _scheme(config: Config) -> str:
+    return "http" if config.gateway.tls is None else "https"
+
+
 def url(config: Config, listen: Address) -> str:
     """Return the URL of the default endpoint."""
-    base = f"http://{reachable(listen)}"
+    base = f"{_scheme(config)}://{reachable(listen)}"
     return f"{base}/mcp" if default_endpoint(config) is not None else base
 
 
 def urls(config: Config, listen: Address) -> dict[str, str]:
     """Return the URL of each endpoint, by name."""
     return {
-        name: f"http://{reachable(listen)}/metamcp/{endpoint.path or name}/mcp"
+        name: f"{_scheme(config)}://{reachable(listen)}/metamcp/{endpoint.path or name}/mcp"
         for name, endpoint in config.endpoints.items()
     }
 

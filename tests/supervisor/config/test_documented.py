@@ -20,6 +20,7 @@ DOC = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 HEADINGS = {
     "": "The top of the file",
     "gateway": "`[gateway]`",
+    "gateway.tls": "`[gateway.tls]`",
     "log": "`[log]`",
     "recording": "`[recording]`",
     "metrics": "`[metrics]`",

@@ -11,6 +11,7 @@ from metamcp_supervisor.config.config import (
     Namespace,
     Naming,
     OAuth,
+    Tls,
     ToolConfig,
 )
 from metamcp_supervisor.config.document import PROBLEMS_MAX
@@ -23,6 +24,7 @@ EVERYTHING = """
 listen = "127.0.0.1:1000"
 auth = "keys"
 behind_proxy = true
+tls = { cert = "a.pem", key = "a.key", client_ca = "ca.pem" }
 ops_listen = "127.0.0.1:1001"
 health_listen = "0.0.0.0:1002"
 allowed_hosts = ["box:8443", "*.example.com"]
@@ -186,6 +188,9 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     )  # fmt: skip
     assert got.gateway.state_dir == Path("/b/state")
     assert got.gateway.watch
+    assert got.gateway.tls == Tls(
+        cert=tmp_path / "a.pem", key=tmp_path / "a.key", client_ca=tmp_path / "ca.pem"
+    )
     assert got.gateway.runtime_dir == tmp_path / "run"
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "nobody"})
@@ -360,7 +365,12 @@ def test_a_file_without_servers_is_valid_and_says_so(tmp_path: Path) -> None:
         ),
         (
             "[gateway]\nlisten = '0.0.0.0:1'\nauth = 'keys'",
-            "2: gateway.listen: keys would travel unencrypted to 0.0.0.0:1",
+            "2: gateway.listen: keys would travel unencrypted to 0.0.0.0:1; write tls",
+        ),
+        ("[gateway]\ntls = {}", "2: gateway.tls: needs 'cert' and 'key', both files in PEM"),
+        (
+            "[gateway]\ntls = 'required'\nlisten = '127.0.0.1:1'\nfronts = 2",
+            "3: gateway.listen: TLS needs fronts = 1",
         ),
         ("[gateway]\nops_listen = '[::]:1'", "2: gateway.ops_listen: other machines could"),
         ("[gateway]\nops_listen = '127.0.0.1:6270'", "2: gateway.ops_listen: 'listen' and"),
@@ -549,6 +559,9 @@ def test_other_machines_are_let_in_only_with_a_credential_and_not_in_the_clear(
     assert ["asks for no credential" in both[0], "unencrypted" in both[1]] == [True, True]
     got = loaded(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n')
     assert got.endpoints["default"].auth == ("keys",)
+    got = loaded(tmp_path, f'{wide}auth = "keys"\ntls = "local"\n')
+    assert got.gateway.tls is not None
+    assert got.gateway.tls.local
     one = '[endpoints.x]\nnamespace = "default"\nauth = "none"\n'
     (said,) = messages(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n{one}')
     assert "the endpoint 'x' asks for no credential" in said

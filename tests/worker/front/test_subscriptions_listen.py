@@ -179,6 +179,7 @@ class Wire(asyncio.Transport):
     transport: asyncio.Transport
     hops = 0
     address = ""
+    encrypted = False
     tasks: set[asyncio.Task[None]]
 
     def __init__(self) -> None:

@@ -378,7 +378,7 @@ class App:
     def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
         """Send the connection of a request with this body to the front that can answer. Raises the
         refusal for the client if the connection cannot move."""
-        if self._move is None or exchange.hops >= messages.HOPS_MAX:
+        if self._move is None or exchange.hops >= messages.HOPS_MAX or exchange.encrypted:
             raise where.otherwise from None
         if not self._move(exchange, where, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None

@@ -30,7 +30,7 @@ from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, OrderOutcome
 from metamcp_worker.ipc.embedding import Embedded, Vectors
-from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.errors import TlsUnfit, TooLarge
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
     NOTICE,
@@ -177,7 +177,7 @@ class FrontWorker:
             message, fds = await self._inbox.get()
             try:
                 await self._carry_out(message, fds)
-            except (codec.Malformed, TooLarge, OSError) as error:
+            except (codec.Malformed, TooLarge, OSError, TlsUnfit) as error:
                 self._failed(message, error)
             finally:
                 packets.close_all(fds)
@@ -270,7 +270,14 @@ class FrontWorker:
         )
         self._disclosing.clients = self._app.lists_changed
         self._calls.builtins.tell = self._tell
-        self._server = HttpServer(self._app, request=Exchange, on_refused=self._stats.refused)
+        tls = None
+        if spec.tls is not None:
+            from metamcp_worker.http.tls_files import TlsFiles  # few gateways have it
+
+            tls = TlsFiles(spec.tls)
+            self._chores.begin(tls.follow())
+        refused = self._stats.refused
+        self._server = HttpServer(self._app, request=Exchange, on_refused=refused, tls=tls)
 
     def _adopt(self, records: list[SessionRecord], *, untold: bool) -> None:
         if self._app is None:

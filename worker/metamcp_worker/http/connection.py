@@ -326,8 +326,13 @@ class Connection(asyncio.Protocol):
 
     # The way to another process
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection speaks TLS; its state cannot move to another process."""
+        return self.transport.get_extra_info("sslcontext") is not None
+
     def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
-        if request.begun or request.lost:
+        if request.begun or request.lost or self.encrypted:
             return None
         read = [request_head.request(request.head, body)]
         read += [
@@ -341,7 +346,7 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Move or close the connection for a server that drains, after the answers under way."""
-        if self._server.away is not None:
+        if self._server.away is not None and not self.encrypted:
             self._go()
         elif self._begun > self._answered:
             self._last_one()

@@ -37,6 +37,11 @@ class RequestConnection(Protocol):
     address: str
     tasks: set[asyncio.Task[None]]
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection speaks TLS, so that it cannot move."""
+        ...
+
     def completed(self) -> None:
         """Note that the answer has been given to the socket."""
         ...
@@ -85,6 +90,11 @@ class HttpRequest:
     def hops(self) -> int:
         """How often the connection has moved for this request."""
         return self._line.hops
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection speaks TLS, so that it cannot move to another process."""
+        return self._line.encrypted
 
     # --- the body -------------------------------------------------------------------------------
 

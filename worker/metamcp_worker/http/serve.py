@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from metamcp_worker.http import client_limits
 from metamcp_worker.http.client_limits import ClientLimits
@@ -26,6 +27,9 @@ from metamcp_worker.http.connection import Connection
 from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.http.requests import Handler, HttpRequest
 from metamcp_worker.ipc import packets
+
+if TYPE_CHECKING:
+    from metamcp_worker.http.tls_files import TlsFiles
 
 __all__ = ["ClientLimits", "HttpServer"]
 
@@ -43,7 +47,8 @@ _RAISE = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
 class HttpServer:
     """Serves one application on listening sockets. `on_refused`: gets a word for every request that
     is refused before the application sees it. `request`: class of the requests; `reserve`: number
-    of descriptors reserved for connections when no other is free; `open`: the connections;
+    of descriptors reserved for connections when no other is free; `tls`: None for plain HTTP;
+    `open`: the connections;
     `tasks`: of requests that wait; `started`: it accepts, or did; `draining`: it accepts no more;
     `ended`: no connection is open, or time is up.
 
@@ -59,8 +64,10 @@ class HttpServer:
         limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
         on_refused: Callable[[str], None] | None = None,
         reserve: int = 0,
+        tls: "TlsFiles | None" = None,
     ) -> None:
         self.app = app
+        self._tls = tls
         self.request = request
         self.limits = limits
         self.tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +105,8 @@ class HttpServer:
         if files != resource.RLIM_INFINITY and not self._reserve:
             self._fd_max = max(files - client_limits.DESCRIPTORS_KEPT, files // 2)
         for sock in sockets:
-            self._acceptors.append(Acceptor(sock, partial(Connection, self), reserve=self._reserve))
+            make = partial(Connection, self)
+            self._acceptors.append(Acceptor(sock, make, reserve=self._reserve, tls=self._tls))
 
     async def drain(self, grace_s: float) -> None:
         """Accept no more, let open requests finish for `grace_s`, then cut the rest.
@@ -171,8 +179,8 @@ and a try is cheap."""
 
 class Acceptor:
     """Accepts on `listener`, which it owns, until `close`. `make`: returns the protocol of a new
-    connection. `reserve`: number of descriptors to give up for connections when no other is free.
-    """
+    connection. `reserve`: number of descriptors to give up for connections when no other is free;
+    `tls`: None for plain connections."""
 
     def __init__(
         self,
@@ -180,8 +188,10 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         *,
         reserve: int = 0,
+        tls: "TlsFiles | None" = None,
     ) -> None:
         self._listener = listener
+        self._tls = tls
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
@@ -253,8 +263,11 @@ class Acceptor:
     async def _begin(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         try:
-            await self._loop.connect_accepted_socket(self._make, sock)
-        except OSError:  # the client is gone
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._make, sock)
+            else:
+                await self._tls.accept(self._loop, self._make, sock)
+        except OSError:  # the client is gone, or does not speak TLS
             sock.close()
 
     def _rest(self) -> None:

@@ -63,6 +63,10 @@ class FrameBroken(MetaMCPError):
     add up."""
 
 
+class TlsUnfit(MetaMCPError):
+    """Raised for files of TLS that cannot be used. The text says which and why."""
+
+
 class TooLarge(MetaMCPError):
     """Raised for a message above its limit."""
 

@@ -243,6 +243,15 @@ class EmbeddingsSpec(Struct, frozen=True, kw_only=True):
     log: LogSpec = LogSpec()
 
 
+class TlsSpec(Struct, frozen=True, kw_only=True):
+    """Files for TLS, in PEM. `client_ca`: certificates that clients must have one of; empty: none
+    is asked for."""
+
+    cert: str
+    key: str
+    client_ca: str = ""
+
+
 class FrontSpec(Struct, frozen=True, kw_only=True):
     """Configuration of a front. `hosts`: values of `Host` and of the host part of `Origin` that are
     accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
@@ -273,6 +282,8 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     them."""
     fronts: int = 1
     """Fronts that share the limits of use."""
+    tls: TlsSpec | None = None
+    """TLS for clients; None: plain HTTP."""
     server_limits: dict[str, UseLimits] = {}
     workspace_limits: dict[str, UseLimits] = {}
     call_hold_s: float = 2.0

@@ -1,0 +1,1 @@
+"""Certificates that the gateway makes itself: a local authority, and the one that clients see."""

@@ -1,0 +1,108 @@
+"""TLS for the connections of clients: the certificate in force, and new files when they change.
+
+Owns: loading certificate and key, looking for changed files, the handshake of a connection. Never:
+making certificates (the supervisor's `certificates`), HTTP, TLS towards servers (`fetch`).
+
+A connection keeps the certificate that it began with. Files that cannot be used are said once, and
+the certificate before them stays in force.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+
+from metamcp_worker.ipc.errors import TlsUnfit
+from metamcp_worker.ipc.spec import TlsSpec
+
+HANDSHAKE_S_MAX = 10.0
+"""Maximum seconds for a handshake, as for the head of a request."""
+LOOK_S = 5.0
+"""Seconds between two looks at the files."""
+
+log = logging.getLogger("metamcp.http")
+
+_Seen = tuple[tuple[int, int, int], ...]
+"""Device, inode and time of change of each file."""
+
+
+class TlsFiles:
+    """Certificate and key in force. Raises TlsUnfit if the files cannot be used at first."""
+
+    def __init__(self, spec: TlsSpec) -> None:
+        self._spec = spec
+        self._seen = self._look()
+        self._context = context_of(spec)
+
+    async def accept(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        make: Callable[[], asyncio.BaseProtocol],
+        sock: socket.socket,
+    ) -> None:
+        """Give an accepted socket its protocol after the handshake. Raises OSError."""
+        await loop.connect_accepted_socket(
+            make, sock, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S_MAX
+        )
+
+    async def follow(self) -> None:
+        """Take over new files when they change."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Take over the files if they have changed and can be used."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._context = context_of(self._spec)
+        except TlsUnfit as why:
+            log.error("%s; the certificate before it stays in force", why)
+        else:
+            log.info("TLS: new connections get the certificate in %s", self._spec.cert)
+
+    def _look(self) -> _Seen:
+        found: list[tuple[int, int, int]] = []
+        for path in (self._spec.cert, self._spec.key, self._spec.client_ca):
+            try:
+                seen = os.stat(path) if path else None
+            except OSError:
+                seen = None
+            found.append((seen.st_dev, seen.st_ino, seen.st_mtime_ns) if seen else (0, 0, 0))
+        return tuple(found)
+
+
+def context_of(spec: TlsSpec) -> ssl.SSLContext:
+    """Return the context for these files: TLS 1.2 and newer. Raises TlsUnfit."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    for path in filter(None, (spec.cert, spec.key, spec.client_ca)):
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise TlsUnfit(f"TLS: {path} cannot be read: {error.strerror}") from None
+    try:
+        context.load_cert_chain(spec.cert, spec.key)
+    except (ssl.SSLError, OSError) as error:
+        what = f"TLS: {spec.cert} and {spec.key} are not a certificate and its key"
+        raise TlsUnfit(f"{what}: {_reason(error)}") from None
+    if spec.client_ca:
+        try:
+            context.load_verify_locations(spec.client_ca)
+        except (ssl.SSLError, OSError) as error:
+            raise TlsUnfit(
+                f"TLS: {spec.client_ca} has no certificates for clients: {_reason(error)}"
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _reason(error: OSError) -> str:
+    return getattr(error, "reason", None) or error.strerror or "it is not PEM"
