@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -21,6 +21,9 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
+
+if TYPE_CHECKING:
+    from metamcp_worker.bridge.http_client import Trust
 
 READY_S = 30.0
 """Seconds to wait for a gateway to start or to end; a client gives its servers about as long."""
@@ -47,6 +50,9 @@ WORDS_BYTES_MAX = 8 * 1024
 @click.option("--exposure", metavar="WORD", help="With --start: how much it shows at first.")
 @click.option("--naming", metavar="STYLE", help="With --start: how it calls its tools.")
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
+@click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
+@click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
+@click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
 def connect(
     endpoint: str | None,
     url: str | None,
@@ -56,6 +62,9 @@ def connect(
     exposure: str | None,
     naming: str | None,
     runtime_dir: str | None,
+    key_env: str | None,
+    key_file: str | None,
+    ca: str | None,
 ) -> None:
     """Be an MCP server on stdin and stdout: a bridge to the gateway.
 
@@ -76,7 +85,7 @@ def connect(
             directory = _ensure(path, flags, keep=keep)
         else:
             directory = runtime_dir or ("" if url is not None else client.meant())
-        code = _bridge(endpoint, url, directory)
+        code = _bridge(endpoint, url, directory, _trust(key_env, key_file, ca, directory))
     except Failed as failed:
         for line in (str(failed), *failed.details):
             _say(line)
@@ -84,7 +93,37 @@ def connect(
     raise SystemExit(code)
 
 
-def _bridge(endpoint: str | None, url: str | None, runtime_dir: str) -> int:
+def _trust(key_env: str | None, key_file: str | None, ca: str | None, runtime_dir: str) -> "Trust":
+    """Return the credential for the gateway and the authority to trust, which is that of a gateway
+    on this machine if nothing else is said. Raises Failed."""
+    from metamcp_worker.bridge.http_client import Trust
+
+    if key_env and key_file:
+        raise click.UsageError("--key-env and --key-file: say one of them.")
+    key = os.environ.get(key_env or "METAMCP_KEY", "")
+    if key_env and not key:
+        raise Failed(Exit.USAGE, f"the environment variable {key_env} is not set; it has the key")
+    if key_file:
+        from metamcp_supervisor.config import files
+        from metamcp_supervisor.config.references import Unresolved
+
+        try:
+            key = files.secret(Path(key_file)).strip()
+        except Unresolved as why:
+            raise Failed(Exit.USAGE, f"--key-file: {why}") from None
+    if key and not (key.isascii() and key.isprintable()):
+        raise Failed(Exit.USAGE, "the key has characters that no key has")
+    found = ca or os.environ.get("METAMCP_CA", "")
+    if not found and runtime_dir:
+        with contextlib.suppress(Failed):
+            local = Path(_status(runtime_dir).state_dir, "tls", "ca.pem")
+            found = str(local) if local.is_file() else ""
+    if found and not os.access(found, os.R_OK):
+        raise Failed(Exit.USAGE, f"--ca: {found} cannot be read")
+    return Trust(key, found)
+
+
+def _bridge(endpoint: str | None, url: str | None, runtime_dir: str, trust: "Trust") -> int:
     """Run the bridge and return its exit code. Raises Failed if the endpoint cannot be found or its
     URL cannot be used."""
     if url is None:
@@ -106,7 +145,7 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str) -> int:
     from metamcp_worker.bridge import run
 
     try:
-        return run.run(url, locate, remedy=remedy)
+        return run.run(url, locate, remedy=remedy, trust=trust)
     except MetaMCPError as unfit:
         raise Failed(Exit.USAGE, str(unfit)) from None
 

@@ -33,8 +33,9 @@ PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """Options of `install` and `snippet`. `url`: URL from the user; `http`: find the URL of the
-    endpoint; `start`: None if the user did not say."""
+    """Options of `install` and `snippet`. `key_env`, `key_file`, `ca`: for a protected endpoint.
+    `url`: URL from the user; `http`: find the URL of the endpoint; `start`: None if the user did
+    not say."""
 
     name: str
     scope: Scope
@@ -45,6 +46,20 @@ class InstallOptions:
     config: Path | None = None
     yes: bool = False
     runtime_dir: str | None = None
+    key_env: str | None = None
+    key_file: str | None = None
+    ca: str | None = None
+
+    @property
+    def trust(self) -> list[str]:
+        """Return the options of `metamcp connect` for a key and an authority."""
+        said = (("--key-env", self.key_env), ("--key-file", self.key_file), ("--ca", self.ca))
+        return [
+            word
+            for option, value in said
+            if value
+            for word in (option, value if option == "--key-env" else os.path.abspath(value))
+        ]
 
     def check(self, client: ClientProgram) -> None:
         """Raise click.UsageError if the options contradict each other or do not fit the client."""
@@ -58,6 +73,10 @@ class InstallOptions:
             raise click.UsageError("--start is for a command, not for a URL.")
         if self.url and (self.config or self.runtime_dir):
             raise click.UsageError("--url says it all: nothing is looked for.")
+        if self.trust:
+            if self.http:
+                raise click.UsageError("a key or an authority needs a command: no --http with it.")
+            return
         if (self.http or self.url) and not entries.can_http(client.how(self.scope).shape):
             raise click.UsageError(f"the file of {client.title} can name commands only: no --http.")
 
@@ -122,6 +141,10 @@ def _configured(wish: InstallOptions) -> Goal | None:
 
 def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
     """Return our entry for a client. Raises Failed for an endpoint that does not exist."""
+    if wish.url is not None and wish.trust:
+        shared = wish.scope == "project"
+        words = [*program(shared=shared), "connect", "--url", wish.url, *wish.trust]
+        return entries.entry(kept.shape, wish.name, words=words)
     if wish.url is not None:
         return entries.entry(kept.shape, wish.name, url=wish.url)
     found = goal(wish)
@@ -141,6 +164,7 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
         words += ["--endpoint", wish.endpoint]
     if directory is not None:
         words += ["--runtime-dir", os.path.abspath(directory)]
+    words += wish.trust
     if found is None:
         what = "the gateway needs a configuration, and none was found"
         click.echo(f"metamcp: warning: {what}; 'metamcp init' makes one", err=True)

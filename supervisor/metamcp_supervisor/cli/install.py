@@ -64,6 +64,9 @@ _CONFIG = click.option(
     help="Of that gateway; without it, the one that runs or that `metamcp up` would take.",
 )
 _YES = click.option("--yes", is_flag=True, help="Its commands are confirmed, unasked.")
+_KEY_ENV = click.option("--key-env", metavar="NAME", help="Variable with the API key there.")
+_KEY_FILE = click.option("--key-file", metavar="FILE", help="File with the API key there.")
+_CA = click.option("--ca", metavar="FILE", help="Authority to trust there.")
 _RUNTIME = click.option("--runtime-dir", metavar="PATH", help="Where that gateway is reached.")
 
 
@@ -82,6 +85,9 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
         config: Path | None,
         yes: bool,
         runtime_dir: str | None,
+        key_env: str | None,
+        key_file: str | None,
+        ca: str | None,
         **others: object,
     ) -> None:
         if flaw := naming.flaw(name):
@@ -96,11 +102,28 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
             config=config,
             yes=yes,
             runtime_dir=runtime_dir,
+            key_env=key_env,
+            key_file=key_file,
+            ca=ca,
         )
         command(wish=wish, **others)
 
     decorated: Callable[..., None] = taking
-    for option in (_RUNTIME, _YES, _CONFIG, _START, _SCOPE, _NAME, _ENDPOINT, _URL, _HTTP, _CLIENT):
+    for option in (
+        _CA,
+        _KEY_FILE,
+        _KEY_ENV,
+        _RUNTIME,
+        _YES,
+        _CONFIG,
+        _START,
+        _SCOPE,
+        _NAME,
+        _ENDPOINT,
+        _URL,
+        _HTTP,
+        _CLIENT,
+    ):
         decorated = option(decorated)
     return decorated
 

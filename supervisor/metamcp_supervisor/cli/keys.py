@@ -76,6 +76,7 @@ key_argument = click.argument("key", metavar="ID")
 @click.option("--expires", default="90d", show_default=True, metavar="TIME|never")
 @click.option("--principal", default="", metavar="NAME", help="Shares views and sessions with it.")
 @click.option("--url", is_flag=True, help="It may stand in a URL, where an endpoint allows that.")
+@click.option("--out", metavar="FILE", help="Write the key there, for this user alone.")
 @click.option("--limit", "limits", multiple=True, metavar="KEY=N", help="As calls_per_minute=60.")
 @json_option
 @click.pass_obj
@@ -88,16 +89,26 @@ def create(
     expires: str,
     principal: str,
     url: bool,
+    out: str | None,
     limits: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Make a key, and print it this once."""
+    if out is not None and os.path.lexists(out):
+        raise click.UsageError(f"--out: {out} is there already.")
     order: dict[str, object] = {
         "type": "NewKey", "name": name, "workspace": workspace, "endpoints": endpoints,
         "scopes": scopes, "expires": expires, "principal": principal, "url": url,
         "limits": dict(map(_limit, limits)),
     }  # fmt: skip
-    _say(_ordered(where, order), "made", as_json=as_json)
+    raw = _ordered(where, order)
+    if out is not None:
+        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(f"{codec.typed(KeyChanged, raw).key}\n")
+        click.echo(f"the key is in {out}; it is shown nowhere else", err=True)
+        return
+    _say(raw, "made", as_json=as_json)
 
 
 @keys.command("list")

@@ -13,7 +13,7 @@ import resource
 import select
 import socket
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 from metamcp_worker.bridge.http_requests import (
@@ -297,7 +297,20 @@ _PLAIN = re.compile(
 """URLs that `Plain` can use as they are."""
 
 
-def opened(url: str, limits: FetchLimits | None = None, directory: str = "") -> "Plain | Origin":
+class Trust(NamedTuple):
+    """Credential for the gateway and trust in it. `key`: API key, sent with every request, or
+    empty; `ca`: file of the certificates to trust, empty for those of the system."""
+
+    key: str = ""
+    ca: str = ""
+
+
+def opened(
+    url: str,
+    limits: FetchLimits | None = None,
+    directory: str = "",
+    trust: Trust = Trust(),  # noqa: B008 - frozen
+) -> "Plain | Origin":
     """Return the HTTP client for the gateway at `url`. `directory`: folder that the bridge's client
     works in; each request to a gateway on this machine has a header with it. Raises Unreachable for
     an invalid URL."""
@@ -305,7 +318,9 @@ def opened(url: str, limits: FetchLimits | None = None, directory: str = "") -> 
     found = _PLAIN.fullmatch(url)
     here = found is not None and found["host"] in LOOPBACK
     told = {DIRECTORY: quote(os.fsencode(directory))} if here and directory else {}
-    origin = Origin(url, limits=limits, headers=told)
+    if trust.key:
+        told["Authorization"] = f"Bearer {trust.key}"
+    origin = Origin(url, limits=limits, headers=told, ca_file=trust.ca or None)
     return origin if found is None else Plain(found, origin, limits, told)
 
 

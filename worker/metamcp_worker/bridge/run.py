@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from metamcp_worker.bridge.http_client import GatewayReply, Plain, allow, opened
+from metamcp_worker.bridge.http_client import GatewayReply, Plain, Trust, allow, opened
 from metamcp_worker.bridge.http_requests import (
     Action,
     Failure,
@@ -67,23 +67,25 @@ Locate = Callable[[], str]
 block for seconds."""
 
 
-def run(url: str, locate: Locate, *, remedy: str = "") -> int:
+def run(url: str, locate: Locate, *, remedy: str = "", trust: Trust = Trust()) -> int:  # noqa: B008
     """Bridge standard input and output to the gateway until the client is gone. Returns an exit
-    code. `remedy`: sentence on what to do when the gateway cannot be reached. Raises MetaMCPError
-    for an invalid URL."""
+    code. `remedy`: sentence on what to do when the gateway cannot be reached; `trust`: its
+    credential. Raises MetaMCPError for an invalid URL."""
     allow()
     # The client would take the prints of a library for messages.
     out = os.dup(1)
     os.dup2(2, 1)
-    return loop.run(_main(url, locate, remedy, out))
+    return loop.run(_main(url, locate, remedy, out, trust))
 
 
-async def _main(url: str, locate: Locate, remedy: str, out: int) -> int:
+async def _main(url: str, locate: Locate, remedy: str, out: int, trust: Trust) -> int:
     try:
         directory = os.getcwd()
     except OSError:  # it was removed
         directory = ""
-    bridge = Bridge(url, locate, remedy=remedy, fd_in=0, fd_out=out, fd_err=2, directory=directory)
+    bridge = Bridge(
+        url, locate, remedy=remedy, fd_in=0, fd_out=out, fd_err=2, directory=directory, trust=trust
+    )
     running = asyncio.get_running_loop()
     for number, code in ((signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, INTERRUPTED)):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -104,10 +106,11 @@ class Bridge:
         fd_out: int,
         fd_err: int,
         directory: str = "",
+        trust: Trust = Trust(),  # noqa: B008 - frozen
     ) -> None:
         self._url: str = url
-        self._directory = directory
-        self._origin: Plain | Origin = opened(url, directory=directory)
+        self._directory, self._trust = directory, trust
+        self._origin: Plain | Origin = opened(url, directory=directory, trust=trust)
         self._left: list[Plain | Origin] = []  # where the gateway was last, and may still answer
         self._locate = locate
         self._located_at = 0.0
@@ -373,7 +376,7 @@ class Bridge:
             url: str = await apart(self._locate)
             if url == self._url:
                 return False
-            origin = opened(url, directory=self._directory)
+            origin = opened(url, directory=self._directory, trust=self._trust)
         except MetaMCPError:
             return False
         finally:

@@ -1,0 +1,142 @@
+"""The four lines of the README that let a colleague in, typed on two machines: two network
+namespaces, joined by a cable."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.gateway import ROOT, fake, toml
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("ip") is None,
+        reason="network namespaces need root and the program ip",
+    ),
+]
+
+ADDRESS, LAPTOP = "10.77.70.1", "10.77.70.2"
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+
+@pytest.fixture
+def machines() -> Iterator[tuple[str, str]]:
+    """Two network namespaces that reach each other, and nothing else."""
+    here, there = f"mm-gateway-{os.getpid()}", f"mm-laptop-{os.getpid()}"
+    cables = f"mmg{os.getpid()}"[:15], f"mml{os.getpid()}"[:15]
+    made: list[str] = []
+    try:
+        for name in (here, there):
+            ip("netns", "add", name)
+            made.append(name)
+        ip("link", "add", cables[0], "netns", here, "type", "veth", "peer", "name", cables[1],
+           "netns", there)  # fmt: skip
+        for name, cable, address in ((here, cables[0], ADDRESS), (there, cables[1], LAPTOP)):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", cable)
+            ip("-n", name, "link", "set", cable, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield here, there
+    finally:
+        for name in made:
+            ip("netns", "del", name)
+
+
+def lines() -> list[list[str]]:
+    text = (ROOT / "README.md").read_text().split("## From another machine")[1]
+    block = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0]
+    commands = (line.partition("#")[0].split() for line in block.strip().splitlines())
+    known = {"gateway.lan": ADDRESS, "https://gateway.lan:6270/mcp": f"https://{ADDRESS}:6270/mcp"}
+    return [[known.get(word, word) for word in words[1:]] for words in commands]
+
+
+def on(machine: str, folder: Path, words: list[str]) -> list[str]:
+    return ["ip", "netns", "exec", machine, sys.executable, "-m", "metamcp_supervisor", *words]
+
+
+def environ(home: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("METAMCP_")}
+    return {**kept, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.promise("M64")
+def test_four_lines_let_a_colleague_in(machines: tuple[str, str], tmp_path: Path) -> None:
+    here, there = machines
+    server, laptop = tmp_path / "server", tmp_path / "laptop"
+    for folder in (server, laptop):
+        folder.mkdir()
+    entry = fake("--era", "both")
+    text = "\n".join(f"{key} = {toml(value)}" for key, value in entry.items())
+    (server / "metamcp.toml").write_text(f"[servers.git]\n{text}\n")
+    create, init, serve, install = lines()
+
+    def run(machine: str, folder: Path, words: list[str]) -> str:
+        done = subprocess.run(
+            on(machine, folder, words), cwd=folder, env=environ(folder), capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(here, server, create)
+    run(here, server, init)
+    authority = json.loads(run(here, server, ["tls", "show", "--json"]))["ca"]
+    config = ["--config", "metamcp.toml"]
+    with (
+        (server / "log").open("wb") as log,
+        subprocess.Popen(
+            on(here, server, [*serve, *config]), cwd=server, env=environ(server), stdout=log,
+            stderr=log, stdin=subprocess.DEVNULL,
+        ) as gateway,
+    ):  # fmt: skip
+        try:
+            until(lambda: "ready" in (server / "log").read_text(), "the gateway serves", 60)
+            shutil.copy(server / "laptop.key", laptop)
+            shutil.copy(authority, laptop / "ca.pem")
+            run(there, laptop, install)
+            written = (laptop / ".cursor/mcp.json").read_text()
+            assert "laptop.key" in written
+            key = (laptop / "laptop.key").read_text().strip()
+            assert key not in written
+            said = talk(there, laptop, json.loads(written)["mcpServers"]["metamcp"])
+            assert said["result"]["content"][0]["text"] == "from the laptop"
+            assert key not in (server / "log").read_text()
+        finally:
+            gateway.terminate()
+            gateway.wait(60)
+
+
+def talk(machine: str, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    """Start the entry of the client as the client does, and call a tool."""
+    messages = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "cursor"}}},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+            "name": "git__echo", "arguments": {"text": "from the laptop"}}},
+    ]  # fmt: skip
+    with subprocess.Popen(
+        ["ip", "netns", "exec", machine, entry["command"], *entry["args"]],
+        cwd=folder, env=environ(folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as bridge:  # fmt: skip
+        assert bridge.stdin is not None
+        assert bridge.stdout is not None
+        for message in messages:
+            bridge.stdin.write(json.dumps(message).encode() + b"\n")
+            bridge.stdin.flush()
+        answers = (json.loads(line) for line in bridge.stdout)
+        found = next(answer for answer in answers if answer.get("id") == 2)
+        bridge.stdin.close()
+        bridge.wait(30)
+    return dict(found)
