@@ -23,6 +23,7 @@ ALONE = (
 #: What these print is read by nobody else, or is a file of another shape.
 WITHOUT_JSON = {
     "up", "serve", "connect", "completion", "ctl completion", "snippet", "config schema",
+    "tls trust-help",
     "toolsets export", "systemd show", "ctl dump-stacks",
 }  # fmt: skip
 
