@@ -46,6 +46,8 @@ class Options:
     """What it answers to a session that it does not know."""
     journal: str = ""
     """A file in which each call that was executed leaves a line."""
+    heads: str = ""
+    """A file in which each request leaves its headers."""
     protocol: str = "2025-11-25"
     flood: str = ""
     """What it sends without end on the stream of a session: `lines` without messages, or `news`."""
@@ -96,6 +98,8 @@ class Server:
         """One connection."""
         while request := await wire.request():
             self.seen.append(request)
+            if self.options.heads:
+                note(self.options.heads, json.dumps([request.line, dict(request.headers)]))
             method, path = request.line.split(" ")[:2]
             if self.status:
                 await refuse(wire, self.status)
@@ -403,6 +407,7 @@ if __name__ == "__main__":
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
     parser.add_argument("--answer", choices=("json", "events"), default="json")
     parser.add_argument("--journal", default="")
+    parser.add_argument("--heads", default="")
     parser.add_argument("--flood", choices=("lines", "news"), default="")
     parser.add_argument("--status", type=int, default=0)
     asyncio.run(main(parser.parse_args()))

@@ -16,11 +16,15 @@ _PRIVATE = tuple(
     ip_network(net)
     for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 )
-# Most of these are global for `ipaddress`, but hold an IPv4 address (or are old site-local ones).
-_EMBEDDING = tuple(
+# These are global for `ipaddress` of some version of Python, but hold an IPv4 address, are old
+# site-local ones, or are set aside by IANA (metadata of one cloud is at 192.0.0.192).
+_NEVER = tuple(
     ip_network(net)
-    for net in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10")
-)
+    for net in (
+        "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10",
+        "192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "5f00::/16",
+    )
+)  # fmt: skip
 
 
 class Reach(IntEnum):
@@ -72,4 +76,4 @@ def _far(found: Reach | None) -> Reach:
 def _is_public(found: IPv4Address | IPv6Address) -> bool:
     if not found.is_global or found.is_multicast or found.is_reserved:
         return False
-    return not any(found in net for net in _EMBEDDING)
+    return not any(found in net for net in _NEVER)
