@@ -15,7 +15,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test picture conformance bench bench-publish bench-peers profile soak soak-remote soak-load lock clean
+.PHONY: help setup run demo check style types strict pure test picture conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -95,6 +95,12 @@ soak-remote: $(STAMP) ## ten minutes of remote servers that misbehave in turns
 
 soak-load: $(STAMP) ## an hour of mixed load: nothing grows, slows down or is lost; SECONDS=600 for less
 	$(BIN)/python -m benchmarks.soak_load --seconds $(SECONDS)
+
+fuzz: $(STAMP) ## any input for what reads input, an hour for each of four readers; SECONDS=60 for less
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+soak-bad: $(STAMP) ## a million bad requests and 100,000 bad lines of a server; nothing grows
+	$(BIN)/python -m tests.faults.soak_bad --requests 1000000 --lines 100000
 
 bench-peers: $(STAMP) $(PEERS_NPM) $(PEERS_PYPI) ## beside other gateways, whom it installs first; docs/peers.md
 	@# A goal that is missed fails the run, and the page says so.

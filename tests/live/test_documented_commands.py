@@ -40,6 +40,8 @@ ELSEWHERE = {
     "make soak": "tests/faults/test_soak.py, for a shorter time",
     "make soak-remote": "tests/faults/test_soak.py, for a shorter time",
     "make soak-load": "tests/benchmarks/test_soak_load.py, for a shorter time",
+    "make soak-bad": "tests/faults/test_soak_bad.py, for a shorter time",
+    "make fuzz": "tests/fuzz/test_fuzz.py, for a shorter time",
     "make setup": "every verb of the Makefile",
     "make picture": "tests/test_rooms.py compares what it draws",
     "make lock": "by hand: it looks for newer packages",

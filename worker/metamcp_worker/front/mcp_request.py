@@ -339,8 +339,7 @@ def _ref_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw
 
 
 def _ref_moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
-    if not original:
-        return params
+    # A reference is written anew even with the same URI, without members that are repeated.
     return {**params, "ref": Raw(codec.dump(_moved(_ref(params), original)))}
 
 
@@ -396,6 +395,9 @@ def subject_of(rule: Rule, request: McpRequest) -> str:
         )
     if len(subject.encode("utf-8", "replace")) > rule.bytes_max:
         raise _too_long(rule)
+    if "\ufffd" in subject:  # perhaps half a surrogate pair, which the server would read otherwise
+        what = f"The {rule.what} has a character in its name that cannot be read"
+        raise ProtocolError(Code.INVALID_PARAMS, what)
     return subject
 
 
