@@ -23,6 +23,8 @@ ELSEWHERE = {
     "metamcp up": "test_first_launch",
     "metamcp serve --config metamcp.toml": "every test of this folder",
     "metamcp down": "test_connect_start",
+    "metamcp backup metamcp-backup.db": "test_keys, where something is stored",
+    "metamcp restore metamcp-backup.db": "test_keys, where the gateway does not run",
     "make run": "test_demo, on free ports",
     "make demo": "test_demo",
     "make test": "itself",

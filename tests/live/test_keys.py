@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -196,3 +197,26 @@ def ask_again(gateway: Gateway, key: str) -> int:
         return ask(gateway, key)
     except OSError:
         return 0
+
+
+@pytest.mark.promise("M115")
+def test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later(
+    gateway: Gateway,
+) -> None:
+    made = keys(gateway, "create", "precious")
+    copy = gateway.folder / "copy.db"
+    where = ["--state-dir", str(gateway.folder / "state")]
+    assert run(*gateway.command("backup")[2:], str(copy)) == 0
+    secret = made["key"].rpartition("_")[2]
+    assert secret.encode() not in copy.read_bytes()
+    keys(gateway, "revoke", "precious")
+    assert run("metamcp_supervisor", "restore", str(copy), *where) == 75, "the gateway runs"
+    assert gateway.stop() == 0
+    assert run("metamcp_supervisor", "restore", str(copy), *where) == 0
+    gateway.start()
+    assert ask(gateway, made["key"]) == 200
+
+
+def run(*words: str) -> int:
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode

@@ -161,7 +161,7 @@ def revoke(where: _Where, key: str, as_json: bool) -> None:
 
 def _limit(text: str) -> tuple[str, float]:
     name, mark, value = text.partition("=")
-    if not mark or not value.isdigit():
+    if not mark or not (value.isascii() and value.isdigit()):
         raise click.UsageError(f"--limit {text[:64]}: write it like calls_per_minute=60.")
     return name, float(value)
 
@@ -230,7 +230,7 @@ def _running(where: _Where) -> Iterator[client.ControlClient | None]:
     if where.state_dir is None:
         directory = where.runtime_dir
         if directory is None and where.config is not None:
-            directory = str(_config(where).gateway.runtime_dir)
+            directory = str(configured(where.config).gateway.runtime_dir)
         try:
             gateway = client.connect(directory)
         except Failed as failed:
@@ -257,7 +257,7 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
     if where.state_dir is not None:
         state_dir = Path(where.state_dir)
     else:
-        config = _config(where)
+        config = configured(where.config)
         state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
 
     async def answer() -> object:
@@ -281,13 +281,14 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         os.close(held)
 
 
-def _config(where: _Where) -> "Config":
-    """Return the configuration whose gateway is meant. Raises Failed."""
+def configured(main: Path | None) -> "Config":
+    """Return the configuration whose gateway is meant, of the file `main` or else of this folder.
+    Raises Failed."""
     from metamcp_supervisor.config import sources
     from metamcp_supervisor.config.config import ConfigInvalid
 
     try:
-        return sources.load(where.config, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        return sources.load(main, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
         what = "the state directory is not known; name it with --state-dir"
         raise Failed(Exit.CONFIG, what, tuple(map(str, invalid.problems))) from None

@@ -38,8 +38,6 @@ from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeySpec
 
-PEPPER = "keys.pepper"
-"""File in the state directory with the key of the digests, in hexadecimal digits."""
 CONFIRM_S_MAX = 3.0
 """Maximum seconds for a front to confirm a change; then it is replaced."""
 
@@ -87,7 +85,7 @@ class ApiKeys:
         rows = await self._database.read(_stored, none)
         self._keys = {key.spec.id: key for key in rows}
         if self._keys:
-            self._pepper = _pepper(self._database.path.parent / PEPPER, make=False)
+            self._pepper = _pepper(self._database.path.parent / key_rules.PEPPER, make=False)
         self._read = True
 
     def listed(self, names: Sequence[str]) -> KeyList:
@@ -159,7 +157,7 @@ class ApiKeys:
     def _new(self) -> tuple[str, str, bytes]:
         """Return text, id and digest of a new key. Raises PepperUnfit."""
         if not self._pepper:
-            self._pepper = _pepper(self._database.path.parent / PEPPER, make=True)
+            self._pepper = _pepper(self._database.path.parent / key_rules.PEPPER, make=True)
         while True:
             text = api_key.make(secrets.token_bytes(api_key.RANDOM_BYTES))
             if (key_id := api_key.id_of(text)) not in self._keys:

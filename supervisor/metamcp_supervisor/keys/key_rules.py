@@ -17,6 +17,8 @@ from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.spec import UseLimits
 
+PEPPER = "keys.pepper"
+"""File in the state directory with the key of the digests, in hexadecimal digits."""
 KEYS_MAX = 100_000
 """Maximum number of keys."""
 NAME_CHARACTERS_MAX = 64
