@@ -361,10 +361,12 @@ class KeyList(Struct, frozen=True, kw_only=True):
 
 class KeyChanged(KeyShown, frozen=True, kw_only=True):
     """Result of an order about an API key. `key`: the text of a new key, which is shown this once;
-    empty for other orders."""
+    empty for other orders; `unconfirmed`: fronts that did not confirm the change in time, and that
+    were killed if a key ended."""
 
     v: int = VERSION
     key: str = ""
+    unconfirmed: tuple[str, ...] = ()
 
 
 class NamespaceTree(Struct, frozen=True, kw_only=True):

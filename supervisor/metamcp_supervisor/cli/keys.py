@@ -97,7 +97,7 @@ def create(
         "scopes": scopes, "expires": expires, "principal": principal, "url": url,
         "limits": dict(map(_limit, limits)),
     }  # fmt: skip
-    _say(_ordered(where, order), "made", as_json=as_json)
+    _say(_ordered(where, order), "made", as_json=as_json, ends=False)
 
 
 @keys.command("list")
@@ -138,7 +138,7 @@ def show_(where: _Where, key: str, as_json: bool) -> None:
 def rotate(where: _Where, key: str, grace: str, as_json: bool) -> None:
     """Make a key in place of another one, which ends at once or after --grace."""
     order: dict[str, object] = {"type": "Rotate", "key": key, "grace": grace}
-    _say(_ordered(where, order), f"made in place of {key}", as_json=as_json)
+    _say(_ordered(where, order), f"made in place of {key}", as_json=as_json, ends=not grace)
 
 
 @keys.command()
@@ -166,7 +166,8 @@ def _limit(text: str) -> tuple[str, float]:
     return name, float(value)
 
 
-def _say(raw: bytes, what: str, *, as_json: bool) -> None:
+def _say(raw: bytes, what: str, *, as_json: bool, ends: bool = True) -> None:
+    """Print the answer to an order. `ends`: whether the order ended a key."""
     if as_json:
         click.echo(raw)
         return
@@ -174,6 +175,9 @@ def _say(raw: bytes, what: str, *, as_json: bool) -> None:
     until = f"until {changed.expires}" if changed.expires else "without end"
     valid = f", valid {until}" if changed.key else ""
     click.echo(show.printable(f"key {changed.id} ({changed.name}) {what}{valid}"), err=True)
+    for front in changed.unconfirmed:
+        then = "and was replaced" if ends else "yet; it knows the key as soon as it answers again"
+        click.echo(f"metamcp: {front} did not confirm this in time {then}", err=True)
     if changed.key:
         click.echo("The key is shown this once; keep it in a safe place:", err=True)
         click.echo(changed.key)
@@ -205,7 +209,7 @@ def _listed(where: _Where, names: list[str]) -> bytes:
             return gateway.call("keys", {"names": names})
 
     async def ask(found: "ApiKeys") -> object:
-        return found.listed(names)
+        return await found.listed(names)
 
     return _at_rest(where, ask)
 
@@ -276,7 +280,8 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
     try:
         return codec.dump(asyncio.run(answer()))
     except MetaMCPError as error:
-        raise Failed(Exit.FAILED, str(error)) from None
+        code = Exit.UNKNOWN_NAME if isinstance(error, LookupError) else Exit.FAILED
+        raise Failed(code, str(error)) from None
     finally:
         os.close(held)
 

@@ -5,13 +5,13 @@ order makes. Never: randomness, clocks, the form of a key (`access.api_key`), st
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct, structs
 
 from metamcp_supervisor.config import units
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.verbs import NewKey
+from metamcp_supervisor.verbs import Expire, NewKey, Revoke, Rotate
 from metamcp_worker.access import gate
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.key_table import KeySpec
@@ -42,13 +42,73 @@ class KeyOrderInvalid(MetaMCPError):
     """The order cannot be carried out. The text is a sentence without a full stop."""
 
 
+class KeyUnknown(KeyOrderInvalid, LookupError):
+    """No key, or more than one, has this id or name."""
+
+
 class StoredKey(Struct, frozen=True, kw_only=True):
     """API key as it is kept. `spec`: what fronts get; `created`: seconds since the epoch;
-    `created_by`: the person, as the control socket knows them."""
+    `created_by`: the person, as the control socket knows them; `valid_s`: for how long it was made,
+    0 for a key that does not expire."""
 
     spec: KeySpec
     created: float
     created_by: str = ""
+    valid_s: float = 0.0
+
+
+class TableChange(Struct, frozen=True, kw_only=True):
+    """Change of the table that an order makes. `about`: the key that the answer shows; `put`: rows
+    that are new or changed; `drop`: ids of rows to delete; `over`: ids of rows in `put` that stay
+    in the list, but may not be used any more."""
+
+    about: StoredKey
+    put: tuple[StoredKey, ...] = ()
+    drop: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+
+
+def made(
+    order: NewKey | Rotate,
+    known: Collection[StoredKey],
+    key_id: str,
+    digest: bytes,
+    now: float,
+    by: str,
+    endpoints: Mapping[str, str] | None,
+) -> TableChange:
+    """Return the change by a new key with this id and digest, made by `by`. `known`: all keys;
+    `endpoints`: see `check`. Raises KeyOrderInvalid."""
+    if len(known) >= KEYS_MAX:
+        raise KeyOrderInvalid(f"there are {KEYS_MAX} keys already; revoke some")
+    if isinstance(order, NewKey):
+        check(order, endpoints)
+        valid_s = 0.0 if order.expires == NEVER else seconds(order.expires, EXPIRES_S)
+        spec = _spec_of(order, key_id, digest, now + valid_s if valid_s else 0.0)
+        new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s)
+        return TableChange(about=new, put=(new,))
+    old = found(known, order.key)
+    grace_s = seconds(order.grace, 0.0, GRACE_S_MAX)
+    expires = now + old.valid_s if old.valid_s else 0.0
+    spec = structs.replace(old.spec, id=key_id, digest=digest, expires=expires)
+    new = StoredKey(spec=spec, created=now, created_by=by, valid_s=old.valid_s)
+    if not grace_s:
+        return TableChange(about=new, put=(new,), drop=(old.spec.id,))
+    return TableChange(about=new, put=(new, _until(old, now + grace_s)))
+
+
+def ended(order: Expire | Revoke, key: StoredKey, now: float) -> TableChange:
+    """Return the change by the end of a key."""
+    if isinstance(order, Revoke):
+        return TableChange(about=key, drop=(key.spec.id,))
+    key = _until(key, now)
+    return TableChange(about=key, put=(key,), over=(key.spec.id,))
+
+
+def _until(key: StoredKey, when: float) -> StoredKey:
+    """Return the key, valid until `when` or as long as it is now, whichever is sooner."""
+    expires = min(key.spec.expires or when, when)
+    return structs.replace(key, spec=structs.replace(key.spec, expires=expires))
 
 
 def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
@@ -66,9 +126,8 @@ def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
         _check_scope(scope)
 
 
-def spec_of(order: NewKey, key_id: str, digest: bytes, now: float) -> KeySpec:
+def _spec_of(order: NewKey, key_id: str, digest: bytes, expires: float) -> KeySpec:
     """Return the key that an order asks for, which `check` has passed. Raises KeyOrderInvalid."""
-    expires_s = seconds(order.expires, EXPIRES_S) if order.expires != NEVER else 0.0
     return KeySpec(
         id=key_id,
         digest=digest,
@@ -77,7 +136,7 @@ def spec_of(order: NewKey, key_id: str, digest: bytes, now: float) -> KeySpec:
         workspace=order.workspace,
         endpoints=tuple(dict.fromkeys(order.endpoints)),
         scopes=tuple(dict.fromkeys(order.scopes)),
-        expires=now + expires_s if expires_s else 0.0,
+        expires=expires,
         url=order.url,
         limits=_limits(order.limits),
     )
@@ -97,38 +156,20 @@ def seconds(text: str, default: float, most: float = EXPIRES_S_MAX) -> float:
     return found
 
 
-def found(keys: Iterable[StoredKey], word: str) -> StoredKey:
-    """Return the key with this id, or the only one with this name. Raises KeyOrderInvalid."""
-    known = list(keys)
-    by_id = [key for key in known if key.spec.id == word]
-    named = by_id or [key for key in known if key.spec.name == word]
+def found(keys: Collection[StoredKey], word: str) -> StoredKey:
+    """Return the key with this id, or the only one with this name. Raises KeyUnknown."""
+    by_id = [key for key in keys if key.spec.id == word]
+    named = by_id or [key for key in keys if key.spec.name == word]
     if len(named) == 1:
         return named[0]
     if named:
         ids = ", ".join(key.spec.id for key in named[:8])
-        raise KeyOrderInvalid(f"{len(named)} keys are named '{word[:64]}'; say the id: {ids}")
-    words = [key.spec.id for key in known] + [key.spec.name for key in known]
-    raise KeyOrderInvalid(
+        raise KeyUnknown(f"{len(named)} keys are named '{word[:64]}'; say the id: {ids}")
+    words = [key.spec.id for key in keys] + [key.spec.name for key in keys]
+    raise KeyUnknown(
         f"no key has the id or name '{word[:64]}'; {hint(word, words)}"
         if words
         else f"no key has the id or name '{word[:64]}'; 'metamcp keys create NAME' makes one"
-    )
-
-
-def successor(
-    old: StoredKey, key_id: str, digest: bytes, now: float, grace_s: float
-) -> tuple[KeySpec, KeySpec | None]:
-    """Return the key that takes the place of another one, and the old key as it is for the time of
-    grace, None without one. The new key is as long valid as the old one was from its beginning."""
-    life_s = old.spec.expires - old.created if old.spec.expires else 0.0
-    new = structs.replace(
-        old.spec, id=key_id, digest=digest, expires=now + life_s if life_s else 0.0
-    )
-    if not grace_s:
-        return new, None
-    ends = now + grace_s
-    return new, structs.replace(
-        old.spec, expires=min(old.spec.expires, ends) if old.spec.expires else ends
     )
 
 

@@ -42,8 +42,9 @@ class Restored(Struct, frozen=True, kw_only=True):
 
 
 def backup(state_dir: Path, target: Path) -> DatabaseContent:
-    """Copy the database to a new file, which only this user may read, also while a gateway uses it:
-    the copy is the database as it was at one moment. Raises Unstored; then nothing is left of it."""
+    """Copy the database to a new file that only this user may read, also while a gateway uses it:
+    the copy is the database as it was at one moment. Raises Unstored; then nothing is left of
+    it."""
     source = state_dir / FILE
     if not source.is_file():
         raise Unstored(f"{source} does not exist: nothing is stored yet")
