@@ -127,7 +127,7 @@ class ApiKeys:
         return KeyChanged(**shown, key=text, unconfirmed=late)
 
     def _found(self, word: str) -> StoredKey:
-        return key_rules.found(self._keys.values(), word)
+        return key_rules.found(self._keys.values(), word, self._clock())
 
     def _new(self) -> tuple[str, str, bytes]:
         """Return text, id and digest of a new key. Raises PepperUnfit."""

@@ -31,6 +31,7 @@ EXPIRES_S_MAX = 3650 * DAY_S
 GRACE_S_MAX = 7 * DAY_S
 """Maximum seconds for which a key and its successor are valid together."""
 NEVER = "never"
+ACTIVE, EXPIRED = "active", "expired"
 LIMITS = tuple(field.name for field in structs.fields(UseLimits))
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -87,7 +88,7 @@ def made(
         spec = _spec_of(order, key_id, digest, now + valid_s if valid_s else 0.0)
         new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s)
         return TableChange(about=new, put=(new,))
-    old = found(known, order.key)
+    old = found(known, order.key, now)
     grace_s = seconds(order.grace, 0.0, GRACE_S_MAX)
     expires = now + old.valid_s if old.valid_s else 0.0
     spec = structs.replace(old.spec, id=key_id, digest=digest, expires=expires)
@@ -156,12 +157,15 @@ def seconds(text: str, default: float, most: float = EXPIRES_S_MAX) -> float:
     return found
 
 
-def found(keys: Collection[StoredKey], word: str) -> StoredKey:
-    """Return the key with this id, or the only one with this name. Raises KeyUnknown."""
+def found(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
+    """Return the key with this id, or the only one with this name, or the only one of them that has
+    not expired. Raises KeyUnknown."""
     by_id = [key for key in keys if key.spec.id == word]
     named = by_id or [key for key in keys if key.spec.name == word]
-    if len(named) == 1:
-        return named[0]
+    valid = [key for key in named if state(key.spec, now) == ACTIVE]
+    for several in (named, valid):
+        if len(several) == 1:
+            return several[0]
     if named:
         ids = ", ".join(key.spec.id for key in named[:8])
         raise KeyUnknown(f"{len(named)} keys are named '{word[:64]}'; say the id: {ids}")
@@ -175,7 +179,7 @@ def found(keys: Collection[StoredKey], word: str) -> StoredKey:
 
 def state(key: KeySpec, now: float) -> str:
     """Return `active` or `expired`."""
-    return "expired" if key.expires and now >= key.expires else "active"
+    return EXPIRED if key.expires and now >= key.expires else ACTIVE
 
 
 def _check_text(what: str, text: str) -> None:

@@ -140,11 +140,18 @@ def test_a_key_that_has_expired_is_not_brought_back_by_expiring_it_again() -> No
 
 def test_a_key_is_found_by_its_id_and_by_a_name_that_only_it_has() -> None:
     known = [key("k1", "laptop"), key("k2", "ci"), key("k3", "ci"), key("k4", "k1")]
-    assert key_rules.found(known, "k1").spec.name == "laptop", "an id goes before a name"
-    assert key_rules.found(known, "laptop").spec.id == "k1"
+    assert key_rules.found(known, "k1", NOW).spec.name == "laptop", "an id goes before a name"
+    assert key_rules.found(known, "laptop", NOW).spec.id == "k1"
     with pytest.raises(KeyUnknown, match="2 keys are named 'ci'; say the id: k2, k3"):
-        key_rules.found(known, "ci")
+        key_rules.found(known, "ci", NOW)
     with pytest.raises(KeyUnknown, match="no key has the id or name 'laptp'; did you mean"):
-        key_rules.found(known, "laptp")
+        key_rules.found(known, "laptp", NOW)
     with pytest.raises(KeyUnknown, match="'metamcp keys create NAME' makes one"):
-        key_rules.found([], "x")
+        key_rules.found([], "x", NOW)
+
+
+def test_a_name_that_several_keys_have_means_the_one_that_has_not_expired() -> None:
+    known = [key("k1", "ci", valid_s=60), key("k2", "ci"), key("k3", "ci", valid_s=30)]
+    assert key_rules.found(known, "ci", NOW + 60).spec.id == "k2"
+    with pytest.raises(KeyUnknown, match="3 keys are named 'ci'; say the id"):
+        key_rules.found(known, "ci", NOW + 40)
