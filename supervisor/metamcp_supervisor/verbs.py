@@ -353,10 +353,12 @@ class KeyShown(Struct, frozen=True, kw_only=True):
 
 
 class KeyList(Struct, frozen=True, kw_only=True):
-    """API keys, the oldest first."""
+    """API keys. `more`: number of keys that follow in the order of ids; ask for those after the
+    last one."""
 
     v: int = VERSION
     keys: tuple[KeyShown, ...]
+    more: int = 0
 
 
 class KeyChanged(KeyShown, frozen=True, kw_only=True):

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor import runtime
 from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import say
-from metamcp_supervisor.cli.keys import configured
+from metamcp_supervisor.cli.keys import configured, taken
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import PEPPER
@@ -68,10 +67,7 @@ def restore(file: Path, config: Path | None, state_dir: str | None, as_json: boo
     The database that was there stays beside it.
     """
     directory = Path(state_dir) if state_dir else configured(config).gateway.state_dir
-    try:
-        held = runtime.own(str(directory))
-    except runtime.AlreadyRunning as error:
-        raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
+    held = taken(directory)
     try:
         done = copies.restore(directory, file, time.time())
     except MetaMCPError as error:

@@ -19,6 +19,7 @@ from metamcp_supervisor.cli.ctl import begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.keys.key_rules import KEYS_MAX
 from metamcp_supervisor.verbs import Exit, KeyChanged, KeyList, KeyOrder, KeyShown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
@@ -105,11 +106,10 @@ def create(
 @click.pass_obj
 def list_(where: _Where, as_json: bool) -> None:
     """List all keys, without their secrets."""
-    raw = _listed(where, [])
+    found = _all(where)
     if as_json:
-        click.echo(raw)
+        click.echo(codec.dump(found))
         return
-    found = codec.typed(KeyList, raw)
     foot = "" if found.keys else "no key was made yet; 'metamcp keys create NAME' makes one"
     rows = [_row(key) for key in found.keys]
     show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot))
@@ -121,7 +121,7 @@ def list_(where: _Where, as_json: bool) -> None:
 @click.pass_obj
 def show_(where: _Where, key: str, as_json: bool) -> None:
     """Show one key, by its id or name."""
-    raw = _listed(where, [key])
+    raw = _one(where, key)
     if as_json:
         click.echo(raw)
         return
@@ -203,15 +203,27 @@ def _lines(key: KeyShown) -> Iterator[str]:
     yield f"created     {key.created} by {key.created_by or 'nobody known'}"
 
 
-def _listed(where: _Where, names: list[str]) -> bytes:
+def _all(where: _Where) -> KeyList:
+    """Return all keys, the oldest first."""
+    keys: list[KeyShown] = []
+    with _running(where) as gateway:
+        more = gateway is not None
+        while gateway is not None and more:
+            raw = gateway.call("keys", {"after": keys[-1].id if keys else ""})
+            part = codec.typed(KeyList, raw)
+            keys += part.keys
+            more = part.more > 0
+    if gateway is None:
+        raw = _at_rest(where, lambda found: found.listed([], most=KEYS_MAX))
+        keys += codec.typed(KeyList, raw).keys
+    return KeyList(keys=tuple(sorted(keys, key=lambda key: (key.created, key.id))))
+
+
+def _one(where: _Where, name: str) -> bytes:
     with _running(where) as gateway:
         if gateway is not None:
-            return gateway.call("keys", {"names": names})
-
-    async def ask(found: "ApiKeys") -> object:
-        return await found.listed(names)
-
-    return _at_rest(where, ask)
+            return gateway.call("keys", {"names": [name]})
+    return _at_rest(where, lambda found: found.listed([name]))
 
 
 def _ordered(where: _Where, order: dict[str, object]) -> bytes:
@@ -252,7 +264,6 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
     Failed."""
     import asyncio
 
-    from metamcp_supervisor import runtime
     from metamcp_supervisor.config import workspaces
     from metamcp_supervisor.keys.api_keys import ApiKeys
     from metamcp_supervisor.store.database import Database
@@ -273,10 +284,7 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         finally:
             await database.close()
 
-    try:
-        held = runtime.own(str(state_dir))
-    except runtime.AlreadyRunning as error:
-        raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
+    held = taken(state_dir)
     try:
         return codec.dump(asyncio.run(answer()))
     except MetaMCPError as error:
@@ -284,6 +292,20 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         raise Failed(code, str(error)) from None
     finally:
         os.close(held)
+
+
+def taken(state_dir: Path) -> int:
+    """Take the state directory of a gateway that does not run, to write there. Return the
+    descriptor that holds it. Raises Failed and OSError."""
+    from metamcp_supervisor import runtime
+
+    if state_dir.exists() and (owner := state_dir.stat().st_uid) != os.geteuid():
+        why = f"{state_dir} belongs to user id {owner}, who could not read what is written"
+        raise Failed(Exit.DENIED, f"{why}; run this as that user")
+    try:
+        return runtime.own(str(state_dir))
+    except runtime.AlreadyRunning as error:
+        raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
 
 
 def configured(main: Path | None) -> "Config":

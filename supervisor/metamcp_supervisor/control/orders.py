@@ -153,9 +153,11 @@ async def _reload(steering: Steering, line: ControlStream, params: Reload) -> ob
 
 
 class KeysWanted(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of `keys`. `names`: ids or names of the keys to show; empty means all."""
+    """Parameters of `keys`. `names`: ids or names of the keys to show; empty means all, in the
+    order of their ids, as many as an answer has, that come after the id `after`."""
 
     names: tuple[str, ...] = ()
+    after: str = ""
 
 
 class KeyOrdered(Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,7 +173,7 @@ _DONE: dict[type[Struct], str] = {
 
 async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> object:
     try:
-        return await steering.keys.listed(params.names)
+        return await steering.keys.listed(params.names, params.after)
     except MetaMCPError as why:
         raise _of_keys(why) from None
 

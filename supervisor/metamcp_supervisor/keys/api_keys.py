@@ -34,6 +34,8 @@ from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeySpec
 CONFIRM_S_MAX = 3.0
 """Maximum seconds for a front to confirm a change; if a key ended, it is replaced then."""
 
+SHOWN_MAX = 100
+"""Maximum keys in one answer, which is one line of the control socket."""
 CLOSE_S_MAX = 10.0
 """Maximum seconds for the last orders when the gateway ends."""
 
@@ -90,13 +92,17 @@ class ApiKeys:
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=CLOSE_S_MAX)
 
-    async def listed(self, names: Sequence[str]) -> KeyList:
-        """Return the keys with these ids or names, or all. Raises KeyUnknown and Unstored."""
+    async def listed(self, names: Sequence[str], after: str = "", most: int = SHOWN_MAX) -> KeyList:
+        """Return the keys with these ids or names; without names, in the order of ids, those after
+        the id `after`. `most`: how many at most. Raises KeyUnknown and Unstored."""
         await self._load_rows()
-        every = sorted(self._keys.values(), key=lambda key: (key.created, key.spec.id))
-        found = [self._found(name) for name in names] if names else every
+        found = [self._found(name) for name in names]
+        if not names:
+            left = (key for key_id, key in self._keys.items() if key_id > after)
+            found = sorted(left, key=lambda key: key.spec.id)
         now = self._clock()
-        return KeyList(keys=tuple(_shown(one, now) for one in found))
+        shown = tuple(_shown(one, now) for one in found[:most])
+        return KeyList(keys=shown, more=len(found) - len(shown))
 
     async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, to its end even if the caller is cancelled. The answer has

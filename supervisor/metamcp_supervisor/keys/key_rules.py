@@ -35,7 +35,7 @@ ACTIVE, EXPIRED = "active", "expired"
 LIMITS = tuple(field.name for field in structs.fields(UseLimits))
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
-_SERVER = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_SERVER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _DAYS = re.compile(r"([0-9]{1,4})d")
 
 
@@ -121,6 +121,8 @@ def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
     for many in (order.endpoints, order.scopes):
         if len(many) > ENDPOINTS_MAX:
             raise KeyOrderInvalid(f"a key names at most {ENDPOINTS_MAX} endpoints and scopes")
+    for what, text in (("workspace", order.workspace), *(("endpoint", e) for e in order.endpoints)):
+        _check_text(what, text)
     if endpoints is not None:
         _check_places(order, endpoints)
     for scope in order.scopes:

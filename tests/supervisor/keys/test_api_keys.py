@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.keys.api_keys import ApiKeys, PepperUnfit
+from metamcp_supervisor.keys.api_keys import SHOWN_MAX, ApiKeys, PepperUnfit
 from metamcp_supervisor.keys.key_rules import PEPPER, KeyOrderInvalid
 from metamcp_supervisor.store.database import FILE, Database, Unstored
 from metamcp_supervisor.verbs import Expire, KeyChanged, NewKey, Revoke, Rotate
@@ -138,6 +138,19 @@ def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
         (tmp_path / PEPPER).chmod(0o644)
         with pytest.raises(PepperUnfit, match="may be read or written by others"):
             await at_rest(tmp_path).ordered(NewKey(name="other"), "ann")
+
+    run(main)
+
+
+def test_many_keys_are_listed_in_parts(tmp_path: Path) -> None:
+    async def main() -> None:
+        keys = at_rest(tmp_path)
+        made = {(await keys.ordered(NewKey(name=f"k{n}"), "ann")).id for n in range(SHOWN_MAX + 5)}
+        first = await keys.listed([])
+        assert (len(first.keys), first.more) == (SHOWN_MAX, 5)
+        second = await keys.listed([], first.keys[-1].id)
+        assert (len(second.keys), second.more) == (5, 0)
+        assert {key.id for key in (*first.keys, *second.keys)} == made
 
     run(main)
 

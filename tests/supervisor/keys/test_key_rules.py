@@ -67,6 +67,8 @@ def test_a_key_keeps_what_was_asked_for_once_each() -> None:
         ({"scopes": ("mcp:cal",)}, "'mcp:cal' is not a scope; did you mean 'mcp:call'?"),
         ({"scopes": ("admin:keys",)}, "'admin:keys' is not a scope"),
         ({"scopes": ("mcp:call:",)}, "'mcp:call:' is not a scope"),
+        ({"scopes": ("mcp:call:" + "x" * 65,)}, "'mcp:call:xxx"),
+        ({"endpoints": ("x" * 65,)}, "the endpoint of a key has 1 to 64 printable characters"),
         ({"workspace": "scince"}, "no workspace is named 'scince'; did you mean 'science'?"),
         ({"endpoints": ("dsk",)}, "the workspace default has no endpoint 'dsk'; did you mean"),
         ({"endpoints": ("lab",)}, "the workspace default has no endpoint 'lab'"),
