@@ -65,6 +65,14 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
+    "backup": (
+        "metamcp_supervisor.cli.backup:backup",
+        "Copy tool sets, views and API keys to a file.",
+    ),
+    "restore": (
+        "metamcp_supervisor.cli.backup:restore",
+        "Put such a copy in the place of what is stored.",
+    ),
     "login": (
         "metamcp_supervisor.cli.login:login",
         "Get the gateway authorized to use a remote server.",

@@ -353,18 +353,22 @@ class KeyShown(Struct, frozen=True, kw_only=True):
 
 
 class KeyList(Struct, frozen=True, kw_only=True):
-    """API keys, the oldest first."""
+    """API keys. `more`: number of keys that follow in the order of ids; ask for those after the
+    last one."""
 
     v: int = VERSION
     keys: tuple[KeyShown, ...]
+    more: int = 0
 
 
 class KeyChanged(KeyShown, frozen=True, kw_only=True):
     """Result of an order about an API key. `key`: the text of a new key, which is shown this once;
-    empty for other orders."""
+    empty for other orders; `unconfirmed`: fronts that did not confirm the change in time, and that
+    were killed if a key ended."""
 
     v: int = VERSION
     key: str = ""
+    unconfirmed: tuple[str, ...] = ()
 
 
 class NamespaceTree(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ ELSEWHERE = {
         "test_another_machine"
     ),
     "metamcp down": "test_connect_start",
+    "metamcp backup metamcp-backup.db": "test_keys, where something is stored",
+    "metamcp restore metamcp-backup.db": "test_keys, where the gateway does not run",
     "make run": "test_demo, on free ports",
     "make demo": "test_demo",
     "make test": "itself",

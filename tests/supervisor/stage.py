@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
+from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.servers.bounds import Bounds
@@ -31,6 +32,7 @@ from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc import messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.key_table import Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
     Change,
     Disclosed,
@@ -55,7 +57,7 @@ M = TypeVar("M", bound=Message)
 class Player:
     """A worker, played by the test. `heard`: what it was told, in order; `sent`: with descriptors,
     which are kept in `fds` and closed at the end. `builds`: as a front it has new lists at once,
-    and tells its clients."""
+    and tells its clients; `confirms`: as a front it applies changes of API keys at once."""
 
     def __init__(self, stage: "Stage", worker: ForkedWorker, sock: int) -> None:
         self.pid, self.role, self.name = worker.pid, worker.role, worker.name
@@ -63,7 +65,7 @@ class Player:
         self.sent: list[tuple[ToChild | ToFront, list[int]]] = []
         self.fds: list[int] = []
         self.signals: list[int] = []
-        self.builds = True
+        self.builds = self.confirms = True
         self._stage = stage
         self._channel = packets.Channel(socket.socket(fileno=sock), self._packet, lambda: None)
 
@@ -77,6 +79,8 @@ class Player:
             self.say(Applied(number=told.number))
         if isinstance(told, Announce) and self.builds:
             self.say(Told(number=told.number))
+        if isinstance(told, Keys) and self.confirms:
+            self.say(KeysApplied(generation=told.generation))
 
     def say(self, message: Message, blob: bytes | None = None) -> None:
         self._channel.send(messages.pack(message), () if blob is None else [packets.blob(blob)])
@@ -120,7 +124,8 @@ class Player:
 
 class Stage:
     """Hearts, fronts, routes and tree, wired as the gateway wires them; a nursery and a house.
-    Delays have no jitter. `views`: what is in view, if the test has any."""
+    Delays have no jitter. `views`, `keys`: what is in view, and who may come in, if the test has
+    any."""
 
     def __init__(self, state_dir: Path, ready_s_max: float = READY_S_MAX) -> None:
         self.players: list[Player] = []
@@ -132,6 +137,7 @@ class Stage:
         self.gone_fronts: list[int] = []
         self.figures: list[Figures] = []
         self.views: Views | None = None
+        self.keys: ApiKeys | None = None
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")
@@ -202,6 +208,8 @@ class Stage:
         self.tree.welcome(front)
         if self.views is not None:
             self.views.welcome(front)
+        if self.keys is not None:
+            self.keys.welcome(front)
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.tree.wanted(server, tenant)

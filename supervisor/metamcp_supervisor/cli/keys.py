@@ -19,6 +19,7 @@ from metamcp_supervisor.cli.ctl import begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.keys.key_rules import KEYS_MAX
 from metamcp_supervisor.verbs import Exit, KeyChanged, KeyList, KeyOrder, KeyShown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
@@ -108,7 +109,7 @@ def create(
             file.write(f"{codec.typed(KeyChanged, raw).key}\n")
         click.echo(f"the key is in {out}; it is shown nowhere else", err=True)
         return
-    _say(raw, "made", as_json=as_json)
+    _say(raw, "made", as_json=as_json, ends=False)
 
 
 @keys.command("list")
@@ -116,11 +117,10 @@ def create(
 @click.pass_obj
 def list_(where: _Where, as_json: bool) -> None:
     """List all keys, without their secrets."""
-    raw = _listed(where, [])
+    found = _all(where)
     if as_json:
-        click.echo(raw)
+        click.echo(codec.dump(found))
         return
-    found = codec.typed(KeyList, raw)
     foot = "" if found.keys else "no key was made yet; 'metamcp keys create NAME' makes one"
     rows = [_row(key) for key in found.keys]
     show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot))
@@ -132,7 +132,7 @@ def list_(where: _Where, as_json: bool) -> None:
 @click.pass_obj
 def show_(where: _Where, key: str, as_json: bool) -> None:
     """Show one key, by its id or name."""
-    raw = _listed(where, [key])
+    raw = _one(where, key)
     if as_json:
         click.echo(raw)
         return
@@ -149,7 +149,7 @@ def show_(where: _Where, key: str, as_json: bool) -> None:
 def rotate(where: _Where, key: str, grace: str, as_json: bool) -> None:
     """Make a key in place of another one, which ends at once or after --grace."""
     order: dict[str, object] = {"type": "Rotate", "key": key, "grace": grace}
-    _say(_ordered(where, order), f"made in place of {key}", as_json=as_json)
+    _say(_ordered(where, order), f"made in place of {key}", as_json=as_json, ends=not grace)
 
 
 @keys.command()
@@ -172,12 +172,13 @@ def revoke(where: _Where, key: str, as_json: bool) -> None:
 
 def _limit(text: str) -> tuple[str, float]:
     name, mark, value = text.partition("=")
-    if not mark or not value.isdigit():
+    if not mark or not (value.isascii() and value.isdigit()):
         raise click.UsageError(f"--limit {text[:64]}: write it like calls_per_minute=60.")
     return name, float(value)
 
 
-def _say(raw: bytes, what: str, *, as_json: bool) -> None:
+def _say(raw: bytes, what: str, *, as_json: bool, ends: bool = True) -> None:
+    """Print the answer to an order. `ends`: whether the order ended a key."""
     if as_json:
         click.echo(raw)
         return
@@ -185,6 +186,9 @@ def _say(raw: bytes, what: str, *, as_json: bool) -> None:
     until = f"until {changed.expires}" if changed.expires else "without end"
     valid = f", valid {until}" if changed.key else ""
     click.echo(show.printable(f"key {changed.id} ({changed.name}) {what}{valid}"), err=True)
+    for front in changed.unconfirmed:
+        then = "and was replaced" if ends else "yet; it knows the key as soon as it answers again"
+        click.echo(f"metamcp: {front} did not confirm this in time {then}", err=True)
     if changed.key:
         click.echo("The key is shown this once; keep it in a safe place:", err=True)
         click.echo(changed.key)
@@ -210,15 +214,27 @@ def _lines(key: KeyShown) -> Iterator[str]:
     yield f"created     {key.created} by {key.created_by or 'nobody known'}"
 
 
-def _listed(where: _Where, names: list[str]) -> bytes:
+def _all(where: _Where) -> KeyList:
+    """Return all keys, the oldest first."""
+    keys: list[KeyShown] = []
+    with _running(where) as gateway:
+        more = gateway is not None
+        while gateway is not None and more:
+            raw = gateway.call("keys", {"after": keys[-1].id if keys else ""})
+            part = codec.typed(KeyList, raw)
+            keys += part.keys
+            more = part.more > 0
+    if gateway is None:
+        raw = _at_rest(where, lambda found: found.listed([], most=KEYS_MAX))
+        keys += codec.typed(KeyList, raw).keys
+    return KeyList(keys=tuple(sorted(keys, key=lambda key: (key.created, key.id))))
+
+
+def _one(where: _Where, name: str) -> bytes:
     with _running(where) as gateway:
         if gateway is not None:
-            return gateway.call("keys", {"names": names})
-
-    async def ask(found: "ApiKeys") -> object:
-        return found.listed(names)
-
-    return _at_rest(where, ask)
+            return gateway.call("keys", {"names": [name]})
+    return _at_rest(where, lambda found: found.listed([name]))
 
 
 def _ordered(where: _Where, order: dict[str, object]) -> bytes:
@@ -241,7 +257,7 @@ def _running(where: _Where) -> Iterator[client.ControlClient | None]:
     if where.state_dir is None:
         directory = where.runtime_dir
         if directory is None and where.config is not None:
-            directory = str(_config(where).gateway.runtime_dir)
+            directory = str(configured(where.config).gateway.runtime_dir)
         try:
             gateway = client.connect(directory)
         except Failed as failed:
@@ -259,7 +275,6 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
     Failed."""
     import asyncio
 
-    from metamcp_supervisor import runtime
     from metamcp_supervisor.config import workspaces
     from metamcp_supervisor.keys.api_keys import ApiKeys
     from metamcp_supervisor.store.database import Database
@@ -268,7 +283,7 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
     if where.state_dir is not None:
         state_dir = Path(where.state_dir)
     else:
-        config = _config(where)
+        config = configured(where.config)
         state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
 
     async def answer() -> object:
@@ -280,25 +295,38 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         finally:
             await database.close()
 
-    try:
-        held = runtime.own(str(state_dir))
-    except runtime.AlreadyRunning as error:
-        raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
+    held = taken(state_dir)
     try:
         return codec.dump(asyncio.run(answer()))
     except MetaMCPError as error:
-        raise Failed(Exit.FAILED, str(error)) from None
+        code = Exit.UNKNOWN_NAME if isinstance(error, LookupError) else Exit.FAILED
+        raise Failed(code, str(error)) from None
     finally:
         os.close(held)
 
 
-def _config(where: _Where) -> "Config":
-    """Return the configuration whose gateway is meant. Raises Failed."""
+def taken(state_dir: Path) -> int:
+    """Take the state directory of a gateway that does not run, to write there. Return the
+    descriptor that holds it. Raises Failed and OSError."""
+    from metamcp_supervisor import runtime
+
+    if state_dir.exists() and (owner := state_dir.stat().st_uid) != os.geteuid():
+        why = f"{state_dir} belongs to user id {owner}, who could not read what is written"
+        raise Failed(Exit.DENIED, f"{why}; run this as that user")
+    try:
+        return runtime.own(str(state_dir))
+    except runtime.AlreadyRunning as error:
+        raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
+
+
+def configured(main: Path | None) -> "Config":
+    """Return the configuration whose gateway is meant, of the file `main` or else of this folder.
+    Raises Failed."""
     from metamcp_supervisor.config import sources
     from metamcp_supervisor.config.config import ConfigInvalid
 
     try:
-        return sources.load(where.config, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        return sources.load(main, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
         what = "the state directory is not known; name it with --state-dir"
         raise Failed(Exit.CONFIG, what, tuple(map(str, invalid.problems))) from None

@@ -153,9 +153,11 @@ async def _reload(steering: Steering, line: ControlStream, params: Reload) -> ob
 
 
 class KeysWanted(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of `keys`. `names`: ids or names of the keys to show; empty means all."""
+    """Parameters of `keys`. `names`: ids or names of the keys to show; empty means all, in the
+    order of their ids, as many as an answer has, that come after the id `after`."""
 
     names: tuple[str, ...] = ()
+    after: str = ""
 
 
 class KeyOrdered(Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,19 +173,24 @@ _DONE: dict[type[Struct], str] = {
 
 async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> object:
     try:
-        return steering.keys.listed(params.names)
+        return await steering.keys.listed(params.names, params.after)
     except MetaMCPError as why:
-        raise ProtocolError(Exit.UNKNOWN_NAME, str(why)) from None
+        raise _of_keys(why) from None
 
 
 async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
     try:
         changed = await steering.keys.ordered(params.order, line.caller)
     except MetaMCPError as why:
-        raise ProtocolError(Exit.FAILED, str(why)) from None
+        raise _of_keys(why) from None
     what = _DONE[type(params.order)]
     steering.journal.add("gateway", "keys", f"{changed.id} {what} by {line.caller}")
     return changed
+
+
+def _of_keys(why: MetaMCPError) -> ProtocolError:
+    unknown = isinstance(why, LookupError)
+    return ProtocolError(Exit.UNKNOWN_NAME if unknown else Exit.FAILED, str(why))
 
 
 async def _describe(steering: Steering, line: ControlStream, params: Name) -> object:

@@ -113,10 +113,11 @@ class ViewStore(Protocol):
 
 
 class KeyStore(Protocol):
-    """Store of API keys. Each method raises MetaMCPError with the reason why it cannot be done."""
+    """Store of API keys. Each method raises MetaMCPError with the reason why it cannot be done,
+    which is a LookupError too if the key is not known."""
 
-    def listed(self, names: Sequence[str]) -> KeyList:
-        """Return the keys with these ids or names, or all."""
+    async def listed(self, names: Sequence[str], after: str = "") -> KeyList:
+        """Return the keys with these ids or names; without names the next ones after an id."""
         ...
 
     async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:

@@ -100,8 +100,7 @@ class FrontProcess:
     """`number` is never used twice, `slot` is. `condemned`: the supervisor kills the front.
     `silent`: the control socket is closed. `questions`: about its calls. `owes`: the last round of
     new lists of which the front has not told its clients yet, or 0. `keys`: the last change of the
-    API keys that it has applied; `on_keys`: called with the front and the number of such a change.
-    """
+    API keys that it has applied."""
 
     def __init__(
         self, number: int, slot: int, worker: ForkedWorker, now: float, ear: FrontListener
@@ -115,7 +114,6 @@ class FrontProcess:
         self.silent = False
         self.owes = 0
         self.keys = 0
-        self.on_keys: Callable[[FrontProcess, int], None] = lambda front, number: None
         self._given_up = False
         self.summary: FrontStats | None = None
         self.deadline: asyncio.TimerHandle | None = None

@@ -310,6 +310,16 @@ class Fronts:
             self._bury(front)
         self.handovers.close()
 
+    async def until(self, fact: Callable[[], bool], within_s: float) -> bool:
+        """Wait until this fact about fronts is true: which of them serve, are ready, or have
+        confirmed a change of keys. Return False if it is not true in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._until(fact)
+        except TimeoutError:
+            return False
+        return True
+
     async def _until(self, fact: Callable[[], bool]) -> None:
         while not fact():
             self._changed.clear()
@@ -410,7 +420,8 @@ class Fronts:
                 self._house.counted(front, codec.typed(Figures, blob or b"{}"), message)
                 front.summary = message
             case KeysApplied(generation=number):
-                front.on_keys(front, number)
+                front.keys = max(front.keys, number)
+                self._changed.set()
             case Taken():
                 self.handovers.taken(front.number)
             case SessionKept():

@@ -108,12 +108,9 @@ class Household:
         self.views.left(number)
 
     async def close(self) -> None:
+        await self.keys.close()
         await self.views.close()
         await self.embedder.close()
 
     def hopeless(self, reason: str) -> None:
         self._hopeless(reason)
-
-
-def _workspaces(config: Callable[[], Config]) -> dict[str, str]:
-    return workspaces.of_endpoints(config())

@@ -221,7 +221,7 @@ class Gateway:
         )  # fmt: skip
         return Succession(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
-            reloads=self._reloads, service=self._service, views=self.shelf,
+            reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
             signals=self._signals, check=self._check_not_ending,
         )  # fmt: skip
 

@@ -23,6 +23,7 @@ from metamcp_supervisor.fronts.ports import NotRolled
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.gateway.reload import Reloads
 from metamcp_supervisor.gateway.upgrade_exec import Upgrades
+from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -287,6 +288,7 @@ class Succession:
         reloads: Reloads,
         service: Service,
         views: Views,
+        keys: ApiKeys,
         signals: Signals,
         check: Callable[[], None],
     ) -> None:
@@ -301,6 +303,7 @@ class Succession:
         self._reloads = reloads
         self._service = service
         self._views = views
+        self._keys = keys
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -371,6 +374,8 @@ class Succession:
             return "a reload is under way"
         if self._views.busy:
             return "an order about tool sets is carried out"
+        if self._keys.busy:
+            return "an order about API keys is carried out"
         return unsettled(self._parts)
 
     def _collect(self) -> upgrade_state.State:

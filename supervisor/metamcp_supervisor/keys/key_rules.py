@@ -5,18 +5,20 @@ order makes. Never: randomness, clocks, the form of a key (`access.api_key`), st
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct, structs
 
 from metamcp_supervisor.config import units
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.verbs import NewKey
+from metamcp_supervisor.verbs import Expire, NewKey, Revoke, Rotate
 from metamcp_worker.access import gate
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.spec import UseLimits
 
+PEPPER = "keys.pepper"
+"""File in the state directory with the key of the digests, in hexadecimal digits."""
 KEYS_MAX = 100_000
 """Maximum number of keys."""
 NAME_CHARACTERS_MAX = 64
@@ -29,10 +31,11 @@ EXPIRES_S_MAX = 3650 * DAY_S
 GRACE_S_MAX = 7 * DAY_S
 """Maximum seconds for which a key and its successor are valid together."""
 NEVER = "never"
+ACTIVE, EXPIRED = "active", "expired"
 LIMITS = tuple(field.name for field in structs.fields(UseLimits))
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
-_SERVER = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_SERVER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _DAYS = re.compile(r"([0-9]{1,4})d")
 
 
@@ -40,13 +43,73 @@ class KeyOrderInvalid(MetaMCPError):
     """The order cannot be carried out. The text is a sentence without a full stop."""
 
 
+class KeyUnknown(KeyOrderInvalid, LookupError):
+    """No key, or more than one, has this id or name."""
+
+
 class StoredKey(Struct, frozen=True, kw_only=True):
     """API key as it is kept. `spec`: what fronts get; `created`: seconds since the epoch;
-    `created_by`: the person, as the control socket knows them."""
+    `created_by`: the person, as the control socket knows them; `valid_s`: for how long it was made,
+    0 for a key that does not expire."""
 
     spec: KeySpec
     created: float
     created_by: str = ""
+    valid_s: float = 0.0
+
+
+class TableChange(Struct, frozen=True, kw_only=True):
+    """Change of the table that an order makes. `about`: the key that the answer shows; `put`: rows
+    that are new or changed; `drop`: ids of rows to delete; `over`: ids of rows in `put` that stay
+    in the list, but may not be used any more."""
+
+    about: StoredKey
+    put: tuple[StoredKey, ...] = ()
+    drop: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+
+
+def made(
+    order: NewKey | Rotate,
+    known: Collection[StoredKey],
+    key_id: str,
+    digest: bytes,
+    now: float,
+    by: str,
+    endpoints: Mapping[str, str] | None,
+) -> TableChange:
+    """Return the change by a new key with this id and digest, made by `by`. `known`: all keys;
+    `endpoints`: see `check`. Raises KeyOrderInvalid."""
+    if len(known) >= KEYS_MAX:
+        raise KeyOrderInvalid(f"there are {KEYS_MAX} keys already; revoke some")
+    if isinstance(order, NewKey):
+        check(order, endpoints)
+        valid_s = 0.0 if order.expires == NEVER else seconds(order.expires, EXPIRES_S)
+        spec = _spec_of(order, key_id, digest, now + valid_s if valid_s else 0.0)
+        new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s)
+        return TableChange(about=new, put=(new,))
+    old = found(known, order.key, now)
+    grace_s = seconds(order.grace, 0.0, GRACE_S_MAX)
+    expires = now + old.valid_s if old.valid_s else 0.0
+    spec = structs.replace(old.spec, id=key_id, digest=digest, expires=expires)
+    new = StoredKey(spec=spec, created=now, created_by=by, valid_s=old.valid_s)
+    if not grace_s:
+        return TableChange(about=new, put=(new,), drop=(old.spec.id,))
+    return TableChange(about=new, put=(new, _until(old, now + grace_s)))
+
+
+def ended(order: Expire | Revoke, key: StoredKey, now: float) -> TableChange:
+    """Return the change by the end of a key."""
+    if isinstance(order, Revoke):
+        return TableChange(about=key, drop=(key.spec.id,))
+    key = _until(key, now)
+    return TableChange(about=key, put=(key,), over=(key.spec.id,))
+
+
+def _until(key: StoredKey, when: float) -> StoredKey:
+    """Return the key, valid until `when` or as long as it is now, whichever is sooner."""
+    expires = min(key.spec.expires or when, when)
+    return structs.replace(key, spec=structs.replace(key.spec, expires=expires))
 
 
 def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
@@ -58,15 +121,16 @@ def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
     for many in (order.endpoints, order.scopes):
         if len(many) > ENDPOINTS_MAX:
             raise KeyOrderInvalid(f"a key names at most {ENDPOINTS_MAX} endpoints and scopes")
+    for what, text in (("workspace", order.workspace), *(("endpoint", e) for e in order.endpoints)):
+        _check_text(what, text)
     if endpoints is not None:
         _check_places(order, endpoints)
     for scope in order.scopes:
         _check_scope(scope)
 
 
-def spec_of(order: NewKey, key_id: str, digest: bytes, now: float) -> KeySpec:
+def _spec_of(order: NewKey, key_id: str, digest: bytes, expires: float) -> KeySpec:
     """Return the key that an order asks for, which `check` has passed. Raises KeyOrderInvalid."""
-    expires_s = seconds(order.expires, EXPIRES_S) if order.expires != NEVER else 0.0
     return KeySpec(
         id=key_id,
         digest=digest,
@@ -75,7 +139,7 @@ def spec_of(order: NewKey, key_id: str, digest: bytes, now: float) -> KeySpec:
         workspace=order.workspace,
         endpoints=tuple(dict.fromkeys(order.endpoints)),
         scopes=tuple(dict.fromkeys(order.scopes)),
-        expires=now + expires_s if expires_s else 0.0,
+        expires=expires,
         url=order.url,
         limits=_limits(order.limits),
     )
@@ -95,44 +159,29 @@ def seconds(text: str, default: float, most: float = EXPIRES_S_MAX) -> float:
     return found
 
 
-def found(keys: Iterable[StoredKey], word: str) -> StoredKey:
-    """Return the key with this id, or the only one with this name. Raises KeyOrderInvalid."""
-    known = list(keys)
-    by_id = [key for key in known if key.spec.id == word]
-    named = by_id or [key for key in known if key.spec.name == word]
-    if len(named) == 1:
-        return named[0]
+def found(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
+    """Return the key with this id, or the only one with this name, or the only one of them that has
+    not expired. Raises KeyUnknown."""
+    by_id = [key for key in keys if key.spec.id == word]
+    named = by_id or [key for key in keys if key.spec.name == word]
+    valid = [key for key in named if state(key.spec, now) == ACTIVE]
+    for several in (named, valid):
+        if len(several) == 1:
+            return several[0]
     if named:
         ids = ", ".join(key.spec.id for key in named[:8])
-        raise KeyOrderInvalid(f"{len(named)} keys are named '{word[:64]}'; say the id: {ids}")
-    words = [key.spec.id for key in known] + [key.spec.name for key in known]
-    raise KeyOrderInvalid(
+        raise KeyUnknown(f"{len(named)} keys are named '{word[:64]}'; say the id: {ids}")
+    words = [key.spec.id for key in keys] + [key.spec.name for key in keys]
+    raise KeyUnknown(
         f"no key has the id or name '{word[:64]}'; {hint(word, words)}"
         if words
         else f"no key has the id or name '{word[:64]}'; 'metamcp keys create NAME' makes one"
     )
 
 
-def successor(
-    old: StoredKey, key_id: str, digest: bytes, now: float, grace_s: float
-) -> tuple[KeySpec, KeySpec | None]:
-    """Return the key that takes the place of another one, and the old key as it is for the time of
-    grace, None without one. The new key is as long valid as the old one was from its beginning."""
-    life_s = old.spec.expires - old.created if old.spec.expires else 0.0
-    new = structs.replace(
-        old.spec, id=key_id, digest=digest, expires=now + life_s if life_s else 0.0
-    )
-    if not grace_s:
-        return new, None
-    ends = now + grace_s
-    return new, structs.replace(
-        old.spec, expires=min(old.spec.expires, ends) if old.spec.expires else ends
-    )
-
-
 def state(key: KeySpec, now: float) -> str:
     """Return `active` or `expired`."""
-    return "expired" if key.expires and now >= key.expires else "active"
+    return EXPIRED if key.expires and now >= key.expires else ACTIVE
 
 
 def _check_text(what: str, text: str) -> None:

@@ -1,0 +1,108 @@
+"""`metamcp backup` and `metamcp restore`: copies of what a gateway stores.
+
+Owns: these verbs at the prompt, finding the state directory, sentences about what a copy has and
+has not. Never: copying (`store.copies`).
+"""
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from metamcp_supervisor.cli import errors, show
+from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.errors import say
+from metamcp_supervisor.cli.keys import configured, taken
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.keys.key_rules import PEPPER
+from metamcp_supervisor.store import copies
+from metamcp_supervisor.verbs import VERSION, Exit, GatewayStatus
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import MetaMCPError
+
+_config = click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file."
+)
+_state_dir = click.option("--state-dir", metavar="PATH", help="Where the database is.")
+
+
+@click.command(cls=errors.Command)
+@click.argument("file", type=click.Path(path_type=Path))
+@_config
+@_state_dir
+@click.option("--runtime-dir", metavar="PATH", help="Of a running gateway.")
+@json_option
+def backup(
+    file: Path, config: Path | None, state_dir: str | None, runtime_dir: str | None, as_json: bool
+) -> None:
+    """Copy tool sets, views and API keys to a new FILE, while the gateway runs or not.
+
+    Keys are in it as digests, which need the file keys.pepper of the state directory: copy that
+    file once, to a place for secrets.
+    """
+    directory = Path(state_dir) if state_dir else _used(config, runtime_dir)
+    try:
+        content = copies.backup(directory, file)
+    except MetaMCPError as error:
+        raise Failed(Exit.FAILED, str(error)) from None
+    if as_json:
+        click.echo(codec.dump({"v": VERSION, "file": str(file), "content": content}))
+    else:
+        click.echo(show.printable(f"{file}: {_counted(content)}"))
+    if content.keys:
+        pepper = directory / PEPPER
+        say(f"its API keys need {pepper}, which is a secret and not in it; copy that file once")
+
+
+@click.command(cls=errors.Command)
+@click.argument("file", type=click.Path(path_type=Path))
+@_config
+@_state_dir
+@json_option
+def restore(file: Path, config: Path | None, state_dir: str | None, as_json: bool) -> None:
+    """Put a FILE of 'backup' in the place of the database of a gateway that does not run.
+
+    The database that was there stays beside it.
+    """
+    directory = Path(state_dir) if state_dir else configured(config).gateway.state_dir
+    held = taken(directory)
+    try:
+        done = copies.restore(directory, file, time.time())
+    except MetaMCPError as error:
+        raise Failed(Exit.FAILED, str(error)) from None
+    finally:
+        os.close(held)
+    if as_json:
+        click.echo(codec.dump({"v": VERSION, "content": done.content, "replaced": done.replaced}))
+    else:
+        click.echo(show.printable(f"{directory}: {_counted(done.content)}"))
+    if done.replaced:
+        say(f"the database before it is {done.replaced}")
+    if done.content.keys:
+        say("keys that were revoked since the backup are valid again: see 'metamcp keys list'")
+        if not (directory / PEPPER).exists():
+            say(f"no API key is valid before {PEPPER} of the backed-up gateway is in {directory}")
+
+
+def _used(config: Path | None, runtime_dir: str | None) -> Path:
+    """Return the state directory of the gateway that runs, or else of the configuration. Raises
+    Failed."""
+    directory = runtime_dir
+    if directory is None and config is not None:
+        directory = str(configured(config).gateway.runtime_dir)
+    try:
+        with client.connect(directory) as gateway:
+            found = codec.typed(GatewayStatus, gateway.call("status")).state_dir
+    except Failed as failed:
+        if failed.exit != Exit.NOT_RUNNING or runtime_dir is not None:
+            raise
+        found = ""
+    return Path(found) if found else configured(config).gateway.state_dir
+
+
+def _counted(content: copies.DatabaseContent) -> str:
+    """Return the numbers as a list of words."""
+    names = ("tool set", content.toolsets), ("view", content.views), ("API key", content.keys)
+    return ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in names)

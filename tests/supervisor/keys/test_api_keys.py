@@ -1,0 +1,302 @@
+"""Orders about API keys, on a real database and with fronts that the tests play."""
+
+import asyncio
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.keys.api_keys import SHOWN_MAX, ApiKeys, PepperUnfit
+from metamcp_supervisor.keys.key_rules import PEPPER, KeyOrderInvalid
+from metamcp_supervisor.store.database import FILE, Database, Unstored
+from metamcp_supervisor.verbs import Expire, KeyChanged, NewKey, Revoke, Rotate
+from metamcp_worker.access import api_key
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeySpec
+from metamcp_worker.ipc.messages import Listen
+from tests.supervisor.stage import Player, Stage, front_up, played, until
+
+pytestmark = pytest.mark.process
+
+
+def at_rest(folder: Path, now: float = 1000.0) -> ApiKeys:
+    return ApiKeys(Database(folder, busy_s=0.1), lambda: {"desk": "default"}, lambda: now)
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 50))
+
+
+async def keyed(stage: Stage, folder: Path) -> ApiKeys:
+    """Keys of the gateway on this stage."""
+    stage.keys = ApiKeys(
+        Database(folder, busy_s=0.1), lambda: None, time.time, stage.fronts, confirm_s=0.2
+    )
+    await stage.keys.begin()
+    return stage.keys
+
+
+def changes(player: Player) -> list[KeyChanges]:
+    """What a front was told of keys."""
+    found: list[KeyChanges] = []
+    for message, fds in player.sent:
+        if isinstance(message, Keys):
+            found.append(codec.typed(KeyChanges, packets.read_blob(os.dup(fds[0]))))
+    return found
+
+
+def valid(player: Player) -> dict[str, KeySpec]:
+    """The keys that a front knows after what it was told."""
+    found: dict[str, KeySpec] = {}
+    for change in changes(player):
+        found = {} if change.whole else found
+        found |= {key.id: key for key in change.put}
+        for gone in change.gone:
+            del found[gone]
+    return found
+
+
+# At rest
+
+
+@pytest.mark.promise("M63")
+def test_a_key_is_shown_once_and_only_its_digest_is_stored(tmp_path: Path) -> None:
+    async def main() -> None:
+        made = await at_rest(tmp_path / "state").ordered(NewKey(name="laptop"), "ann")
+        assert api_key.id_of(made.key) == made.id
+        assert (made.created_by, made.expires) == ("ann", "1970-04-01T00:16:40Z")
+        again = at_rest(tmp_path / "state")
+        await again.begin()
+        (shown,) = (await again.listed([])).keys
+        assert (shown.id, shown.name, shown.state) == (made.id, "laptop", "active")
+        secret = made.key.rpartition("_")[2].encode()
+        for path in (tmp_path / "state").iterdir():
+            assert secret not in path.read_bytes()
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        pepper = bytes.fromhex((tmp_path / "state" / PEPPER).read_text())
+        assert pepper not in (tmp_path / "state" / FILE).read_bytes()
+        assert pepper.hex().encode() not in (tmp_path / "state" / FILE).read_bytes()
+
+    run(main)
+
+
+def test_without_a_key_no_file_is_made(tmp_path: Path) -> None:
+    async def main() -> None:
+        keys = at_rest(tmp_path / "state")
+        await keys.begin()
+        assert (await keys.listed([])).keys == ()
+        with pytest.raises(KeyOrderInvalid, match="no key has the id or name 'x'"):
+            await keys.ordered(Revoke(key="x"), "ann")
+
+    run(main)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keys_that_cannot_be_read_are_not_told_as_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / FILE).write_text("not a database at all" * 9)
+        noted: list[str] = []
+        keys = ApiKeys(Database(tmp_path), lambda: None, time.time, note=noted.append)
+        await keys.begin()
+        assert len(noted) == 1
+        assert "no API key is valid" in noted[0]
+        with pytest.raises(Unstored, match="is not a database"):
+            await keys.listed([])
+        with pytest.raises(Unstored, match="is not a database"):
+            await keys.ordered(NewKey(name="x"), "ann")
+
+    run(main)
+
+
+def test_after_the_pepper_is_lost_keys_are_listed_and_revoked_and_then_new_ones_made(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        made = await at_rest(tmp_path).ordered(NewKey(name="laptop"), "ann")
+        (tmp_path / PEPPER).unlink()
+        keys = at_rest(tmp_path)
+        await keys.begin()
+        assert [key.id for key in (await keys.listed([])).keys] == [made.id]
+        for order in (NewKey(name="other"), Rotate(key="laptop")):
+            with pytest.raises(PepperUnfit, match=r"keys\.pepper does not exist; .* revoke all"):
+                await keys.ordered(order, "ann")
+        await keys.ordered(Revoke(key="laptop"), "ann")
+        again = await keys.ordered(NewKey(name="laptop"), "ann")
+        assert again.key
+
+    run(main)
+
+
+def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        await at_rest(tmp_path).ordered(NewKey(name="laptop"), "ann")
+        (tmp_path / PEPPER).chmod(0o644)
+        with pytest.raises(PepperUnfit, match="may be read or written by others"):
+            await at_rest(tmp_path).ordered(NewKey(name="other"), "ann")
+
+    run(main)
+
+
+def test_many_keys_are_listed_in_parts(tmp_path: Path) -> None:
+    async def main() -> None:
+        keys = at_rest(tmp_path)
+        made = {(await keys.ordered(NewKey(name=f"k{n}"), "ann")).id for n in range(SHOWN_MAX + 5)}
+        first = await keys.listed([])
+        assert (len(first.keys), first.more) == (SHOWN_MAX, 5)
+        second = await keys.listed([], first.keys[-1].id)
+        assert (len(second.keys), second.more) == (5, 0)
+        assert {key.id for key in (*first.keys, *second.keys)} == made
+
+    run(main)
+
+
+# With fronts
+
+
+@pytest.mark.promise("M63")
+def test_a_new_front_knows_all_keys_before_it_listens(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        front = await front_up(stage)
+        await until(partial(front.told, Listen), "told to listen")
+        kinds = [type(message) for message in front.heard]
+        assert kinds.index(Keys) < kinds.index(Listen)
+        (told,) = changes(front)
+        assert told.whole
+        (key,) = told.put
+        assert key.digest == api_key.digest(told.pepper, made.key)
+
+    played(tmp_path, play)
+
+
+def test_a_front_of_a_gateway_without_keys_is_told_nothing_of_keys(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        assert not front.told(Keys)
+
+    played(tmp_path, play)
+
+
+def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied_it(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        stage.fronts.start(2)
+        players = [await stage.player(f"front-{slot}") for slot in (0, 1)]
+        first = await keys.ordered(NewKey(name="laptop"), "ann")
+        for player in players:
+            assert valid(player).keys() == {first.id}
+        second = await keys.ordered(Rotate(key="laptop"), "ann")
+        third = await keys.ordered(Rotate(key="laptop", grace="1h"), "ann")
+        for player in players:
+            found = valid(player)
+            assert found.keys() == {second.id, third.id}
+            assert found[second.id].expires < time.time() + 3601
+        await keys.ordered(Expire(key=third.id), "ann")
+        await keys.ordered(Revoke(key=second.id), "ann")
+        for player in players:
+            assert not valid(player)
+            assert not any(change.whole for change in changes(player))
+        shown = (await keys.listed([])).keys
+        assert [(key.id, key.state) for key in shown] == [(third.id, "expired")]
+
+    played(tmp_path, play)
+
+
+def test_a_front_that_does_not_confirm_the_end_of_a_key_is_killed_and_the_answer_says_so(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        front.confirms = False
+        done = await keys.ordered(Revoke(key="laptop"), "ann")
+        assert done.unconfirmed == ("front-0",)
+        assert front.signals == [signal.SIGKILL]
+        assert not [one for one in stage.fronts.serving() if one.pid == front.pid]
+        assert made.unconfirmed == ()
+
+    played(tmp_path, play)
+
+
+def test_a_front_that_is_late_with_a_new_key_is_told_and_not_killed(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        front.confirms = False
+        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        assert made.unconfirmed == ("front-0",)
+        assert front.signals == []
+
+    played(tmp_path, play)
+
+
+def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_again(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        await keys.ordered(NewKey(name="laptop"), "ann")
+        front.confirms = False
+        asked = asyncio.create_task(keys.ordered(Revoke(key="laptop"), "ann"))
+        await until(lambda: len(front.told(Keys)) == 2, "the front was told")
+        front.leave(1)
+        assert (await asked).unconfirmed == ()
+        assert front.signals == []
+
+    played(tmp_path, play)
+
+
+def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        await keys.ordered(NewKey(name="laptop"), "ann")
+        front.confirms = False
+        asked = asyncio.create_task(keys.ordered(Revoke(key="laptop"), "ann"))
+        await until(lambda: len(front.told(Keys)) == 2, "the front was told")
+        asked.cancel()
+        assert keys.busy
+        await keys.close()
+        assert front.signals == [signal.SIGKILL], "it did not confirm"
+        assert (await keys.listed([])).keys == ()
+
+    played(tmp_path, play)
+
+
+def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        (tmp_path / FILE).rename(tmp_path / "away.db")
+        with pytest.raises(Unstored, match="it is gone"):
+            await keys.ordered(Revoke(key="laptop"), "ann")
+        assert valid(front).keys() == {made.id}
+        assert [key.id for key in (await keys.listed([])).keys] == [made.id]
+
+    played(tmp_path, play)
+
+
+def test_orders_at_the_same_time_are_carried_out_one_after_the_other(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        made: list[KeyChanged] = await asyncio.gather(
+            *(keys.ordered(NewKey(name=f"k{number}"), "ann") for number in range(5))
+        )
+        assert valid(front).keys() == {one.id for one in made}
+        numbers = [message.generation for message in front.told(Keys)]
+        assert numbers == sorted(set(numbers))
+
+    played(tmp_path, play)

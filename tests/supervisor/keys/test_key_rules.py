@@ -1,0 +1,159 @@
+"""What can be asked of API keys, and what an order makes of those there are."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from metamcp_supervisor.keys import key_rules
+from metamcp_supervisor.keys.key_rules import DAY_S, KeyOrderInvalid, KeyUnknown, StoredKey
+from metamcp_supervisor.verbs import Expire, NewKey, Revoke, Rotate
+from metamcp_worker.ipc.key_table import KeySpec
+from metamcp_worker.ipc.spec import UseLimits
+
+PLACES = {"desk": "default", "lab": "science", "bench": "science"}
+NOW = 1_000_000.0
+
+
+def asked(places: dict[str, str] | None = PLACES, **given: Any) -> StoredKey:
+    order = NewKey(**{"name": "laptop", **given})
+    return key_rules.made(order, [], "k1", b"digest", NOW, "ann", places).about
+
+
+def key(key_id: str = "k1", name: str = "laptop", valid_s: float = 90 * DAY_S) -> StoredKey:
+    spec = KeySpec(
+        id=key_id, digest=b"d", name=name, principal=key_id, scopes=("mcp:list",),
+        expires=NOW + valid_s if valid_s else 0.0,
+    )  # fmt: skip
+    return StoredKey(spec=spec, created=NOW, valid_s=valid_s)
+
+
+def rotated(old: StoredKey, now: float, grace: str = "") -> key_rules.TableChange:
+    order = Rotate(key=old.spec.id, grace=grace)
+    return key_rules.made(order, [old], "k2", b"new", now, "bob", None)
+
+
+# Making
+
+
+def test_a_key_expires_after_ninety_days_unless_something_else_is_said() -> None:
+    assert asked().spec.expires == NOW + 90 * DAY_S
+    assert asked(expires="12h").spec.expires == NOW + DAY_S / 2
+    assert asked(expires="never").spec.expires == 0.0
+
+
+def test_a_key_has_a_principal_of_its_own_unless_one_is_named() -> None:
+    assert asked().spec.principal == "k1"
+    assert asked(principal="team").spec.principal == "team"
+
+
+def test_a_key_keeps_what_was_asked_for_once_each() -> None:
+    found = asked(
+        workspace="science", endpoints=("lab", "bench", "lab"),
+        scopes=("mcp:list", "mcp:call:git", "mcp:list"), url=True, limits={"calls_per_minute": 60},
+    ).spec  # fmt: skip
+    assert (found.workspace, found.endpoints) == ("science", ("lab", "bench"))
+    assert (found.scopes, found.url) == (("mcp:list", "mcp:call:git"), True)
+    assert found.limits == UseLimits(calls_per_minute=60)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"name": ""}, "the name of a key has 1 to 64 printable characters"),
+        ({"name": "x" * 65}, "the name of a key has 1 to 64"),
+        ({"name": "a\nb"}, "the name of a key has 1 to 64"),
+        ({"principal": "\x1b[2J"}, "the principal of a key has 1 to 64"),
+        ({"scopes": ("mcp:cal",)}, "'mcp:cal' is not a scope; did you mean 'mcp:call'?"),
+        ({"scopes": ("admin:keys",)}, "'admin:keys' is not a scope"),
+        ({"scopes": ("mcp:call:",)}, "'mcp:call:' is not a scope"),
+        ({"scopes": ("mcp:call:" + "x" * 65,)}, "'mcp:call:xxx"),
+        ({"endpoints": ("x" * 65,)}, "the endpoint of a key has 1 to 64 printable characters"),
+        ({"workspace": "scince"}, "no workspace is named 'scince'; did you mean 'science'?"),
+        ({"endpoints": ("dsk",)}, "the workspace default has no endpoint 'dsk'; did you mean"),
+        ({"endpoints": ("lab",)}, "the workspace default has no endpoint 'lab'"),
+        ({"endpoints": ("desk",) * 65}, "a key names at most 64 endpoints and scopes"),
+        ({"expires": "soon"}, "'soon' is not a time such as 90d or 24h"),
+        ({"expires": "0d"}, "'0d' is not from 1s to 3650d"),
+        ({"expires": "9999d"}, "'9999d' is not from 1s to 3650d"),
+        ({"limits": {"calls_per_minuet": 1}}, "'calls_per_minuet' is not a limit; did you mean"),
+        ({"limits": {"calls_per_day": 0}}, "the limit calls_per_day is a whole number from 1"),
+        ({"limits": {"burst": 5}}, "the limit burst needs calls_per_minute"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_with_what_was_meant(
+    given: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(KeyOrderInvalid) as refused:
+        asked(**given)
+    assert str(refused.value).startswith(why)
+
+
+def test_places_are_taken_as_they_are_when_the_configuration_is_not_known() -> None:
+    assert asked(None, workspace="later", endpoints=("soon",)).spec.workspace == "later"
+
+
+# Changing
+
+
+def test_a_rotated_key_ends_at_once_and_its_successor_is_the_same_but_for_its_secret() -> None:
+    old, later = key(), NOW + 30 * DAY_S
+    change = rotated(old, later)
+    expected = structs.replace(old.spec, id="k2", digest=b"new", expires=later + 90 * DAY_S)
+    assert change.about.spec == expected
+    assert (change.put, change.drop, change.about.created_by) == ((change.about,), ("k1",), "bob")
+
+
+def test_with_a_grace_the_old_key_is_valid_as_long_as_that_and_never_longer_than_before() -> None:
+    change = rotated(key(), NOW, "24h")
+    assert [one.spec.expires for one in change.put] == [NOW + 90 * DAY_S, NOW + DAY_S]
+    assert change.drop == change.over == ()
+    change = rotated(key(valid_s=60), NOW, "24h")
+    assert [one.spec.expires for one in change.put] == [NOW + 60, NOW + 60]
+    change = rotated(key(valid_s=0), NOW, "24h")
+    assert [one.spec.expires for one in change.put] == [0.0, NOW + DAY_S]
+
+
+def test_the_successor_of_a_key_that_ended_early_is_valid_for_the_whole_time() -> None:
+    ended = key_rules.ended(Expire(key="k1"), key(), NOW + 60).about
+    assert rotated(ended, NOW + 120).about.spec.expires == NOW + 120 + 90 * DAY_S
+
+
+def test_a_grace_is_at_most_a_week() -> None:
+    with pytest.raises(KeyOrderInvalid, match="'8d' is not from 1s to 7d"):
+        rotated(key(), NOW, "8d")
+
+
+def test_an_expired_key_stays_in_the_list_and_a_revoked_one_does_not() -> None:
+    change = key_rules.ended(Expire(key="k1"), key(), NOW + 60)
+    assert (change.put, change.over, change.drop) == ((change.about,), ("k1",), ())
+    assert key_rules.state(change.about.spec, NOW + 60) == "expired"
+    change = key_rules.ended(Revoke(key="k1"), key(), NOW + 60)
+    assert (change.put, change.over, change.drop) == ((), (), ("k1",))
+
+
+def test_a_key_that_has_expired_is_not_brought_back_by_expiring_it_again() -> None:
+    old = key(valid_s=60)
+    assert key_rules.ended(Expire(key="k1"), old, NOW + 90).about.spec.expires == NOW + 60
+
+
+# Finding
+
+
+def test_a_key_is_found_by_its_id_and_by_a_name_that_only_it_has() -> None:
+    known = [key("k1", "laptop"), key("k2", "ci"), key("k3", "ci"), key("k4", "k1")]
+    assert key_rules.found(known, "k1", NOW).spec.name == "laptop", "an id goes before a name"
+    assert key_rules.found(known, "laptop", NOW).spec.id == "k1"
+    with pytest.raises(KeyUnknown, match="2 keys are named 'ci'; say the id: k2, k3"):
+        key_rules.found(known, "ci", NOW)
+    with pytest.raises(KeyUnknown, match="no key has the id or name 'laptp'; did you mean"):
+        key_rules.found(known, "laptp", NOW)
+    with pytest.raises(KeyUnknown, match="'metamcp keys create NAME' makes one"):
+        key_rules.found([], "x", NOW)
+
+
+def test_a_name_that_several_keys_have_means_the_one_that_has_not_expired() -> None:
+    known = [key("k1", "ci", valid_s=60), key("k2", "ci"), key("k3", "ci", valid_s=30)]
+    assert key_rules.found(known, "ci", NOW + 60).spec.id == "k2"
+    with pytest.raises(KeyUnknown, match="3 keys are named 'ci'; say the id"):
+        key_rules.found(known, "ci", NOW + 40)
