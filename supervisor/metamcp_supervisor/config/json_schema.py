@@ -37,6 +37,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "gateway"): ("gateway", False),
     ("", "log"): ("log", False),
     ("", "recording"): ("recording", False),
+    ("", "audit"): ("audit", False),
     ("", "metrics"): ("metrics", False),
     ("", "traces"): ("traces", False),
     ("", "embeddings"): ("embeddings", False),
