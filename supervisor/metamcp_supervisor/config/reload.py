@@ -52,9 +52,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`; servers cannot have such
-    names, because of the brackets and the dot. A server that is added or removed does not count as
-    a change of its namespaces.
+    `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`; servers cannot
+    have such names, because of the brackets and the dot. A server that is added or removed does not
+    count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
