@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
-        "embedder": "http ipc runtime search", "audit": "ipc runtime", "child": "http ipc oauth runtime",
+        "audit": "ipc runtime", "embedder": "http ipc runtime search",
+        "child": "http ipc oauth runtime",
         "front": "access builtin_tools catalog http ipc runtime search",
         "bridge": "http ipc runtime",
     },

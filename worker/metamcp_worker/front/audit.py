@@ -112,7 +112,7 @@ class CallAudit:
         begun = self._begun.pop(call.id, None)
         # A call that a front before this one began has no origin, but somebody who waits for it.
         ours = begun is not None or (call.caller is not None and call.label in COMMITTED)
-        if link is None or not ours or (not self._spec.required and link.full):
+        if link is None or not ours or (not link.keeps and (link.full or link.down)):
             if link is not None and ours:
                 link.lost += 1
             if answer is not None and not call.answer.done():
