@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
-        "embedder": "http ipc runtime search", "child": "http ipc oauth runtime",
+        "audit": "ipc runtime", "embedder": "http ipc runtime search",
+        "child": "http ipc oauth runtime",
         "front": "access builtin_tools catalog http ipc runtime search",
         "bridge": "http ipc runtime",
     },
@@ -106,7 +107,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
-        "builtin_definitions codec disclosure embedding errors exposed_names figures"
+        "audit builtin_definitions codec disclosure embedding errors exposed_names figures"
         " frame_bytes frames key_table messages process_names records roots server_catalog spec"
         " validation"
     ),

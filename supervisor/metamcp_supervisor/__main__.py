@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.recordings:calls",
         "Show recorded calls that are over ('ctl calls': those under way).",
     ),
+    "audit": ("metamcp_supervisor.cli.audit:audit", "Read and check the audit of calls."),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
     "connect": (
         "metamcp_supervisor.cli.connect:connect",

@@ -13,6 +13,7 @@ from metamcp_supervisor.config import network, sections, units, workspaces
 from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
+    AuditConfig,
     Config,
     Embeddings,
     Endpoint,
@@ -201,6 +202,7 @@ def assemble(
             "gateway": draft.gateway != GatewayDraft(),
             "log": draft.log,
             "recording": draft.recording,
+            "audit": draft.audit,
             "metrics": draft.metrics,
             "traces": draft.traces,
             "embeddings": draft.embeddings,
@@ -235,6 +237,7 @@ def assemble(
         },
         log=main.log or Log(),
         recording=main.recording or RecordingConfig(),
+        audit=main.audit or AuditConfig(),
         metrics=main.metrics or MetricsConfig(),
         traces=main.traces or TracesConfig(),
         embeddings=main.embeddings or Embeddings(),

@@ -26,6 +26,8 @@ Grant = Literal["authorization_code", "client_credentials"]
 Style = Literal["namespaced", "flat", "dotted", "bare"]
 Form = Literal["auto", "text", "json"]
 Recorded = Literal["off", "metadata", "full"]
+AuditLevel = Literal["off", "metadata", "redacted", "full"]
+Durability = Literal["process", "power"]
 Pinning = Literal["off", "record", "enforce"]
 ViewScope = Literal["principal", "session"]
 
@@ -110,6 +112,17 @@ class RecordingConfig:
     file_max: int = 16 * 1024 * 1024
     files_max: int = 8
     body_max: int = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """Settings for the audit. `level`: `off` without the table `[audit]`. `durability`: what a
+    record survives; `required`: whether calls are refused while records cannot be written."""
+
+    level: AuditLevel = "off"
+    durability: Durability = "process"
+    required: bool = True
+    retention_s: float = 90 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +360,7 @@ class Config:
     """Limits of use by workspace, where a workspace has some."""
     log: Log = Log()
     recording: RecordingConfig = RecordingConfig()
+    audit: AuditConfig = AuditConfig()
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()

@@ -19,6 +19,7 @@ from metamcp_supervisor.config import units
 from metamcp_supervisor.config.config import (
     Address,
     AnyAddress,
+    AuditConfig,
     Embeddings,
     Endpoint,
     Log,
@@ -304,6 +305,7 @@ class ConfigDraft:
     gateway: GatewayDraft = GatewayDraft()
     log: Log | None = None
     recording: RecordingConfig | None = None
+    audit: AuditConfig | None = None
     metrics: MetricsConfig | None = None
     traces: TracesConfig | None = None
     embeddings: Embeddings | None = None

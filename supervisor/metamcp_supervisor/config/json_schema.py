@@ -39,6 +39,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("gateway", "tls"): ("gateway.tls", False),
     ("", "log"): ("log", False),
     ("", "recording"): ("recording", False),
+    ("", "audit"): ("audit", False),
     ("", "metrics"): ("metrics", False),
     ("", "traces"): ("traces", False),
     ("", "embeddings"): ("embeddings", False),

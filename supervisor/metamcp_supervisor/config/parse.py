@@ -82,6 +82,7 @@ def parse(
     top.refuse_unknown()
     gateway = top.table("gateway", "gateway")
     log, recording = top.table("log", "log"), top.table("recording", "recording")
+    audit = top.table("audit", "audit")
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
     vectors = top.table("embeddings", "embeddings")
     includes = top.texts("include") or ()
@@ -96,6 +97,7 @@ def parse(
         gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
         log=sections.log(log) if log else None,
         recording=sections.recording(recording) if recording else None,
+        audit=sections.audit(audit) if audit else None,
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,

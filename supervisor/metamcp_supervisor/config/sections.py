@@ -15,6 +15,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from metamcp_supervisor.config import program, units
 from metamcp_supervisor.config.config import (
+    AuditConfig,
+    AuditLevel,
+    Durability,
     Embeddings,
     Form,
     Grant,
@@ -410,6 +413,24 @@ def recording(table: Table) -> RecordingConfig:
         file_max=table.size("file_max", low=FILE_BYTES_MIN) or default.file_max,
         files_max=table.whole("files_max", default=default.files_max, low=2, high=FILES_MAX),
         body_max=body,
+    )
+
+
+RETENTION_S_MIN = 3600.0
+"""Minimum age at which records are removed; an audit of minutes proves nothing."""
+
+
+def audit(table: Table) -> AuditConfig:
+    table.refuse_unknown()
+    default = AuditConfig(level="metadata")
+    kept_s = table.duration("retention", default=default.retention_s)
+    if kept_s < RETENTION_S_MIN:
+        table.error("retention", 'is too short; the shortest time here is "1h"')
+    return AuditConfig(
+        level=cast("AuditLevel", table.choice("level") or default.level),
+        durability=cast("Durability", table.choice("durability") or default.durability),
+        required=table.flag("required", default=default.required),
+        retention_s=kept_s,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import structs
 
 from metamcp_supervisor.config.config import (
+    AuditConfig,
     Config,
     Embeddings,
     Endpoint,
@@ -150,6 +151,7 @@ def tables(config: Config) -> dict[str, object]:
         "gateway": _gateway(config.gateway),
         "log": _log(config.log),
         "recording": _recording(config.recording),
+        "audit": _audit(config.audit),
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),
@@ -188,6 +190,15 @@ def _recording(recording: RecordingConfig) -> dict[str, object]:
         "file_max": size_text(recording.file_max),
         "files_max": recording.files_max,
         "body_max": size_text(recording.body_max),
+    }
+
+
+def _audit(audit: AuditConfig) -> dict[str, object]:
+    return {
+        "level": audit.level,
+        "durability": audit.durability,
+        "required": audit.required,
+        "retention": duration_text(audit.retention_s),
     }
 
 

@@ -263,13 +263,26 @@ async def carry_out(
 ) -> object:
     """Carry out one verb. Return its result, or None if the verb has sent everything itself. Raises
     ProtocolError; the journal records that too for a verb that would change something."""
+    verb = VERBS.get(method)
     try:
-        return await _carried_out(steering, line, method, params)
+        result = await _carried_out(steering, line, method, params)
+        if verb is not None and verb.least > Role.VIEWER:
+            _record_order(steering, line, method, params)
+        return result
     except ProtocolError as refusal:
-        verb = VERBS.get(method)
         if verb is not None and verb.least > Role.VIEWER:
             _record_refusal(steering, line, refusals, method, params, refusal)
         raise
+
+
+def _record_order(steering: Steering, line: ControlStream, method: str, params: bytes) -> None:
+    """Tell the audit of an order that was carried out."""
+    try:
+        aimed = codec.typed(access.Aimed, params or b"{}")
+    except codec.Malformed:
+        aimed = access.Aimed()
+    if not aimed.dry_run:
+        steering.journal.ordered(access.sentence(method, aimed.all, line.caller, "carried out"))
 
 
 def _record_refusal(

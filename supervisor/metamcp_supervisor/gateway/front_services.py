@@ -14,7 +14,9 @@ from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.servers import specs
+from metamcp_supervisor.servers.audit import AuditWriter
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import Tree
@@ -35,6 +37,7 @@ class Household:
     views: Views
     keys: ApiKeys
     embedder: Embedder
+    audit: AuditWriter
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Household:
     def furnish(
         self, fronts: Fronts, routes: Routes, journal: Journal, config: Callable[[], Config]
     ) -> None:
-        """Make `views`, `keys` and `embedder`. `config`: returns the configuration in force."""
+        """Make `views`, `keys`, `embedder`, `audit`. `config`: returns the one in force."""
 
         def note(sentence: str) -> None:
             journal.add("gateway", "error", sentence)
@@ -68,6 +71,7 @@ class Household:
             lambda: specs.embeddings_spec(config()),
             self._metrics.embedded,
         )
+        self.audit = AuditWriter(self._forker, self._hearts, journal, config, self._metrics.audited)
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)
@@ -107,10 +111,15 @@ class Household:
         self.tree.front_left(number)
         self.views.left(number)
 
+    def exited(self, end: WorkerExit) -> bool:
+        """A worker ended; return whether it was one of the services for fronts."""
+        return self.embedder.exited(end) or self.audit.exited(end)
+
     async def close(self) -> None:
         await self.keys.close()
         await self.views.close()
         await self.embedder.close()
+        await self.audit.close()
 
     def hopeless(self, reason: str) -> None:
         self._hopeless(reason)

@@ -155,7 +155,9 @@ class Gateway:
         self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
-            lambda: specs.front_spec(self.config, self.version, self.listen, self._tree.pinned),
+            lambda: self._house.audit.with_audit(
+                specs.front_spec(self.config, self.version, self.listen, self._tree.pinned)
+            ),
             self._listeners, spans=self._traces.take, crowded_out=self._crowded_out,
         )  # fmt: skip
         self._routes = Routes(self._fronts)
@@ -503,7 +505,7 @@ class Gateway:
         self._stopping.set()
 
     def _exited(self, end: WorkerExit) -> None:
-        if not (self._closed or self._fronts.exited(end) or self._house.embedder.exited(end)):
+        if not (self._closed or self._fronts.exited(end) or self._house.exited(end)):
             self._tree.crew.exited(end)
 
     def _halted(self, pid: int, yes: bool) -> None:

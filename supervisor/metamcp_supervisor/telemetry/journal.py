@@ -80,8 +80,9 @@ class Feed(Generic[T]):
 class Journal:
     """A journal, to which events are only added. `now`: returns seconds since the epoch. `sink`:
     gets every event at once, for printing; may be set later and must not raise. `shown`: removes
-    secrets from a cause; may be set later, too. `histories`: history of each server, which is
-    longer than the journal."""
+    secrets from a cause; may be set later, too. `ordered`: gets a sentence for every order of an
+    operator that was carried out, which the journal itself does not have. `histories`: history of
+    each server, which is longer than the journal."""
 
     def __init__(
         self, now: Callable[[], float], sink: Callable[[JournalEvent], None] | None = None
@@ -92,6 +93,7 @@ class Journal:
         self._last = 0
         self.sink = sink
         self.shown: Callable[[str], str] = str
+        self.ordered: Callable[[str], None] = lambda sentence: None
         self.histories = Histories()
 
     @property

@@ -23,6 +23,7 @@ OUTCOMES = ("answered", "failed", "cancelled")
 STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
 SPANS = ("exported", "lost")
 RECORDED = ("written", "lost")
+AUDITED = ("records", "lost", "refused")
 EMBEDDED = ("embedded", "late", "kept", "failed")
 DRIFT = ("harmless", "drifted", "quarantined")
 """States of a tool that differs from its approved definition."""
@@ -170,6 +171,10 @@ _HYGIENE = (
            "Lines of a server that were lost because it wrote too many per second."),
     MetricFamily("metamcp_recorded_calls_total", "counter", ("outcome",),
            "Calls that were to be recorded: those that are written, and those that are lost."),
+    MetricFamily("metamcp_audit_records_total", "counter", ("outcome",),
+           "Records of the audit: written, lost (a gap tells of them), or refused by the disk."),
+    MetricFamily("metamcp_audit_up", "gauge", (),
+           "1 while the process that writes the audit runs; absent if nothing is audited."),
     MetricFamily("metamcp_spans_total", "counter", ("outcome",),
            "Spans of traced calls that a collector has, or that were lost on the way to it."),
     MetricFamily("metamcp_embedded_texts_total", "counter", ("outcome",),

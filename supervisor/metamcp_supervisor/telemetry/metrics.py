@@ -22,6 +22,7 @@ from metamcp_supervisor.telemetry.exemplars import FAMILY, Spanned
 from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.histograms import Counts, Histogram, Lately, quantile
 from metamcp_supervisor.telemetry.metric_names import (
+    AUDITED,
     DRIFT,
     EMBEDDED,
     FAILOVER_BUCKETS_S,
@@ -119,6 +120,8 @@ class Metrics:
         self._failovers: dict[str, Histogram] = {}
         self.spans = Spanned()
         self._embedded: dict[str, int] = dict.fromkeys(EMBEDDED, 0)
+        self._audited: dict[str, int] = dict.fromkeys(AUDITED, 0)
+        self._audit_up: bool | None = None
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
@@ -178,6 +181,13 @@ class Metrics:
         """Add numbers of texts that became vectors, had vectors already, or failed."""
         for outcome in EMBEDDED:
             self._embedded[outcome] += counts.get(outcome, 0)
+
+    def audited(self, counts: Mapping[str, int], up: bool | None) -> None:
+        """Add numbers of records of the audit. `up`: whether its process runs now; None: as
+        before."""
+        for outcome in AUDITED:
+            self._audited[outcome] += counts.get(outcome, 0)
+        self._audit_up = self._audit_up if up is None else up
 
     def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """Note the newest `usage.sample` of all processes."""
@@ -429,6 +439,9 @@ class Metrics:
         yield "metamcp_recorded_calls_total", by_one(recorded)
         yield "metamcp_spans_total", by_one(self.spans.counts)
         yield "metamcp_embedded_texts_total", by_one(self._embedded)
+        if self._audit_up is not None:
+            yield "metamcp_audit_records_total", by_one(self._audited)
+            yield "metamcp_audit_up", [((), self._audit_up)]
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]

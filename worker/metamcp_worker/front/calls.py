@@ -17,6 +17,7 @@ from typing import Protocol
 from msgspec import Raw, structs
 
 from metamcp_worker.access import gate, use_limits
+from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meter, Meters
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, ToolReply
@@ -24,6 +25,7 @@ from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import jsonrpc_bytes, mcp_request, server_links, task_ids
+from metamcp_worker.front.audit import CallAudit
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
@@ -31,12 +33,13 @@ from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
-from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest
+from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.ipc import codec, figures, process_names, roots
+from metamcp_worker.ipc.audit import LISTS
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
@@ -64,13 +67,15 @@ class Calls:
     `lists_changed(changed)`: called after lists of views have changed. `tell(message)`: sends to
     the supervisor, when a call needs a server that does not run, and about clients of processes
     that are not for all. `notified(server, method, params)`: called with notifications of servers
-    that belong to no call. `witness`: hears of each call; None if calls are not observed.
+    that belong to no call. `witness`: hears of each call; None if calls are not observed. `audit`:
+    records each call before its answer leaves; None if nothing is audited.
     """
 
     def __init__(self, stats: Stats, tell: Callable[[Wanted | Rooted], None]) -> None:
         self.lists_changed: Callable[[Changed], None] = lambda changed: None
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
         self.witness: Witness | None = None
+        self.audit: CallAudit | None = None
         self._stats = stats
         self.viewers = Viewers()
         self.view: Callable[[str], View | None] = self.viewers.local.get
@@ -99,10 +104,36 @@ class Calls:
         """Return the view of the same principal as it is now; None if the endpoint is gone."""
         return self.viewers.get(before.endpoint, before.principal)
 
+    def authorize(self, view: View, principal: Principal, method: str) -> None:
+        """Raise ProtocolError unless this principal may send this method to the endpoint of the
+        view (`gate.authorize`)."""
+        try:
+            gate.authorize(principal, view.endpoint, method, "")
+        except ProtocolError as why:
+            if self.audit is not None:
+                self.audit.refused(method, principal, _whole(view), "", why)
+            raise
+        if self.audit is not None and method in LISTS:
+            self.audit.noted("list", method, principal, _whole(view))
+
     def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         """Send the request to its server. `caller`: takes what comes before the answer. Raises
         ProtocolError for a request that no server should see, and Unasked if the client has to be
         asked for its roots first."""
+        if self.audit is None:
+            return self._start(view, request, caller)
+        try:
+            self.audit.check()
+            return self._start(view, request, caller)
+        except NotUpYet:  # it begins again, or is refused with another error
+            raise
+        except ProtocolError as why:
+            rule = METHODS.get(request.method)
+            subject = mcp_request.subject_of(rule, request) if rule is not None else ""
+            self.audit.refused(request.method, request.principal, _whole(view), subject, why)
+            raise
+
+    def _start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         method, merged = request.method, view.merged if request.modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
@@ -153,6 +184,8 @@ class Calls:
         call.meters = meters
         if self.witness is not None:
             self.witness.begun(call, subject, request, params)
+        if self.audit is not None:
+            self.audit.begun(call, subject, request, params)
         if self._retries.any:
             call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
@@ -174,7 +207,8 @@ class Calls:
         decision = self.builtins.decide(view, name, request)
         if isinstance(decision, Forward):
             named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
-            return self.start(view, structs.replace(request, params=request.params | named), caller)
+            forwarded = structs.replace(request, params=request.params | named)
+            return self._start(view, forwarded, caller)
         if isinstance(decision, OrderAndThen):
             gate.check_scope(request.principal, gate.META, name)
         call = Call(
@@ -194,6 +228,8 @@ class Calls:
         )  # fmt: skip
         if self.witness is not None:
             self.witness.begun(call, name, request, request.params)
+        if self.audit is not None:
+            self.audit.begun(call, name, request, request.params)
         self.builtins.carry_out(view, request, decision, partial(self._replied, call))
         return call
 
@@ -203,7 +239,7 @@ class Calls:
 
     def _left(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out."""
-        if not call.answer.done():
+        if not call.answer.done() and not (self.audit is not None and self.audit.holds(call)):
             self._answered(call, None)
 
     async def claim(
@@ -409,7 +445,7 @@ class Calls:
                     call.label, answer.body, answer.code, modern=call.modern
                 )
                 answer = CallAnswer(body, code)
-            if not call.answer.done():
+            if self.audit is None and not call.answer.done():
                 call.answer.set_result(answer)
         server = process_names.base(call.server)
         if call.ends:
@@ -418,6 +454,13 @@ class Calls:
         self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
         if self.witness is not None:
             self.witness.finished(call, answer, seconds, error_type)
+        if self.audit is not None:
+            self.audit.finished(call, answer, seconds, error_type)
+
+
+def _whole(view: View) -> str:
+    """Return the endpoint of a view, which may show a part of it."""
+    return view.spec.part_of or view.endpoint
 
 
 def _expose_tasks(call: Call, merged: Merged) -> None:

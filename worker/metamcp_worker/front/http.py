@@ -78,6 +78,9 @@ _POST_ONLY = GuardRefusal(
 PARTS_MAX = 256
 """Maximum parts of endpoints, one for each endpoint and set of servers that credentials have."""
 _TOO_MANY_PARTS = "Credentials name too many different sets of servers; give out fewer."
+FLOODED = 429
+"""Status of a refused credential that gets no record in the audit: addresses with many failures
+would fill the disk."""
 _REVOKED = "the API key was revoked"
 _OURS = b"/metamcp/"
 """Beginning of the paths below which nobody learns, without a credential, what there is."""
@@ -304,6 +307,9 @@ class App:
 
     def _entered(self, exchange: Exchange, refusal: GuardRefusal | None, found: Found) -> Pending:
         if isinstance(found, Denial):
+            if self._calls.audit is not None and found.status != FLOODED:
+                where = exchange.facts.endpoint
+                self._calls.audit.noted("auth", "", None, where, code=found.status)
             self._refuse(exchange, _refusal(found))
             return None
         if refusal is not None:
@@ -434,7 +440,7 @@ class App:
             if message.method is not None:
                 raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
             method = gate.ANSWER if message.method is None else message.method
-            gate.authorize(exchange.facts.principal, view.endpoint, method, "")
+            self._calls.authorize(view, exchange.facts.principal, method)
             try:
                 rest = post(exchange, message, view, self._version)
             except Elsewhere as where:

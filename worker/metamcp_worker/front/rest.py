@@ -72,7 +72,7 @@ class Rest:
         path = exchange.facts.rest
         try:
             said = "tools/call" if method == "POST" else "tools/list"
-            gate.authorize(exchange.facts.principal, view.endpoint, said, "")
+            self._calls.authorize(view, exchange.facts.principal, said)
             if method == "POST" and path:
                 return self._call(exchange, _name(path), body, view, version)
             if method == "GET" and path == DOCUMENT:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from metamcp_worker.front import stats
+from metamcp_worker.front.audit import CallAudit
 from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
@@ -105,6 +106,7 @@ class FrontWorker:
         self._disclosing = Disclosing(self._calls, self._tell)
         self._recorder: Recorder | None = None
         self._tracer: Tracer | None = None
+        self._audit: CallAudit | None = None
         self._app: App | None = None
         self._server: HttpServer | None = None
         self._listeners: list[socket.socket] = []
@@ -254,6 +256,7 @@ class FrontWorker:
             self._listeners.append(socket.socket(fileno=fds.pop(0)))
         logs.tune(spec.log, about={"front": number})
         self._recorder = Recorder(number)
+        self._audit = CallAudit(number)
         self._tracer = Tracer(number, self._tell, lambda: self._channel.queued)
         self._calls.on_notice(NOTICE, self._tracer.told)
         self._witness(spec)
@@ -311,6 +314,8 @@ class FrontWorker:
         if self._recorder is not None and self._tracer is not None:
             recorder = self._recorder.adjust(spec.recording)
             self._calls.witness = witness(recorder, self._tracer.adjust(spec.traced))
+        if self._audit is not None:
+            self._calls.audit = self._audit.adjust(spec)
 
     def _show(self, wanted: ShowCalls) -> None:
         """Send the calls that are under way. Raises OSError and TooLarge."""
@@ -400,6 +405,8 @@ class FrontWorker:
             await self._recorder.close()
         if self._tracer is not None:
             self._tracer.close()
+        if self._audit is not None:
+            await self._audit.close()
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()

@@ -252,6 +252,17 @@ class TlsSpec(Struct, frozen=True, kw_only=True):
     client_ca: str = ""
 
 
+class AuditSpec(Struct, frozen=True, kw_only=True):
+    """How a front audits calls. `socket`: path of the writer's socket, empty: nothing is audited.
+    `level`: `metadata`, `redacted` or `full`. `required`: whether calls are refused while their
+    records cannot be written. `salt`: of pseudonyms."""
+
+    socket: str = ""
+    level: str = "metadata"
+    required: bool = True
+    salt: bytes = b""
+
+
 class FrontSpec(Struct, frozen=True, kw_only=True):
     """Configuration of a front. `hosts`: values of `Host` and of the host part of `Origin` that are
     accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
@@ -266,6 +277,7 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     retries: dict[str, str] = {}
     log: LogSpec = LogSpec()
     recording: RecordingSpec = RecordingSpec()
+    audit: AuditSpec = AuditSpec()
     tool_times: bool = False
     traced: float | None = None
     quarantined: tuple[tuple[str, str, str], ...] = ()

@@ -45,6 +45,7 @@ from metamcp_worker.runtime import after_fork, logs, memory, orphans
 
 #: Role of a worker -> module with `main(sock: socket.socket) -> int`.
 ROLES = {
+    "audit": "metamcp_worker.audit.run",
     "front": "metamcp_worker.front.run",
     "child": "metamcp_worker.child.run",
     "embedder": "metamcp_worker.embedder.run",

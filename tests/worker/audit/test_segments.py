@@ -1,0 +1,202 @@
+"""Files of the audit: only added to, sealed, removed with a trace, proof against changes."""
+
+import errno
+import os
+import random
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.cli import audit as reader
+from metamcp_worker.audit.segments import SegmentFacts, Segments, Unwritten, digest
+from metamcp_worker.ipc import audit
+from metamcp_worker.ipc.audit import AuditRecord
+
+pytestmark = pytest.mark.promise("M90")
+
+
+def begun(folder: Path, *, day: int = 10, bytes_max: int = 1 << 20) -> Segments:
+    segments = Segments(folder, durable=False, bytes_max=bytes_max)
+    segments.begin(day)
+    return segments
+
+
+def bodies(count: int) -> list[bytes]:
+    return [
+        audit.encoded(AuditRecord(ts=n, n=n, origin="a", event="call", text="x" * 50))
+        for n in range(1, count + 1)
+    ]
+
+
+def note(event: str, facts: SegmentFacts, found: str = "") -> bytes:
+    return audit.encoded(
+        AuditRecord(
+            ts=1, n=1, origin="w", worker="audit", event=event, segment=facts.name,
+            first=facts.first, last=facts.last, last_hash=facts.last_hash, digest=found,
+        )
+    )  # fmt: skip
+
+
+def test_a_writer_goes_on_where_the_one_before_was_killed(tmp_path: Path) -> None:
+    first = begun(tmp_path)
+    first.add(bodies(3), {"a": 3})
+    first.close()
+    second = begun(tmp_path)
+    assert (second.seq, second.senders) == (3, {"a": 3})
+    second.add(bodies(2), {"b": 2})
+    second.close()
+    assert reader.proof(tmp_path).broken is None
+    assert reader.proof(tmp_path).last == 5
+
+
+def test_two_writers_do_not_have_the_same_segments(tmp_path: Path) -> None:
+    first = begun(tmp_path)
+    second = Segments(tmp_path, durable=False, bytes_max=1 << 20)
+    with pytest.raises(Unwritten):
+        second.begin(10)
+    assert second.taken
+    first.close()
+    second.begin(10)
+    second.close()
+
+
+@pytest.mark.parametrize(
+    "order", ["UPDATE record SET body = 'x'", "DELETE FROM record", "DELETE FROM start"]
+)
+def test_the_database_refuses_to_change_or_delete_records(tmp_path: Path, order: str) -> None:
+    segments = begun(tmp_path)
+    segments.add(bodies(1), {})
+    segments.close()
+    path = tmp_path / segments.name
+    assert path.stat().st_mode & 0o777 == 0o600
+    with closing(sqlite3.connect(path)) as base, pytest.raises(sqlite3.IntegrityError):
+        base.execute(order)
+
+
+def test_the_next_day_begins_a_segment_and_a_clock_that_goes_back_does_not(tmp_path: Path) -> None:
+    segments = begun(tmp_path, day=10)
+    assert not segments.due(11)  # it is empty
+    segments.add(bodies(2), {"a": 2, "gone": 7})
+    assert not segments.due(9)
+    assert segments.due(11)
+    sealed = segments.turn(11, ["a"])
+    assert sealed is not None
+    assert sealed.stat().st_mode & 0o777 == 0o400
+    segments.add(bodies(2), {})
+    assert segments.senders == {"a": 2}
+    segments.close()
+    assert segments.names() == [audit.segment_name(1), audit.segment_name(3)]
+    assert reader.proof(tmp_path).broken is None
+
+
+def sealed_pair(folder: Path) -> tuple[Path, Path]:
+    """A sealed segment, and the one that has its digest."""
+    segments = begun(folder, day=10)
+    segments.add(bodies(40), {})
+    facts = SegmentFacts(segments.name, 1, segments.seq, segments.hash.hex())
+    path = segments.turn(11, [])
+    assert path is not None
+    segments.add([note("sealed", facts, digest(path))], {})
+    segments.close()
+    return path, folder / segments.name
+
+
+def test_a_flipped_byte_anywhere_in_a_sealed_segment_is_found(tmp_path: Path) -> None:
+    path, _ = sealed_pair(tmp_path)
+    whole = path.read_bytes()
+    dice = random.Random(5)
+    path.chmod(0o600)
+    for at in [0, len(whole) - 1, *dice.sample(range(len(whole)), 60)]:
+        changed = bytearray(whole)
+        changed[at] ^= 1 << dice.randrange(8)
+        path.write_bytes(bytes(changed))
+        assert reader.proof(tmp_path).broken is not None, f"byte {at}"
+    path.write_bytes(whole)
+    assert reader.proof(tmp_path).broken is None
+
+
+def test_a_changed_record_is_named_and_a_cut_end_is_found_with_a_checkpoint(tmp_path: Path) -> None:
+    segments = begun(tmp_path)
+    segments.add(bodies(9), {})
+    mark = f"{segments.seq}:{segments.hash.hex()}"
+    segments.close()
+    assert reader.proof(tmp_path, mark).broken is None
+    path = tmp_path / segments.name
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("DROP TRIGGER there")
+        base.execute("DELETE FROM record WHERE seq = 9")
+        base.commit()
+    assert reader.proof(tmp_path).broken is None
+    assert reader.proof(tmp_path, mark).broken is not None
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("DROP TRIGGER kept")
+        base.execute("UPDATE record SET body = replace(body, 'call', 'cull') WHERE seq = 4")
+        base.commit()
+    broken = reader.proof(tmp_path).broken
+    assert broken is not None
+    assert broken.seq == 4
+
+
+def test_a_removed_segment_leaves_its_record_and_one_that_is_missing_does_not(
+    tmp_path: Path,
+) -> None:
+    path, _ = sealed_pair(tmp_path)
+    segments = begun(tmp_path, day=11)
+    assert segments.remove(before=0) is None
+    gone = segments.remove(before=time.time() + 1)
+    assert gone is not None
+    assert (gone.first, gone.last) == (1, 40)
+    assert not path.exists()
+    assert segments.remove(before=time.time() + 1) is None  # the open one stays
+    missing = reader.proof(tmp_path).broken
+    assert missing is not None
+    segments.add([note("removed", gone)], {})
+    segments.close()
+    assert reader.proof(tmp_path).broken is None
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    if os.geteuid():
+        pytest.skip("only root may mount")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no mount here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_changes_nothing_and_room_is_used_again(small_disk: Path) -> None:
+    segments = begun(small_disk / "audit")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (600 << 10))
+
+    def fill() -> None:
+        for _ in range(1000):
+            segments.add(bodies(20), {})
+
+    with pytest.raises(Unwritten) as full:
+        fill()
+    assert full.value.code == errno.ENOSPC
+    written = segments.seq
+    ballast.unlink()
+    segments.add(bodies(20), {})
+    assert segments.seq == written + 20
+    segments.close()
+    assert reader.proof(small_disk / "audit").broken is None
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    segments = Segments(tmp_path / "file" / "audit", durable=True, bytes_max=1 << 20)
+    with pytest.raises(Unwritten) as why:
+        segments.begin(10)
+    assert why.value.code == errno.ENOTDIR

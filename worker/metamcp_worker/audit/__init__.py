@@ -1,0 +1,1 @@
+"""The process that writes the audit: segments of a chain of records."""

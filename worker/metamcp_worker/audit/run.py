@@ -1,0 +1,376 @@
+"""Process of the audit: it commits the records of all other processes, many at once.
+
+Owns: the socket that they connect to, reading their frames, what goes into one commit, telling
+them, segments that end, checkpoints in the log, old segments. Never: the content of records, the
+files themselves (`segments`).
+
+A record is committed before its sender hears of it, so an answer that waited for that has a record,
+whatever process is killed. A sender whose records could not be written is told, and cut: nothing
+that it sent later overtakes them.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+
+from metamcp_worker.audit.segments import DAY_S, SegmentFacts, Segments, Unwritten, digest
+from metamcp_worker.ipc import audit, codec, messages, packets
+from metamcp_worker.ipc.audit import (
+    FRAME,
+    FRAME_BYTES_MAX,
+    ORIGIN_BYTES,
+    VERDICT,
+    AuditFigures,
+    AuditOn,
+    AuditRecord,
+)
+from metamcp_worker.ipc.messages import Beat, Stop, Tune
+from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.runtime import logs, loop
+from metamcp_worker.runtime.loop import Chores
+
+BEAT_S = 1.0
+END_S = 1.0
+"""Seconds for cancelled tasks to end."""
+READ_BYTES = 256 * 1024
+GROUP_MAX = 512
+"""Maximum number of records in one commit; a larger frame has a commit of its own."""
+BACKLOG = 64
+SENDERS_MAX = 64
+"""Maximum connections: one for each front, one for the supervisor, and those of their heirs."""
+CHECKPOINT_RECORDS = 1000
+CHECKPOINT_S = 60.0
+"""Records and seconds after which the log gets the last number and hash."""
+SWEEP_S = 60.0
+"""Seconds between two searches for segments that are too old."""
+TAKEN_S = 0.05
+"""Seconds between two attempts to get the lock of the segments."""
+ROLE = "audit"
+_GAP = b'"event":"gap"'
+
+log = logging.getLogger("metamcp.audit")
+_read = codec.reader(AuditOn | Tune | Stop)
+
+
+def main(sock: socket.socket) -> int:
+    """Run this process and return its exit code. `sock`: the control socket to the supervisor."""
+    return loop.run(_live(sock))
+
+
+async def _live(sock: socket.socket) -> int:
+    return await AuditWorker(sock).run()
+
+
+class _Sender:
+    """Connection of a process. `frames`: number of the first record, and the records, of each frame
+    that is not committed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.origin = ""
+        self.data = bytearray()
+        self.frames: list[tuple[int, list[bytes]]] = []
+
+    def feed(self, data: bytes) -> bool:
+        """Take bytes in; return False if they make no sense."""
+        self.data += data
+        while len(self.data) >= FRAME.size:
+            size, count, first = FRAME.unpack_from(self.data)
+            if size > FRAME_BYTES_MAX:
+                return False
+            if len(self.data) < FRAME.size + size:
+                break
+            body = bytes(self.data[FRAME.size : FRAME.size + size])
+            del self.data[: FRAME.size + size]
+            if not self.origin:
+                if size != ORIGIN_BYTES or count:
+                    return False
+                self.origin = body.decode("ascii", "replace")
+                continue
+            records = body.split(b"\n")
+            if len(records) != count or not count:
+                return False
+            self.frames.append((first, records))
+        return True
+
+
+class AuditWorker:
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[int] = self._loop.create_future()
+        self._segments: Segments | None = None
+        self._spec: AuditOn | None = None
+        self._listener: socket.socket | None = None
+        self._senders: dict[int, _Sender] = {}
+        self._due: asyncio.Handle | None = None
+        self._own = 0
+        self._origin = ""
+        self._counts: Counter[str] = Counter()
+        self._marked = 0
+        self._said = ""
+        self._chores = Chores(self._faulty)
+        self._channel = Channel(sock, self._packet, lambda: self._finish(0))
+
+    async def run(self) -> int:
+        self._chores.begin(self._beat())
+        self._chores.begin(logs.counting())
+        try:
+            return await self._over
+        finally:
+            self._commit()
+            self._checkpoint()
+            await self._chores.close(END_S)
+            for fd in list(self._senders):
+                self._drop(fd)
+            if self._listener is not None:
+                self._loop.remove_reader(self._listener)
+                self._listener.close()
+            if self._segments is not None:
+                self._segments.close()
+            self._channel.close()
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        packets.close_all(fds)
+        try:
+            match _read(data):
+                case AuditOn() as spec:
+                    self._begin(spec)
+                case Tune():
+                    pass
+                case _:
+                    self._finish(0)
+        except (codec.Malformed, OSError) as error:
+            log.error("the audit cannot begin: %s", error)
+            self._finish(1)
+
+    def _begin(self, spec: AuditOn) -> None:
+        self._spec = spec
+        self._segments = Segments(
+            Path(spec.folder), durable=spec.durable, bytes_max=spec.segment_bytes
+        )
+        self._origin = os.urandom(ORIGIN_BYTES // 2).hex()
+        self._chores.begin(self._serve())
+
+    async def _serve(self) -> None:
+        assert self._spec is not None
+        assert self._segments is not None
+        # A writer that is about to end may have the lock.
+        while not self._open() and self._segments.taken:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(TAKEN_S)
+        self._listen(self._spec.socket)
+        await self._sweep()
+
+    def _listen(self, path: str) -> None:
+        """Listen under this path. Raises OSError. The socket is made beside it and moved there, so
+        that no process connects to one that belonged to an earlier writer."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made = f"{path}.{os.getpid()}"
+        listener.bind(made)
+        os.chmod(made, 0o600)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        os.replace(made, path)
+        self._listener = listener
+        self._loop.add_reader(listener, self._accept)
+
+    def _open(self) -> bool:
+        """Open the newest segment, unless it is open; return whether it is."""
+        assert self._segments is not None
+        try:
+            self._segments.begin(_today())
+        except Unwritten as why:
+            self._fails(why)
+            return False
+        return True
+
+    # Senders
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._senders) >= SENDERS_MAX:
+            sock.close()
+            return
+        sock.setblocking(False)
+        self._senders[sock.fileno()] = _Sender(sock)
+        self._loop.add_reader(sock, self._readable, sock.fileno())
+
+    def _readable(self, fd: int) -> None:
+        sender = self._senders[fd]
+        try:
+            data = sender.sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or not sender.feed(data):
+            if sender.frames:
+                self._commit()
+            self._drop(fd)
+        elif sender.frames and self._due is None:
+            # What other senders have sent is read in this turn too.
+            self._due = self._loop.call_soon(self._commit)
+
+    def _drop(self, fd: int) -> None:
+        sender = self._senders.pop(fd, None)
+        if sender is not None:
+            self._loop.remove_reader(fd)
+            sender.sock.close()
+
+    # Commits
+
+    def _commit(self) -> None:
+        """Commit everything that has come, and tell the senders."""
+        self._due = None
+        while waiting := [sender for sender in self._senders.values() if sender.frames]:
+            taken: list[tuple[_Sender, int]] = []
+            bodies: list[bytes] = []
+            heads: dict[str, int] = {}
+            for sender in waiting:
+                while sender.frames and (not bodies or len(bodies) < GROUP_MAX):
+                    first, records = sender.frames.pop(0)
+                    head = self._head(sender.origin, heads)
+                    bodies += records[max(0, head + 1 - first) :]
+                    last = first + len(records) - 1
+                    heads[sender.origin] = max(head, last)
+                    taken.append((sender, last))
+            self._committed(taken, bodies, heads)
+
+    def _head(self, origin: str, heads: dict[str, int]) -> int:
+        assert self._segments is not None
+        return heads.get(origin) or self._segments.senders.get(origin, 0)
+
+    def _committed(
+        self, taken: list[tuple[_Sender, int]], bodies: list[bytes], heads: dict[str, int]
+    ) -> None:
+        assert self._segments is not None
+        error = 0
+        try:
+            self._segments.begin(_today())
+            if self._segments.due(_today()):
+                self._turn()
+            self._segments.add(bodies, heads)
+        except Unwritten as why:
+            self._fails(why)
+            self._counts["refused"] += len(bodies)
+            error = why.code
+        else:
+            self._counts["records"] += len(bodies)
+            for body in bodies:
+                if _GAP in body[:200]:
+                    self._counts["lost"] += audit.read(body).count
+            if self._said:
+                self._said = ""
+                log.warning("records of the audit are written again")
+            if self._segments.seq - self._marked >= CHECKPOINT_RECORDS:
+                self._checkpoint()
+        for sender, last in dict(taken).items():
+            self._tell(sender, last, error)
+
+    def _tell(self, sender: _Sender, last: int, error: int) -> None:
+        try:
+            sender.sock.send(VERDICT.pack(last, error), socket.MSG_NOSIGNAL)
+        except OSError:  # it is gone, or reads nothing: it asks again with its next connection
+            error = error or 1
+        if error:
+            sender.frames.clear()
+            self._drop(sender.sock.fileno())
+
+    def _fails(self, why: Unwritten) -> None:
+        if str(why) != self._said:
+            self._said = str(why)
+            log.error("records of the audit cannot be written: %s", why)
+
+    # Segments
+
+    def _turn(self) -> None:
+        """Begin the next segment. Raises Unwritten."""
+        assert self._segments is not None
+        living = {sender.origin for sender in self._senders.values()}
+        name = self._segments.name
+        path = self._segments.turn(_today(), living)
+        self._checkpoint()
+        if path is not None:
+            first = int(name.removesuffix(audit.SUFFIX))
+            last = self._segments.seq, self._segments.hash.hex()
+            self._chores.begin(self._seal(path, SegmentFacts(name, first, *last)))
+
+    async def _seal(self, path: Path, facts: SegmentFacts) -> None:
+        """Record the digest of a sealed segment, which takes a part of a second."""
+        try:
+            found = await asyncio.to_thread(digest, path)
+        except OSError as error:
+            log.error("%s cannot be read: %s", path, error)
+            return
+        self._note("sealed", facts, found)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._checkpoint()
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove segments that are too old; each leaves a record."""
+        assert self._segments is not None
+        assert self._spec is not None
+        try:
+            while self._open() and (
+                gone := self._segments.remove(time.time() - self._spec.retention_s)
+            ):
+                self._note("removed", gone)
+        except Unwritten as why:
+            self._fails(why)
+
+    def _note(self, event: str, segment: SegmentFacts, digest: str = "") -> None:
+        """Record what was done to a segment."""
+        assert self._segments is not None
+        self._own += 1
+        made = AuditRecord(
+            ts=time.time_ns(), n=self._own, origin=self._origin, worker=ROLE, event=event,
+            segment=segment.name, first=segment.first, last=segment.last,
+            last_hash=segment.last_hash, count=segment.last - segment.first + 1, digest=digest,
+        )  # fmt: skip
+        try:
+            self._segments.add([audit.encoded(made)], {})
+        except Unwritten as why:
+            self._fails(why)
+
+    def _checkpoint(self) -> None:
+        found = self._segments
+        if found is not None and found.seq != self._marked:
+            self._marked = found.seq
+            log.info("audit checkpoint: record %d has the hash %s", found.seq, found.hash.hex())
+
+    # News
+
+    async def _beat(self) -> None:
+        told: dict[str, int] = {}
+        for number in itertools.count(1):
+            due = self._loop.time() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            late_ms = (self._loop.time() - due) * 1000
+            self._channel.send(messages.pack(Beat(seq=number, lag_ms=late_ms)))
+            if told != self._counts:
+                told = dict(self._counts)
+                self._channel.send(messages.pack(AuditFigures(counts=told)))
+
+    def _finish(self, code: int) -> None:
+        if not self._over.done():
+            self._over.set_result(code)
+
+    def _faulty(self, error: BaseException) -> None:
+        log.error("the process of the audit ends, it has a fault", exc_info=error)
+        self._finish(1)
+
+
+def _today() -> int:
+    return int(time.time()) // DAY_S

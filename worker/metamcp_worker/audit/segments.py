@@ -1,0 +1,262 @@
+"""Segments of the audit: SQLite files of rows that are only added.
+
+Owns: opening, filling and sealing a segment, its tables, its permissions, removing old segments.
+Never: the content of records (`ipc.audit`), who sends them (`run`).
+
+One segment is one UTC day, or `bytes_max`. Its name is the number of its first record, and it keeps
+the hash before that record. A sealed segment is one file that can only be read, of which a later
+record has the digest.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from metamcp_worker.ipc import audit
+from metamcp_worker.ipc.audit import START
+
+DAY_S = 86_400
+ROW_BYTES = 56
+"""Bytes of a row beside its body, roughly."""
+BUSY_S_MAX = 0.2
+"""Seconds for another process that reads a segment to let go of it."""
+HASH_BYTES = 1024 * 1024
+"""Bytes of a file that are hashed at once."""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS start (seq INTEGER NOT NULL, hash BLOB NOT NULL, day INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS record (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS sender (origin TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS kept BEFORE UPDATE ON record
+BEGIN SELECT RAISE(ABORT, 'records of the audit do not change'); END;
+CREATE TRIGGER IF NOT EXISTS there BEFORE DELETE ON record
+BEGIN SELECT RAISE(ABORT, 'records of the audit are not deleted'); END;
+CREATE TRIGGER IF NOT EXISTS begun BEFORE UPDATE ON start
+BEGIN SELECT RAISE(ABORT, 'the start of a segment does not change'); END;
+CREATE TRIGGER IF NOT EXISTS begins BEFORE DELETE ON start
+BEGIN SELECT RAISE(ABORT, 'the start of a segment is not deleted'); END;
+"""
+
+
+class Unwritten(Exception):
+    """Records could not be written. `code`: number of the error."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class SegmentFacts(Struct, frozen=True):
+    """What a record says of a segment that ended. `first`, `last`: of its records."""
+
+    name: str
+    first: int
+    last: int
+    last_hash: str
+
+
+class Segments:
+    """Segments in `folder`, of which one is open. `durable`: whether a commit survives a loss of
+    power. `seq`, `hash`: of the last record. Only one process at a time has them: it holds a
+    lock."""
+
+    def __init__(self, folder: Path, *, durable: bool, bytes_max: int) -> None:
+        self.seq, self.hash = 0, START
+        self.taken = False
+        """Whether another process has the segments."""
+        self.senders: dict[str, int] = {}
+        """Number of the last record of each sender."""
+        self._folder = folder
+        self._durable = durable
+        self._bytes_max = bytes_max
+        self._lock = -1
+        self._base: sqlite3.Connection | None = None
+        self._path = folder
+        self._day = 0
+        self._bytes = 0
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    def begin(self, day: int) -> None:
+        """Open the newest segment, or the first one. Idempotent. Raises Unwritten."""
+        if self._base is not None:
+            return
+        with _refusing():
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._claim()
+            names = self.names()
+            if names:
+                self._open(names[-1])
+            else:
+                self._new(day)
+
+    def names(self) -> list[str]:
+        """Return the names of all segments, the oldest first."""
+        return sorted(filter(audit.is_segment, os.listdir(self._folder)))
+
+    def due(self, day: int) -> bool:
+        """Whether the next record begins another segment. A clock that goes back does not."""
+        return self.seq > 0 and (day > self._day or self._bytes >= self._bytes_max)
+
+    def add(self, bodies: Sequence[bytes], senders: Mapping[str, int]) -> None:
+        """Commit these records, and the number of the last record of their senders. Raises
+        Unwritten; then nothing has changed."""
+        base = self._base
+        if base is None:
+            raise Unwritten(errno.EIO, "no segment is open")
+        rows = list(audit.chained(self.hash, self.seq, bodies))
+        try:
+            with _refusing():
+                base.execute("BEGIN IMMEDIATE")
+                base.executemany(
+                    "INSERT INTO record VALUES (?, ?, ?)",
+                    [(row.seq, row.body, row.hash) for row in rows],
+                )
+                base.executemany("REPLACE INTO sender VALUES (?, ?)", senders.items())
+                base.execute("COMMIT")
+        except Unwritten:
+            with contextlib.suppress(sqlite3.Error):
+                base.execute("ROLLBACK")
+            raise
+        if rows:
+            self.seq, self.hash = rows[-1].seq, rows[-1].hash
+        self.senders |= senders
+        self._bytes += sum(len(body) + ROW_BYTES for body in bodies)
+
+    def turn(self, day: int, living: Iterable[str]) -> Path | None:
+        """Seal the open segment and begin the next one; return the path of the sealed one, None if
+        somebody reads it. `living`: senders whose numbers still count. Raises Unwritten."""
+        alive = set(living)
+        with _refusing():
+            sealed = self._path if self._seal() else None
+            self.senders = {one: n for one, n in self.senders.items() if one in alive}
+            self._new(day)
+        return sealed
+
+    def remove(self, before: float) -> SegmentFacts | None:
+        """Remove the oldest segment, if it is sealed and was last written before this moment, in
+        seconds since the epoch; return what it had. Raises Unwritten."""
+        with _refusing():
+            oldest, *later = self.names()
+            path = self._folder / oldest
+            if not later or oldest == self.name or path.stat().st_mtime >= before:
+                return None
+            base = sqlite3.connect(f"file:{_quoted(later[0], self._folder)}?mode=ro", uri=True)
+            try:
+                last, digest = base.execute("SELECT seq, hash FROM start").fetchone()
+            finally:
+                base.close()
+            first = int(oldest.removesuffix(audit.SUFFIX))
+            path.unlink()
+            return SegmentFacts(oldest, first, last, bytes(digest).hex())
+
+    def close(self) -> None:
+        if self._base is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._base.close()  # the log of the database goes into the file
+            self._base = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _claim(self) -> None:
+        if self._lock < 0:
+            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.taken = True
+                os.close(lock)
+                raise
+            self.taken = False
+            self._lock = lock
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        base = sqlite3.connect(path, timeout=BUSY_S_MAX, isolation_level=None)
+        base.execute("PRAGMA journal_mode = WAL")
+        base.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        base.executescript(_TABLES)
+        return base
+
+    def _open(self, name: str) -> None:
+        path = self._folder / name
+        if not os.stat(path).st_mode & 0o200:  # sealed, and the next one was not begun
+            base = sqlite3.connect(f"file:{_quoted(name, self._folder)}?mode=ro", uri=True)
+            self.seq, self.hash, day = _last(base, name)
+            base.close()
+            self._new(day)
+            return
+        base = self._connect(path)
+        if base.execute("SELECT count(*) FROM start").fetchone() == (0,):  # died while it was made
+            base.close()
+            path.unlink()
+            self.begin(0)
+            return
+        self.seq, self.hash, self._day = _last(base, name)
+        self.senders = dict(base.execute("SELECT origin, number FROM sender"))
+        self._base, self._path, self._bytes = base, path, path.stat().st_size
+
+    def _new(self, day: int) -> None:
+        path = self._folder / audit.segment_name(self.seq + 1)
+        base = self._connect(path)
+        base.execute("BEGIN IMMEDIATE")
+        base.execute("INSERT INTO start VALUES (?, ?, ?)", (self.seq, self.hash, day))
+        base.executemany("REPLACE INTO sender VALUES (?, ?)", self.senders.items())
+        base.execute("COMMIT")
+        self._base, self._path, self._day, self._bytes = base, path, day, 0
+
+    def _seal(self) -> bool:
+        """Close the open segment; return whether it is one file that can only be read."""
+        if self._base is not None:
+            base, self._base = self._base, None
+            try:
+                base.execute("PRAGMA journal_mode = DELETE")
+                os.chmod(self._path, 0o400)
+                return True
+            except sqlite3.OperationalError:  # somebody reads it: the chain holds it all the same
+                return False
+            finally:
+                base.close()
+        return False
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(HASH_BYTES):
+            found.update(part)
+    return found.hexdigest()
+
+
+def _last(base: sqlite3.Connection, name: str) -> tuple[int, bytes, int]:
+    """Return sequence number, hash and day of the last record."""
+    seq, found, day = base.execute("SELECT seq, hash, day FROM start").fetchone()
+    last = base.execute("SELECT seq, hash FROM record ORDER BY seq DESC LIMIT 1").fetchone()
+    return (seq, bytes(found), day) if last is None else (last[0], bytes(last[1]), day)
+
+
+def _quoted(name: str, folder: Path) -> str:
+    from urllib.parse import quote
+
+    return quote(str(folder / name))
+
+
+class _refusing(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a statement
+    """Turns errors of the disk and of SQLite into Unwritten."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+            raise Unwritten(errno.ENOSPC if full else errno.EIO, str(error)) from None
+        if isinstance(error, OSError):
+            raise Unwritten(error.errno or errno.EIO, error.strerror or str(error)) from None

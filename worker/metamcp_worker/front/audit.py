@@ -1,0 +1,259 @@
+"""Audit of a front: a record of each call, read, prompt, list and refusal, before an answer leaves.
+
+Owns: what goes into a record, holding an answer until its record is committed, the refusal of calls
+while records cannot be written. Never: sending records (`ipc.audit_link`), writing them (`audit`).
+"""
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from time import time_ns
+from typing import Self
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.front import server_links
+from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.ipc import audit, codec, process_names
+from metamcp_worker.ipc.audit import CLIENT_CHARS_MAX, COMMITTED, EVENTS, AuditRecord
+from metamcp_worker.ipc.audit_link import AuditLink
+from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
+from metamcp_worker.runtime.masking import Masks
+
+REDACTED_CHARS_MAX = 1024
+"""Maximum characters of arguments, and of a result, with the level `redacted`."""
+FULL_CHARS_MAX = 64 * 1024
+"""Maximum characters of arguments, and of a result, with the level `full`."""
+NAME_CHARS_MAX = 256
+"""Maximum characters of a name that a client made up."""
+CLIENTS_MAX = 256
+"""Maximum clients whose names are kept, for the next call."""
+CLOSE_S_MAX = 2.0
+"""Seconds for the last records of a front that ends."""
+WORKER = "front"
+
+
+class _Begun(Struct, gc=False):
+    subject: str
+    args_bytes: int
+    args_hmac: str
+    client: str
+    trace: str
+    arguments: str
+
+
+class CallAudit:
+    """Audit of the front with this number. Call `adjust` before anything else."""
+
+    def __init__(self, front: int) -> None:
+        self._worker = f"{WORKER}-{front}"
+        self._spec = AuditSpec()
+        self._link: AuditLink | None = None
+        self._begun: dict[int, _Begun] = {}
+        self._held: set[int] = set()
+        self._workspaces: dict[str, str] = {}
+        self._clients: dict[bytes, str] = {}
+        self._masks = Masks()
+
+    def adjust(self, spec: FrontSpec) -> Self | None:
+        """Apply this configuration. Returns None if nothing is audited."""
+        found = spec.audit
+        self._workspaces = {one.name: one.workspace for one in spec.endpoints}
+        self._spec = found
+        if not found.socket:
+            return None
+        self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
+        if self._link is None:
+            self._link = AuditLink(found.socket, self._gap, keeps=found.required)
+        self._link.keeps = found.required
+        return self
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close(CLOSE_S_MAX)
+
+    # Calls
+
+    def check(self) -> None:
+        """Raise ProtocolError if no call may begin, because its record could not be written."""
+        link = self._link
+        if self._spec.required and link is not None and (link.down or link.full):
+            link.lost += 1
+            raise ProtocolError(Code.INTERNAL_ERROR, _unavailable(link.down))
+
+    def begun(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+    ) -> None:
+        """Keep what is recorded of a call that goes to its server now."""
+        if call.label not in COMMITTED:
+            return
+        arguments = params.get("arguments", b"")
+        trace = request.meta.get("traceparent") if request.meta else None
+        self._begun[call.id] = _Begun(
+            subject,
+            len(arguments),
+            audit.pseudonym(self._spec.salt, bytes(arguments)) if arguments else "",
+            self._client(request.caller),
+            (codec.text(trace) or "")[3:35] if trace is not None else "",
+            self._shown(bytes(arguments)),
+        )
+
+    def holds(self, call: Call) -> bool:
+        """Whether the answer to this call waits for its record."""
+        return call.id in self._held
+
+    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
+        """Record a call that is over, and pass its answer on when that is committed. `answer`: None
+        if it was cancelled; `outcome`: empty, or what was wrong."""
+        origin, link = call.origin, self._link
+        begun = self._begun.pop(call.id, None)
+        # A call that a front before this one began has no origin, but somebody who waits for it.
+        ours = begun is not None or (call.caller is not None and call.label in COMMITTED)
+        if link is None or not ours or (not link.keeps and (link.full or link.down)):
+            if link is not None and ours:
+                link.lost += 1
+            if answer is not None and not call.answer.done():
+                call.answer.set_result(answer)
+            return
+        about = begun or _UNKNOWN
+        tool = origin.tool if origin is not None else ""
+        read = call.label == "resources/read"
+        principal = origin.principal if origin is not None else None
+        endpoint = origin.endpoint if origin is not None else ""
+        body = audit.encoded(AuditRecord(
+            ts=time_ns(), n=link.number, origin=link.origin, worker=self._worker,
+            event=EVENTS[call.label],
+            workspace=self._workspaces.get(endpoint, ""),
+            key=principal.key if principal is not None else "",
+            principal=self._named(principal) if principal is not None else "",
+            auth=principal.auth if principal is not None else "",
+            session=self._pseudonym(origin.who) if origin is not None else "",
+            client=about.client,
+            protocol=origin.version if origin is not None else "",
+            endpoint=endpoint,
+            server=process_names.base(call.server),
+            tool=tool if isinstance(tool, str) else codec.text(tool) or "",
+            exposed="" if read else about.subject[:NAME_CHARS_MAX],
+            uri=self._pseudonym(about.subject) if read else "",
+            args_bytes=about.args_bytes, args_hmac=about.args_hmac,
+            result_bytes=len(answer.body) if answer is not None else 0,
+            outcome=_outcome(answer, outcome),
+            code=answer.code if answer is not None else 0,
+            ms=round(seconds * 1000, 3),
+            trace=about.trace, arguments=about.arguments,
+            result=self._shown(answer.body) if answer is not None else "",
+        ))  # fmt: skip
+        if answer is None:
+            link.add(body)
+        else:
+            self._held.add(call.id)
+            link.add(body, partial(self._told, call, answer))
+
+    def _told(self, call: Call, answer: CallAnswer, error: int) -> None:
+        self._held.discard(call.id)
+        if call.answer.done():
+            return
+        if error and self._spec.required:
+            why = _unavailable(error)
+            answer = server_links.error(Code.INTERNAL_ERROR, why, {"may_have_run": True})
+        call.answer.set_result(answer)
+
+    # Everything else
+
+    def noted(
+        self,
+        event: str,
+        method: str,
+        principal: Principal | None,
+        endpoint: str,
+        *,
+        subject: str = "",
+        code: int = 0,
+        text: str = "",
+    ) -> None:
+        """Record an event whose answer does not wait: a list, a refused message, a refused
+        credential. `code`: of the refusal."""
+        link = self._link
+        if link is None:
+            return
+        if link.full or (link.down and not link.keeps):
+            link.lost += 1
+            return
+        read = method == "resources/read"
+        link.add(audit.encoded(AuditRecord(
+            ts=time_ns(), n=link.number, origin=link.origin, worker=self._worker, event=event,
+            workspace=self._workspaces.get(endpoint, ""), endpoint=endpoint, method=method,
+            key=principal.key if principal is not None else "",
+            principal=self._named(principal) if principal is not None else "",
+            auth=principal.auth if principal is not None else "",
+            exposed="" if read else subject[:NAME_CHARS_MAX],
+            uri=self._pseudonym(subject) if read else "",
+            outcome="refused" if code else "ok", code=code, text=text[:NAME_CHARS_MAX],
+        )))  # fmt: skip
+
+    def refused(
+        self, method: str, principal: Principal, endpoint: str, subject: str, why: ProtocolError
+    ) -> None:
+        """Record a message that was refused before it reached a server."""
+        self.noted(
+            EVENTS.get(method, "refused"), method[:NAME_CHARS_MAX], principal, endpoint,
+            subject=subject, code=int(why.code),
+        )  # fmt: skip
+
+    def _gap(self, number: int, lost: int) -> bytes:
+        assert self._link is not None
+        return audit.encoded(
+            AuditRecord(
+                ts=time_ns(), n=number, origin=self._link.origin, worker=self._worker,
+                event="gap", count=lost,
+            )
+        )  # fmt: skip
+
+    def _named(self, principal: Principal) -> str:
+        """Return the name of a principal; of a person, as an authorization server names one, a
+        pseudonym."""
+        oauth = principal.auth == "oauth"
+        return self._pseudonym(principal.name) if oauth else principal.name
+
+    def _pseudonym(self, text: str) -> str:
+        return audit.pseudonym(self._spec.salt, text) if text else ""
+
+    def _client(self, said: bytes) -> str:
+        """Return the name that a client gives itself."""
+        found = self._clients.get(said)
+        if found is None:
+            try:
+                info = codec.level(codec.level(said or b"{}").get("clientInfo", b"{}"))
+                found = (codec.text(info.get("name", Raw(b'""'))) or "")[:CLIENT_CHARS_MAX]
+            except codec.Malformed:
+                found = ""
+            if len(self._clients) >= CLIENTS_MAX:
+                self._clients.clear()
+            self._clients[said] = found
+        return found
+
+    def _shown(self, body: bytes) -> str:
+        """Return as much of arguments or of a result as the level shows."""
+        level = self._spec.level
+        if level == audit.METADATA or not body:
+            return ""
+        if level == audit.FULL:
+            return body[:FULL_CHARS_MAX].decode("utf-8", "replace")
+        return self._masks.json(body.decode("utf-8", "replace"))[:REDACTED_CHARS_MAX]
+
+
+def _outcome(answer: CallAnswer | None, outcome: str) -> str:
+    if answer is None:
+        return "cancelled"
+    return "error" if answer.code else outcome or "ok"
+
+
+def _unavailable(error: int) -> str:
+    why = os.strerror(error) if error else "its records wait for the disk"
+    return f"audit unavailable ({why}), so no call is made; its operator sees why in the log"
+
+
+_UNKNOWN = _Begun("", 0, "", "", "", "")

@@ -1,0 +1,187 @@
+"""Records of the audit: their members, the hash chain over them, their form on the way to the disk.
+
+Owns: what a record has, the hash of a row, checking a chain, the frames between a process that
+makes records and the one that writes them. Never: which calls get a record (`front.audit`), files
+(`audit.segments`), sockets (`audit_link`).
+
+A row is (seq, body, hash): `seq` counts from 1 without a gap over all segments, `body` is JSON as
+the process that made the record wrote it, and hash = SHA-256(hash before, seq in 8 bytes, body).
+
+    to the writer    size (4 bytes), count (4), number of the first record (8); then `size` bytes:
+                     the bodies, one a line. The first frame has count 0 and the name of its sender.
+    to the sender    number of the last record this is about (8), error number (4), 0: committed
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+
+from msgspec import Raw, Struct, json
+
+from metamcp_worker.ipc.codec import Message
+
+VERSION = 1
+"""Form of the records; a reader refuses a higher one."""
+FOLDER = "audit"
+"""Folder of the segments in the state directory."""
+SOCKET = "audit.sock"
+"""Socket of the writer in the runtime directory."""
+SALT = "salt"
+SALT_BYTES = 32
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""Maximum bytes of the records in one frame."""
+FRAME = struct.Struct("<IIQ")
+VERDICT = struct.Struct("<Qi")
+ORIGIN_BYTES = 16
+"""Bytes of the name of a sender: random hexadecimal digits, new with each of its lives."""
+START = b"\0" * 32
+"""Hash before the first record."""
+
+OFF, METADATA, REDACTED, FULL = "off", "metadata", "redacted", "full"
+CLIENT_CHARS_MAX = 64
+SUFFIX = ".sqlite"
+#: Methods whose answers wait until their record is on the disk.
+COMMITTED = frozenset({"tools/call", "resources/read", "prompts/get"})
+#: Methods that list something; their answers do not wait.
+LISTS = frozenset({
+    "tools/list", "prompts/list", "resources/list", "resources/templates/list",
+})  # fmt: skip
+#: Word of a record for each method.
+EVENTS = {"tools/call": "call", "resources/read": "read", "prompts/get": "prompt"}
+
+
+class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What is written of one event; empty members are left out. `ts`: nanoseconds since the epoch;
+    `origin`, `n`: sender and its own number; `worker`: role of the sender.
+
+    `event`: `call`, `read`, `prompt`, `list`, `auth`, `order` (of an operator), `gateway` (from the
+    journal), `gap`, `sealed`, `removed`. `key`: id of the API key; `principal`: its name, a
+    pseudonym for OAuth; `session`, `uri`, `args_hmac`: pseudonyms under the salt of this audit.
+    `tool`: as the server names it; `exposed`: as the client does. `outcome`: `ok`, `tool_error`,
+    `error`, `cancelled` or `refused`; `code`: of the JSON-RPC error. `arguments`, `result`: with
+    the levels `redacted` and `full`. `text`: a sentence; `count`: of lost records, or of a segment;
+    `digest`: SHA-256 of the file of a segment, `last`: its last sequence number and hash.
+    """
+
+    ts: int
+    n: int
+    origin: str
+    event: str
+    worker: str = ""
+    workspace: str = ""
+    key: str = ""
+    principal: str = ""
+    auth: str = ""
+    session: str = ""
+    client: str = ""
+    protocol: str = ""
+    endpoint: str = ""
+    server: str = ""
+    tool: str = ""
+    exposed: str = ""
+    uri: str = ""
+    method: str = ""
+    args_bytes: int = 0
+    args_hmac: str = ""
+    result_bytes: int = 0
+    outcome: str = ""
+    code: int = 0
+    ms: float = 0.0
+    trace: str = ""
+    parent: str = ""
+    arguments: str = ""
+    result: str = ""
+    who: str = ""
+    text: str = ""
+    count: int = 0
+    segment: str = ""
+    digest: str = ""
+    first: int = 0
+    last: int = 0
+    last_hash: str = ""
+
+
+class AuditOn(Message, frozen=True, kw_only=True):
+    """First message to the writer. `folder`: of the segments; `socket`: path to listen at;
+    `durable`: whether a commit survives a loss of power; `retention_s`: age at which a segment is
+    removed; `segment_bytes`: size at which the next one begins."""
+
+    folder: str
+    socket: str
+    durable: bool
+    retention_s: float
+    segment_bytes: int
+
+
+class AuditFigures(Message, frozen=True, kw_only=True):
+    """Records since the writer began: `records` written; `lost`: of which gaps tell; `refused`: not
+    written when they came, because the disk was full."""
+
+    counts: dict[str, int]
+
+
+class Row(Struct, frozen=True, gc=False):
+    seq: int
+    body: bytes
+    hash: bytes
+
+
+class Break(Struct, frozen=True):
+    """First place at which a chain does not hold. `seq`: of the row; `why`: a sentence."""
+
+    seq: int
+    why: str
+
+
+def row_hash(before: bytes, seq: int, body: bytes) -> bytes:
+    return hashlib.sha256(b"%b%b%b" % (before, seq.to_bytes(8), body)).digest()
+
+
+def chained(before: bytes, seq: int, bodies: Iterable[bytes]) -> Iterator[Row]:
+    """Yield the rows for these records, behind the row `seq` with the hash `before`."""
+    for body in bodies:
+        seq += 1
+        before = row_hash(before, seq, body)
+        yield Row(seq, body, before)
+
+
+def check(before: bytes, seq: int, rows: Iterable[Row]) -> Break | None:
+    """Return the first break of a chain behind the row `seq` with the hash `before`."""
+    for row in rows:
+        seq += 1
+        if row.seq != seq:
+            return Break(seq, f"record {seq} is missing; the next one is {row.seq}")
+        if row.hash != row_hash(before, seq, row.body):
+            return Break(seq, f"record {seq}, or one of its neighbours, was changed")
+        before = row.hash
+    return None
+
+
+def pseudonym(salt: bytes, text: str | bytes) -> str:
+    """Return 16 hexadecimal digits for a text, which do not show it to people without the salt."""
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    return hashlib.blake2b(data, key=salt, digest_size=8).hexdigest()
+
+
+encoded = json.Encoder().encode
+"""Return the body of a record."""
+
+
+def shown(row: Row, before: str) -> dict[str, object]:
+    """Return a row as people and exports get it. `before`: the hash of the row before."""
+    members = json.decode(row.body, type=dict[str, object])
+    return {"v": VERSION, "seq": row.seq, **members, "prev_hash": before, "hash": row.hash.hex()}
+
+
+def read(body: bytes | Raw) -> AuditRecord:
+    """Return the record in a body. Raises msgspec.MsgspecError."""
+    return json.decode(body, type=AuditRecord)
+
+
+def segment_name(first: int) -> str:
+    """Return the name of the segment file whose first record has this number."""
+    return f"{first:015d}{SUFFIX}"
+
+
+def is_segment(name: str) -> bool:
+    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX).isdigit()
