@@ -259,6 +259,12 @@ def allow_files(needed: int, processes: Iterable[int]) -> int:
     return needed if soft == unlimited else soft
 
 
+def no_core() -> None:
+    """Let this process, and those that it starts, leave no core dump: it may hold secrets."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

@@ -25,8 +25,10 @@ def test_every_server_has_its_own_limits_and_the_gateway_has_none_of_them() -> N
         own = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
         for pid in (free["pid"], small["worker_pid"]):
             assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == own
-        for pid in (small["pid"], free["pid"]):
+        fronts = [front["pid"] for front in gateway.status()["fronts"]]
+        for pid in (gateway.pid, small["pid"], small["worker_pid"], free["pid"], *fronts):
             assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
+        for pid in (small["pid"], free["pid"]):
             score = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
             assert score > int(Path(f"/proc/{gateway.pid}/oom_score_adj").read_text())
 

@@ -232,6 +232,7 @@ class Gateway:
     async def run(self, on_up: Callable[[], None]) -> int:
         """Start, call `on_up`, serve until a signal or a fault of the gateway ends it, and stop all
         parts. Return the exit code. Raises CannotStart; then no part is left running."""
+        runtime.no_core()
         self._signals.listen()
         self._service.start()
         try:

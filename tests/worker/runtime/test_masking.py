@@ -75,6 +75,12 @@ def test_what_json_spells_otherwise_stays_as_it_is_without_a_secret_in_it() -> N
         ("password: hunter2", f"password: {MASK}"),
         ("key ghp_0123456789abcdefghijABCDEFGHIJ leaked", f"key {MASK} leaked"),
         ("eyJhbGciOiJI.eyJzdWIiOiIx.sig_abc", MASK),
+        (f"key mmcp_k3Jq9ZxA_{'a1' * 24}b leaked", f"key mmcp_k3Jq9ZxA_{MASK} leaked"),
+        (
+            "got -----BEGIN EC PRIVATE KEY-----\\nMHcCAQ\\n-----END EC PRIVATE KEY----- here",
+            f"got {MASK} EC PRIVATE KEY----- here",
+        ),
+        ("-----BEGIN PRIVATE KEY-----\nMIGHAgEAM", MASK),
         ("x-eyJhbGciOiJI.eyJzdWIiOiIx.sig_abc y", f"{MASK} y"),
     ],
 )

@@ -67,7 +67,13 @@ Locate = Callable[[], str]
 block for seconds."""
 
 
-def run(url: str, locate: Locate, *, remedy: str = "", trust: Trust = Trust()) -> int:  # noqa: B008
+def run(
+    url: str,
+    locate: Locate,
+    *,
+    remedy: str = "",
+    trust: Trust = Trust(),  # noqa: B008 - frozen
+) -> int:
     """Bridge standard input and output to the gateway until the client is gone. Returns an exit
     code. `remedy`: sentence on what to do when the gateway cannot be reached; `trust`: its
     credential. Raises MetaMCPError for an invalid URL."""

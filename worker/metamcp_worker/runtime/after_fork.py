@@ -36,8 +36,8 @@ def settle(order: Fork, stacks: int) -> None:
     call_it(f"mmcp:{order.name}")
     if adjustment := OOM_SCORE_ADJ.get(order.role):
         _write("/proc/self/oom_score_adj", adjustment)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump may hold secrets
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump may hold secrets
     logs.go_on(_about(order), whole=order.role != "child")
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)

@@ -56,6 +56,9 @@ _ISSUED = re.compile(
 _WEB_TOKEN = re.compile(r"(?<![\w-])(?:[\w-]{0,32}?-)?eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]{4,}+")
 """JSON web tokens, which are recognizable too. A match starts once in each run of such characters
 and not at every `-`: else the time would grow with the square of the length."""
+_OURS = re.compile(r"\b(mmcp_[0-9A-Za-z]{8}_)[0-9A-Za-z]{12,}")
+"""API keys of the gateway itself; the id in front stays, because it is public."""
+_PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL)
 _HTML = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
 _CAUTIOUS = str.maketrans({char: f"\\u{ord(char):04X}" for char in "<>&+'`\""})
 """Characters that .NET (`_CAUTIOUS`) and Go (`_HTML`) write as escapes in JSON."""
@@ -111,6 +114,10 @@ class Masks:
             text = _ISSUED.sub(MASK, text)
         if "eyJ" in text:
             text = _WEB_TOKEN.sub(MASK, text)
+        if "mmcp_" in text:
+            text = _OURS.sub(rf"\1{MASK}", text)
+        if "PRIVATE KEY" in text:
+            text = _PRIVATE.sub(MASK, text)
         return self._without(text)
 
     def json(self, text: str) -> str:
