@@ -1,0 +1,182 @@
+"""Every method with every handle of somebody else, over every transport, with every kind of
+credential: about three thousand requests, and none of them is answered as its owner would be."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from metamcp_worker.access import api_key, gate
+from metamcp_worker.access import door as access_door
+from metamcp_worker.ipc.frames import CallFrame, Result
+from metamcp_worker.ipc.key_table import KeyChanges
+
+from ..rawhttp import Client, Reply, post
+from .door import Door, bodiless, legacy, modern, with_door
+from .test_keys import FAR, FOREIGN, HERE, KEY, OTHER, PEPPER, STREAM, endpoint, spec
+
+REVOKED = api_key.make(bytes(range(5, 45)))
+#: Kinds of credentials at the endpoint `dev`, and what a request with each of them gets.
+CREDENTIALS = {
+    "own": f"Authorization: Bearer {KEY}",
+    "other principal": f"X-API-Key: {OTHER}",
+    "other workspace": f"Authorization: Bearer {FOREIGN}",
+    "revoked": f"Authorization: Bearer {REVOKED}",
+    "garbage": f"Authorization: Bearer {KEY[:-1]}",
+    "none": "X-Nothing: here",
+}
+STATUS = {"other workspace": 404, "revoked": 401, "garbage": 401, "none": 401}
+CANARY = "canary-of-the-owner"
+PARAMS: dict[str, dict[str, Any]] = {
+    "tools/call": {"name": "t"},
+    "prompts/get": {"name": "p"},
+    "resources/read": {"uri": "file:///x"},
+    "resources/subscribe": {"uri": "file:///x"},
+    "resources/unsubscribe": {"uri": "file:///x"},
+    "tasks/get": {"taskId": "x"},
+    "tasks/result": {"taskId": "x"},
+    "tasks/update": {"taskId": "x"},
+    "tasks/cancel": {"taskId": "x"},
+    "completion/complete": {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {}},
+    "subscriptions/listen": {"notifications": {}},
+    "logging/setLevel": {"level": "error"},
+    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}},
+}
+METHODS = sorted(method for method in gate.TABLE if method)
+
+
+def handles(session: str) -> dict[str, str]:
+    """The session of the owner, and ids that look like it."""
+    last = "a" if session[-1] != "a" else "b"
+    return {
+        "owner's": session, "neighbour": f"{session[:-1]}{last}", "short": session[:-1],
+        "garbage": "x", "none": "",
+    }  # fmt: skip
+
+
+def requests(session: str, header: str) -> Iterator[tuple[str, str, bytes]]:
+    """Method, transport and bytes of each request with this handle and credential."""
+    for method in METHODS:
+        params = PARAMS.get(method, {})
+        yield method, "modern", modern(method, params, header, path=HERE)
+        yield method, "legacy", legacy(method, params, header, session=session, path=HERE)
+        where = f"/metamcp/dev/messages?session_id={session or 'x'}"
+        yield method, "sse", legacy(method, params, header, path=where)
+    held = [f"Mcp-Session-Id: {session}"] if session else []
+    yield "GET", "legacy", bodiless("GET", STREAM, header, *held, path=HERE)
+    yield "DELETE", "legacy", bodiless("DELETE", header, *held, path=HERE)
+    yield "GET", "rest", bodiless("GET", header, path="/metamcp/dev/api")
+    yield "POST", "rest", post(b"{}", header, path="/metamcp/dev/api/t")
+
+
+async def opened(door: Door) -> str:
+    """A session of the owner."""
+    reply = await door.ask(
+        legacy("initialize", PARAMS["initialize"], CREDENTIALS["own"], path=HERE)
+    )
+    return reply.headers["mcp-session-id"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CREDENTIALS if kind in STATUS])
+def test_without_a_valid_credential_of_the_workspace_every_request_gets_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_door, "FAILURES_MAX", 1_000_000)  # none of them is to get 429
+
+    async def test(door: Door) -> None:
+        session = await opened(door)
+        client, asked, seen = await door.connect(), 0, set[tuple[int, bytes]]()
+        for handle in handles(session).values():
+            for _, transport, request in requests(handle, CREDENTIALS[kind]):
+                reply = await client.ask(request)
+                assert reply.status == STATUS[kind], (transport, reply)
+                seen.add((reply.status, b"REST" if transport == "rest" else reply.body))
+                asked += 1
+        assert asked > 350
+        assert len(seen) <= 2  # one for MCP, one in the form of REST
+        assert door.peer.quiet()
+        assert (await owner_goes_on(door, session)).status == 200
+
+    probed(test)
+
+
+def test_another_principal_gets_for_a_foreign_session_what_an_unknown_one_gets() -> None:
+    async def test(door: Door) -> None:
+        session = await opened(door)
+        for method in METHODS:
+            replies: dict[str, Reply] = {}
+            for name, handle in handles(session).items():
+                if not handle or method == "initialize":
+                    continue
+                request = legacy(
+                    method, PARAMS.get(method, {}), CREDENTIALS["other principal"],
+                    session=handle, path=HERE,
+                )  # fmt: skip
+                replies[name] = await door.ask(request)
+            assert len({(one.status, one.body) for one in replies.values()}) <= 1, method
+            assert all(one.status == 404 for one in replies.values())
+        for verb in ("GET", "DELETE"):
+            found = [
+                await door.ask(
+                    bodiless(
+                        verb,
+                        STREAM,
+                        f"Mcp-Session-Id: {handle}",
+                        CREDENTIALS["other principal"],
+                        path=HERE,
+                    )
+                )
+                for handle in handles(session).values()
+                if handle
+            ]
+            assert {one.status for one in found} == {404}
+            assert len({one.body for one in found}) == 1
+        assert door.peer.quiet()
+        assert (await owner_goes_on(door, session)).status == 200
+
+    probed(test)
+
+
+def test_answers_reach_the_caller_alone_whatever_ids_callers_choose() -> None:
+    """Three principals call with the same ids at the same time."""
+
+    async def test(door: Door) -> None:
+        headers = [CREDENTIALS["own"], CREDENTIALS["other principal"]]
+        clients: list[tuple[Client, str]] = []
+        for number, (header, path) in enumerate(
+            itertools.chain(
+                ((header, HERE) for header in headers for _ in range(20)),
+                ((CREDENTIALS["other workspace"], FAR) for _ in range(20)),
+            )
+        ):
+            client, text = await door.connect(), f"{CANARY}-{number}"
+            arguments = {"name": "t", "arguments": {"text": text}}
+            client.send(modern("tools/call", arguments, header, path=path, id=1))
+            clients.append((client, text))
+        calls: list[CallFrame] = [await door.peer.call() for _ in clients]
+        for call in reversed(calls):
+            door.peer.write(Result(call.id, b'{"content":[],"said":%b}' % bytes(call.params)))
+        for client, text in clients:
+            reply = await client.reply()
+            assert reply.json["id"] == 1
+            assert reply.json["result"]["said"]["arguments"]["text"] == text
+
+    probed(test)
+
+
+async def owner_goes_on(door: Door, session: str) -> Reply:
+    return await door.ask(
+        legacy("tools/list", None, CREDENTIALS["own"], session=session, path=HERE)
+    )
+
+
+def probed(test: Any) -> None:
+    async def with_keys(door: Door) -> None:
+        keys = (spec(KEY), spec(OTHER), spec(FOREIGN, workspace="acme"), spec(REVOKED))
+        door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=keys))
+        gone = (api_key.id_of(REVOKED),)
+        door.app.keys_changed(KeyChanges(pepper=PEPPER, gone=gone))
+        await test(door)
+
+    with_door(with_keys, endpoint("dev"), endpoint("far", workspace="acme"))
