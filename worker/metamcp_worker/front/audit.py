@@ -31,7 +31,7 @@ FULL_CHARS_MAX = 64 * 1024
 NAME_CHARS_MAX = 256
 """Maximum characters of a name that a client made up."""
 CLIENTS_MAX = 256
-"""Maximum clients whose names are kept, for the next call."""
+"""Maximum clients whose names, and pseudonyms, are kept for the next call."""
 CLOSE_S_MAX = 2.0
 """Seconds for the last records of a front that ends."""
 WORKER = "front"
@@ -58,6 +58,7 @@ class CallAudit:
         self._held: set[int] = set()
         self._workspaces: dict[str, str] = {}
         self._clients: dict[bytes, str] = {}
+        self._sessions: dict[str, str] = {}
         self._masks = Masks()
 
     def adjust(self, spec: FrontSpec) -> Self | None:
@@ -143,7 +144,7 @@ class CallAudit:
             key=principal.key if principal is not None else "",
             principal=self._named(principal) if principal is not None else "",
             auth=principal.auth if principal is not None else "",
-            session=self._pseudonym(origin.who) if origin is not None else "",
+            session=self._session(origin.who) if origin is not None else "",
             client=about.client,
             protocol=origin.version if origin is not None else "",
             endpoint=endpoint,
@@ -237,6 +238,15 @@ class CallAudit:
 
     def _pseudonym(self, text: str) -> str:
         return audit.pseudonym(self._spec.salt, text) if text else ""
+
+    def _session(self, who: str) -> str:
+        """Return the pseudonym of a session or client, which calls often."""
+        found = self._sessions.get(who)
+        if found is None:
+            if len(self._sessions) >= CLIENTS_MAX:
+                self._sessions.clear()
+            found = self._sessions[who] = self._pseudonym(who)
+        return found
 
     def _client(self, said: bytes) -> str:
         """Return the name that a client gives itself."""
