@@ -27,7 +27,7 @@ from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, Worker
 from metamcp_supervisor.telemetry.journal import Follower, Journal
 from metamcp_supervisor.verbs import JournalEvent
 from metamcp_worker.ipc import audit, codec, messages, packets
-from metamcp_worker.ipc.audit import FOLDER, SALT, SALT_BYTES, SOCKET, AuditFigures, AuditOn
+from metamcp_worker.ipc.audit import FOLDER, SALT, SALT_BYTES, SOCKET, SPOOLS, AuditFigures, AuditOn
 from metamcp_worker.ipc.audit_link import AuditLink
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
@@ -73,6 +73,7 @@ class AuditWriter:
         self._leaving: set[int] = set()
         self._link: AuditLink | None = None
         self._follower: Follower[JournalEvent] | None = None
+        self._leaving_link: asyncio.Task[None] | None = None
         self._salt = b""
         self._closed = False
 
@@ -91,7 +92,11 @@ class AuditWriter:
         return structs.replace(
             spec,
             audit=AuditSpec(
-                socket=self._socket(), level=wanted.level, required=wanted.required, salt=self._salt
+                socket=self._socket(),
+                spools=self._spools(),
+                level=wanted.level,
+                required=wanted.required,
+                salt=self._salt,
             ),
         )
 
@@ -126,6 +131,13 @@ class AuditWriter:
     def _socket(self) -> str:
         return str(Path(self._config().gateway.runtime_dir) / SOCKET)
 
+    def _spools(self) -> str:
+        """Return the folder of the spools, empty if records wait for the disk."""
+        found = self._config()
+        if found.audit.durability == "power":
+            return ""
+        return str(found.gateway.state_dir / FOLDER / SPOOLS)
+
     def _settle(self) -> None:
         """Start, end or replace the process, as the configuration says."""
         found = self._config()
@@ -138,6 +150,9 @@ class AuditWriter:
             self._part()
         if on is None:
             self._forget()
+            if self._link is not None:
+                self._leaving_link = self._loop.create_task(self._link.close())
+                self._link = None
         elif self._prepared(Path(on.folder)):
             self._start()
 
@@ -147,7 +162,8 @@ class AuditWriter:
         if not self._salt:
             self._salt = _salt(folder)
         if self._link is None:
-            self._link = AuditLink(self._socket(), self._gap, keeps=True)
+            spools = self._spools()
+            self._link = AuditLink(self._socket(), self._gap, keeps=True, spools=spools)
         if self._follower is None:
             self._journal.ordered = self._ordered
             self._follower = self._journal.follow(self._woken)

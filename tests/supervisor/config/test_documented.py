@@ -23,6 +23,7 @@ HEADINGS = {
     "gateway.tls": "`[gateway.tls]`",
     "log": "`[log]`",
     "recording": "`[recording]`",
+    "audit": "`[audit]`",
     "metrics": "`[metrics]`",
     "traces": "`[traces]`",
     "embeddings": "`[embeddings]`",

@@ -45,6 +45,11 @@ file_max = "1M"
 files_max = 3
 body_max = "4K"
 
+[audit]
+level = "redacted"
+durability = "power"
+required = false
+retention = "30d"
 [metrics]
 per_tool = true
 

@@ -10,6 +10,7 @@ that it sent later overtakes them.
 """
 
 import asyncio
+import fcntl
 import itertools
 import logging
 import os
@@ -17,6 +18,8 @@ import socket
 import time
 from collections import Counter
 from pathlib import Path
+
+from msgspec import MsgspecError
 
 from metamcp_worker.audit.segments import DAY_S, SegmentFacts, Segments, Unwritten, digest
 from metamcp_worker.ipc import audit, codec, messages, packets
@@ -162,6 +165,7 @@ class AuditWorker:
         # A writer that is about to end may have the lock.
         while not self._open() and self._segments.taken:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(TAKEN_S)
+        self._gather()
         self._listen(self._spec.socket)
         await self._sweep()
 
@@ -289,12 +293,46 @@ class AuditWorker:
             self._said = str(why)
             log.error("records of the audit cannot be written: %s", why)
 
+    # Spools of the dead
+
+    def _gather(self) -> None:
+        """Take over what processes that were killed have left in their spools."""
+        assert self._segments is not None
+        try:
+            for path in self._segments.spools():
+                self._take(path)
+        except Unwritten as why:
+            self._fails(why)
+        except OSError as error:
+            log.error("a spool of the audit cannot be read: %s", error)
+
+    def _take(self, path: Path) -> None:
+        """Commit the spool of a process, unless the process lives. Raises Unwritten, OSError."""
+        assert self._segments is not None
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            head, bodies = self._segments.senders.get(path.name, 0), list[bytes]()
+            for line in file:
+                number = _number(line)
+                if number > head:
+                    bodies.append(line[:-1])
+                    head = number
+            for at in range(0, len(bodies), GROUP_MAX):
+                part = bodies[at : at + GROUP_MAX]
+                self._segments.add(part, {path.name: _number(part[-1] + b"\n")})
+                self._counts["records"] += len(part)
+            path.unlink()
+
     # Segments
 
     def _turn(self) -> None:
         """Begin the next segment. Raises Unwritten."""
         assert self._segments is not None
         living = {sender.origin for sender in self._senders.values()}
+        living |= {path.name for path in self._segments.spools()}
         name = self._segments.name
         path = self._segments.turn(_today(), living)
         self._checkpoint()
@@ -357,6 +395,8 @@ class AuditWorker:
         for number in itertools.count(1):
             due = self._loop.time() + BEAT_S
             await asyncio.sleep(BEAT_S)
+            if self._listener is not None:
+                self._gather()
             late_ms = (self._loop.time() - due) * 1000
             self._channel.send(messages.pack(Beat(seq=number, lag_ms=late_ms)))
             if told != self._counts:
@@ -370,6 +410,14 @@ class AuditWorker:
     def _faulty(self, error: BaseException) -> None:
         log.error("the process of the audit ends, it has a fault", exc_info=error)
         self._finish(1)
+
+
+def _number(line: bytes) -> int:
+    """Return the number of the record in a line; 0 if the line is not whole."""
+    try:
+        return audit.read(line).n if line.endswith(b"\n") else 0
+    except MsgspecError:
+        return 0
 
 
 def _today() -> int:

@@ -102,6 +102,13 @@ class Segments:
         """Return the names of all segments, the oldest first."""
         return sorted(filter(audit.is_segment, os.listdir(self._folder)))
 
+    def spools(self) -> list[Path]:
+        """Return the spools that are there. Raises Unwritten."""
+        folder = self._folder / audit.SPOOLS
+        with _refusing():
+            found = folder.iterdir() if folder.is_dir() else ()
+            return [path for path in found if not path.name.startswith(".")]
+
     def due(self, day: int) -> bool:
         """Whether the next record begins another segment. A clock that goes back does not."""
         return self.seq > 0 and (day > self._day or self._bytes >= self._bytes_max)

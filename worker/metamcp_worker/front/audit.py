@@ -4,6 +4,7 @@ Owns: what goes into a record, holding an answer until its record is committed, 
 while records cannot be written. Never: sending records (`ipc.audit_link`), writing them (`audit`).
 """
 
+import asyncio
 import os
 from collections.abc import Mapping
 from functools import partial
@@ -30,7 +31,7 @@ FULL_CHARS_MAX = 64 * 1024
 NAME_CHARS_MAX = 256
 """Maximum characters of a name that a client made up."""
 CLIENTS_MAX = 256
-"""Maximum clients whose names are kept, for the next call."""
+"""Maximum clients whose names, and pseudonyms, are kept for the next call."""
 CLOSE_S_MAX = 2.0
 """Seconds for the last records of a front that ends."""
 WORKER = "front"
@@ -53,27 +54,40 @@ class CallAudit:
         self._spec = AuditSpec()
         self._link: AuditLink | None = None
         self._begun: dict[int, _Begun] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._held: set[int] = set()
         self._workspaces: dict[str, str] = {}
         self._clients: dict[bytes, str] = {}
+        self._sessions: dict[str, str] = {}
         self._masks = Masks()
 
     def adjust(self, spec: FrontSpec) -> Self | None:
         """Apply this configuration. Returns None if nothing is audited."""
         found = spec.audit
         self._workspaces = {one.name: one.workspace for one in spec.endpoints}
-        self._spec = found
+        before, self._spec = (self._spec.socket, self._spec.spools), found
+        if self._link is not None and before != (found.socket, found.spools):
+            self._leave(self._link)
+            self._link = None
         if not found.socket:
             return None
         self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
         if self._link is None:
-            self._link = AuditLink(found.socket, self._gap, keeps=found.required)
-        self._link.keeps = found.required
+            keeps = found.required or bool(found.spools)
+            self._link = AuditLink(found.socket, self._gap, keeps=keeps, spools=found.spools)
         return self
+
+    def _leave(self, link: AuditLink) -> None:
+        """Let the records of a connection be committed, which is not used any more."""
+        leaving = asyncio.get_running_loop().create_task(link.close(CLOSE_S_MAX))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     async def close(self) -> None:
         if self._link is not None:
-            await self._link.close(CLOSE_S_MAX)
+            self._leave(self._link)
+        if self._leaving:
+            await asyncio.wait(list(self._leaving))
 
     # Calls
 
@@ -112,7 +126,7 @@ class CallAudit:
         begun = self._begun.pop(call.id, None)
         # A call that a front before this one began has no origin, but somebody who waits for it.
         ours = begun is not None or (call.caller is not None and call.label in COMMITTED)
-        if link is None or not ours or (not link.keeps and (link.full or link.down)):
+        if link is None or not ours or self._drops(link):
             if link is not None and ours:
                 link.lost += 1
             if answer is not None and not call.answer.done():
@@ -130,7 +144,7 @@ class CallAudit:
             key=principal.key if principal is not None else "",
             principal=self._named(principal) if principal is not None else "",
             auth=principal.auth if principal is not None else "",
-            session=self._pseudonym(origin.who) if origin is not None else "",
+            session=self._session(origin.who) if origin is not None else "",
             client=about.client,
             protocol=origin.version if origin is not None else "",
             endpoint=endpoint,
@@ -151,6 +165,10 @@ class CallAudit:
         else:
             self._held.add(call.id)
             link.add(body, partial(self._told, call, answer))
+
+    def _drops(self, link: AuditLink) -> bool:
+        """Whether a record is dropped, and the next gap tells of it."""
+        return not self._spec.required and bool(link.full or link.down)
 
     def _told(self, call: Call, answer: CallAnswer, error: int) -> None:
         self._held.discard(call.id)
@@ -179,7 +197,7 @@ class CallAudit:
         link = self._link
         if link is None:
             return
-        if link.full or (link.down and not link.keeps):
+        if link.full or self._drops(link):
             link.lost += 1
             return
         read = method == "resources/read"
@@ -220,6 +238,15 @@ class CallAudit:
 
     def _pseudonym(self, text: str) -> str:
         return audit.pseudonym(self._spec.salt, text) if text else ""
+
+    def _session(self, who: str) -> str:
+        """Return the pseudonym of a session or client, which calls often."""
+        found = self._sessions.get(who)
+        if found is None:
+            if len(self._sessions) >= CLIENTS_MAX:
+                self._sessions.clear()
+            found = self._sessions[who] = self._pseudonym(who)
+        return found
 
     def _client(self, said: bytes) -> str:
         """Return the name that a client gives itself."""

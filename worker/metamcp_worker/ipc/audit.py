@@ -26,6 +26,8 @@ FOLDER = "audit"
 """Folder of the segments in the state directory."""
 SOCKET = "audit.sock"
 """Socket of the writer in the runtime directory."""
+SPOOLS = "spool"
+"""Folder of the spools, in that of the segments."""
 SALT = "salt"
 SALT_BYTES = 32
 FRAME_BYTES_MAX = 64 * 1024 * 1024

@@ -1,15 +1,20 @@
 """Connection of a process to the writer of the audit.
 
 Owns: sending records in the order of their numbers, many in one write, keeping those that are not
-committed, and sending them again to the next writer; telling who waits for them. Never: the content
-of records, files.
+committed, and sending them again to the next writer; the spool; telling who waits for a record.
+Never: the content of records, the chain.
 
-A writer that is killed takes no answer along: a record is kept here until the writer has said that
-it is committed, and the next writer skips what the one before had committed.
+With a spool, a record is safe when it is in that file: a process that is killed loses nothing that
+it has written, and the writer takes over the spools of the dead. So no answer waits for another
+process, and the writer hears of many records at once. Without a spool, a record is safe when the
+writer says that it is committed. The next writer skips what the one before had committed.
 """
 
 import asyncio
+import contextlib
 import errno
+import fcntl
+import os
 import secrets
 import socket
 from collections import deque
@@ -23,6 +28,10 @@ AGAIN_S = 0.05
 """Seconds between two attempts to reach a writer, which is started again meanwhile."""
 RETRY_S = 0.5
 """Seconds after which records are sent again that the writer could not write."""
+SPOOL_BYTES_MAX = 1024 * 1024
+"""Bytes of a spool beyond which it is emptied, as soon as all of it is committed."""
+BATCH_S = 0.02
+"""Seconds that records in the spool wait for others before the writer gets them."""
 POLL_S = 0.005
 """Seconds between two looks at what is due at the end."""
 READ_BYTES = 4096
@@ -32,6 +41,62 @@ KEPT_BYTES_MAX = 64 * 1024 * 1024
 WAIT_S_MAX = 10.0
 """Seconds that a record waits for a writer that does not come; then its answer does not wait any
 longer."""
+
+
+class _Spool:
+    """File of the records of this process that are not committed, and of some that are. Its lock
+    shows that the process lives."""
+
+    def __init__(self, folder: str, origin: str) -> None:
+        self._folder = folder
+        self._path = os.path.join(folder, origin)
+        self._fd = -1
+        self._bytes = 0
+
+    def add(self, body: bytes) -> int:
+        """Append a line. Return 0, or an error number; then nothing was added."""
+        line = body + b"\n"
+        try:
+            if self._fd < 0:
+                self._open()
+            if os.write(self._fd, line) == len(line):
+                self._bytes += len(line)
+                return 0
+            os.ftruncate(self._fd, self._bytes)
+        except OSError as error:
+            return error.errno or errno.EIO
+        return errno.ENOSPC
+
+    def committed(self) -> None:
+        """Empty the file if it is large, because all of it is committed."""
+        if self._bytes > SPOOL_BYTES_MAX:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
+                self._bytes = 0
+
+    def close(self, *, empty: bool) -> None:
+        """Close the file. `empty`: whether all of it is committed; then it goes."""
+        if self._fd >= 0:
+            if empty:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        """Make the file, under its name only when it is locked."""
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        made = os.path.join(self._folder, f".{os.path.basename(self._path)}")
+        fd = os.open(made, how, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(made, self._path)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+
 
 Told = Callable[[int], None]
 """Called with 0 when a record is committed, else with the error number."""
@@ -50,15 +115,18 @@ class _Kept:
 
 
 class AuditLink:
-    """Connection to the writer that listens at `path`. `keeps`: whether records that could not be
+    """Connection to the writer that listens at `path`. `spools`: folder of the spools, empty: each
+    record waits for the writer. `keeps`: whether records that could not be
     written are kept and sent again, or are lost. `lost`: number of events without a record, for
     the next gap; `down`: error number while records cannot be written, else 0."""
 
-    def __init__(self, path: str, gap: Gap, *, keeps: bool) -> None:
+    def __init__(self, path: str, gap: Gap, *, keeps: bool, spools: str = "") -> None:
         self.origin = secrets.token_hex(audit.ORIGIN_BYTES // 2)
         self.lost = self.down = 0
         self.keeps = keeps
         self._path = path
+        self._spool = _Spool(spools, self.origin) if spools else None
+        self._trial: asyncio.TimerHandle | None = None
         self._gap = gap
         self._loop = asyncio.get_running_loop()
         self._number = 0
@@ -73,6 +141,8 @@ class AuditLink:
         self._again: asyncio.TimerHandle | None = None
         self._overdue: asyncio.TimerHandle | None = None
         self._closed = False
+        self._spooled_down = False
+        """Whether `down` is of the spool."""
         self._connect()
 
     @property
@@ -88,13 +158,39 @@ class AuditLink:
     def add(self, body: bytes, told: Told | None = None, weight: int = 1) -> None:
         """Send a record with the number `number`; records of one turn of the loop go together. The
         caller looks at `full` first. `weight`: events that are lost with this record."""
+        if self._spool is not None:
+            error = self._spool.add(body)
+            if told is not None:
+                told(error)
+                told = None
+            if error:
+                self._unspooled(error, weight)
+                return
+            if self._spooled_down:
+                self.down, self._spooled_down = 0, False
         self._number += 1
         self._kept.append(_Kept(self._number, body, told, weight))
         self._kept_bytes += len(body)
         if self._due is None and self._sock is not None:
-            self._due = self._loop.call_soon(self._flush)
+            if self._spool is None:
+                self._due = self._loop.call_soon(self._flush)
+            else:
+                self._due = self._loop.call_later(BATCH_S, self._flush)
         if self._overdue is None:
             self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
+
+    def _unspooled(self, error: int, weight: int) -> None:
+        """Count events that found no room in the spool, and try it again in a while."""
+        self.lost += weight
+        self.down, self._spooled_down = error, True
+        if self._trial is None:
+            self._trial = self._loop.call_later(RETRY_S, self._try)
+
+    def _try(self) -> None:
+        self._trial = None
+        self._tell_lost()
+        if self._spooled_down and self._trial is None:
+            self._trial = self._loop.call_later(RETRY_S, self._try)
 
     @property
     def _due_now(self) -> bool:
@@ -102,14 +198,17 @@ class AuditLink:
 
     async def close(self, within_s: float = 0.0) -> None:
         """Close the connection, after at most `within_s` seconds for the commits that are due."""
+        self._flush()
         ends = self._loop.time() + within_s
         while self._due_now and self._loop.time() < ends:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(POLL_S)
         self._closed = True
-        for timer in (self._due, self._again, self._overdue):
+        for timer in (self._due, self._again, self._overdue, self._trial):
             if timer is not None:
                 timer.cancel()
         self._part()
+        if self._spool is not None:
+            self._spool.close(empty=not self._kept)
 
     # The socket
 
@@ -204,9 +303,12 @@ class AuditLink:
             self._kept_bytes -= len(one.body)
             if one.told is not None:
                 one.told(0)
-        self.down = 0
-        if self.lost:
-            self._tell_lost()
+        if not self._spooled_down:
+            self.down = 0
+            if self.lost:
+                self._tell_lost()
+        if not kept and self._spool is not None:
+            self._spool.committed()
 
     def _tell_lost(self) -> None:
         if self.lost and not self.full:
@@ -215,7 +317,7 @@ class AuditLink:
 
     def _release(self, error: int) -> None:
         """Let nobody wait any longer for records that cannot be written."""
-        self.down = error
+        self.down, self._spooled_down = error, False
         for one in list(self._kept):
             if one.told is not None:
                 told, one.told = one.told, None

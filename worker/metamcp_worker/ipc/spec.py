@@ -255,9 +255,10 @@ class TlsSpec(Struct, frozen=True, kw_only=True):
 class AuditSpec(Struct, frozen=True, kw_only=True):
     """How a front audits calls. `socket`: path of the writer's socket, empty: nothing is audited.
     `level`: `metadata`, `redacted` or `full`. `required`: whether calls are refused while their
-    records cannot be written. `salt`: of pseudonyms."""
+    records cannot be written. `salt`: of pseudonyms. `spools`: as in `audit_link.AuditLink`."""
 
     socket: str = ""
+    spools: str = ""
     level: str = "metadata"
     required: bool = True
     salt: bytes = b""
