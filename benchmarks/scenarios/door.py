@@ -1,5 +1,4 @@
-"""Calls through an endpoint that asks for a key, with limits and an audit, against one that asks for
-nothing."""
+"""Calls through an endpoint with keys, limits and an audit, against one without them."""
 
 import json
 import subprocess
