@@ -1,6 +1,7 @@
-"""Calls through an endpoint that asks for a key, against one that asks for nothing."""
+"""Calls through an endpoint that asks for a key, and over TLS, against one that does neither."""
 
 import json
+import ssl
 import subprocess
 from functools import partial
 from typing import Any
@@ -12,10 +13,12 @@ from benchmarks.turns import in_turns
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway
 
-TITLE = "An endpoint with keys and limits beside one with neither"
+TITLE = "An endpoint with keys and limits, and one over TLS, beside one with neither"
 MANY, ONE = 64, 1
 RATE_BAR = 0.85
 P50_MS_BAR = 0.06
+TLS_RATE_BAR = 0.75
+TLS = '[gateway]\ntls = "required"\n'
 EXTRA = """
 [endpoints.open]
 namespace = "default"
@@ -30,29 +33,35 @@ limits = { calls_per_minute = 100000000, in_flight = 100000, calls_per_day = 900
 
 
 def measure(effort: Effort) -> Table:
-    with Gateway({rigs.NAME: rigs.child()}, extra=EXTRA) as gateway:
-        pids, key = roles.of_gateway(gateway), made(gateway)
-        said = {
-            "no key": spoken(gateway, "open"),
-            "a key": spoken(gateway, "keys", key),
-            "a key and limits": spoken(gateway, "limits", key),
+    servers = {rigs.NAME: rigs.child()}
+    with Gateway(servers, extra=EXTRA) as gateway, Gateway(servers, extra=TLS) as safe:
+        key = made(gateway)
+        trusted = ssl.create_default_context(cafile=str(safe.folder / "state/tls/ca.pem"))
+        said: dict[str, tuple[Gateway, Speech, ssl.SSLContext | None]] = {
+            "no key": (gateway, spoken(gateway, "open"), None),
+            "a key": (gateway, spoken(gateway, "keys", key), None),
+            "a key and limits": (gateway, spoken(gateway, "limits", key), None),
+            "TLS": (safe, spoken(safe, "default"), trusted),
         }
+        pids = {found.port: roles.of_gateway(found) for found in (gateway, safe)}
 
-        def sample(speech: Speech, callers: int) -> Sample:
-            call = partial(load.call, gateway.port, [speech], callers, effort.seconds)
-            return roles.spent(pids, call).sample()
+        def sample(said: tuple[Gateway, Speech, ssl.SSLContext | None], callers: int) -> Sample:
+            port = said[0].port
+            call = partial(load.call, port, [said[1]], callers, effort.seconds, said[2])
+            return roles.spent(pids[port], call).sample()
 
         rows = in_turns(
             {
-                f"{what}, {callers}": partial(sample, speech, callers)
+                f"{what}, {callers}": partial(sample, found, callers)
                 for callers in (MANY, ONE)
-                for what, speech in said.items()
+                for what, found in said.items()
             },
             effort.rounds,
         )
     whole, alone = rows[: len(said)], rows[len(said) :]
     bars = (
         least("calls/s with a key and limits, 64 callers", rate(whole[2], whole[0]), RATE_BAR),
+        least("calls/s over TLS, 64 callers", rate(whole[3], whole[0]), TLS_RATE_BAR),
         most("p50 added by them at one caller", added(alone[2], alone[0]), P50_MS_BAR, " ms"),
     )
     return Table("door", TITLE, rows, bars)
