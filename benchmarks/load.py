@@ -10,6 +10,7 @@ measured.
 import json
 import select
 import socket
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,12 +132,16 @@ class Caller:
 
     __slots__ = ("_answer", "_sent", "_text", "number", "sequence", "sock", "speeches")
 
-    def __init__(self, number: int, port: int, speeches: Sequence[Speech]) -> None:
+    def __init__(
+        self, number: int, port: int, speeches: Sequence[Speech], tls: ssl.SSLContext | None
+    ) -> None:
         self.number, self.speeches = number, speeches
         self.sequence = 0
         self._answer = Answer()
         self.sock = socket.create_connection(("127.0.0.1", port))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.sock = tls.wrap_socket(self.sock, server_hostname="127.0.0.1")
 
     def send(self) -> None:
         self.sequence += 1
@@ -164,14 +169,21 @@ class Caller:
         return True
 
 
-def call(port: int, speeches: Sequence[Speech], callers: int, seconds: float) -> Figures:
-    """`callers` callers for `seconds`, each with the speeches in turn."""
+def call(
+    port: int,
+    speeches: Sequence[Speech],
+    callers: int,
+    seconds: float,
+    tls: ssl.SSLContext | None = None,
+) -> Figures:
+    """`callers` callers for `seconds`, each with the speeches in turn. `tls`: None for plain HTTP;
+    the handshakes are over before the time begins."""
     figures = Figures()
     poll = select.epoll()
     by_fd: dict[int, Caller] = {}
     try:
         for number in range(callers):
-            made = Caller(number, port, speeches)
+            made = Caller(number, port, speeches, tls)
             by_fd[made.sock.fileno()] = made
             poll.register(made.sock, select.EPOLLIN)
         start = time.perf_counter()

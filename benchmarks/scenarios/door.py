@@ -1,6 +1,7 @@
-"""Calls through an endpoint with keys, limits and an audit, against one without them."""
+"""Calls with a key, limits, an audit and TLS, beside calls without them."""
 
 import json
+import ssl
 import subprocess
 from functools import partial
 from typing import Any
@@ -12,10 +13,12 @@ from benchmarks.turns import in_turns
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway
 
-TITLE = "An endpoint with keys and limits beside one with neither"
+TITLE = "An endpoint with a key, limits, an audit and TLS beside one without"
 MANY, ONE = 64, 1
 RATE_BAR = 0.85
 P50_MS_BAR = 0.06
+TLS_RATE_BAR = 0.75
+TLS = '[gateway]\ntls = "required"\n'
 EXTRA = """
 [endpoints.open]
 namespace = "default"
@@ -30,36 +33,42 @@ limits = { calls_per_minute = 100000000, in_flight = 100000, calls_per_day = 900
 
 
 def measure(effort: Effort) -> Table:
+    servers = {rigs.NAME: rigs.child()}
     with (
-        Gateway({rigs.NAME: rigs.child()}, extra=EXTRA) as gateway,
-        Gateway({rigs.NAME: rigs.child()}, extra=f"{EXTRA}[audit]\n") as audited,
+        Gateway(servers, extra=EXTRA) as gateway,
+        Gateway(servers, extra=f"{EXTRA}[audit]\n") as audited,
+        Gateway(servers, extra=TLS) as safe,
     ):
         key, same = made(gateway), made(audited)
-        said = {
-            "no key": (gateway, spoken(gateway, "open")),
-            "a key": (gateway, spoken(gateway, "keys", key)),
-            "a key and limits": (gateway, spoken(gateway, "limits", key)),
-            "an audit": (audited, spoken(audited, "open")),
-            "a key, limits and an audit": (audited, spoken(audited, "limits", same)),
+        trusted = ssl.create_default_context(cafile=str(safe.folder / "state/tls/ca.pem"))
+        said: dict[str, tuple[Gateway, Speech, ssl.SSLContext | None]] = {
+            "no key": (gateway, spoken(gateway, "open"), None),
+            "a key": (gateway, spoken(gateway, "keys", key), None),
+            "a key and limits": (gateway, spoken(gateway, "limits", key), None),
+            "an audit": (audited, spoken(audited, "open"), None),
+            "a key, limits and an audit": (audited, spoken(audited, "limits", same), None),
+            "TLS": (safe, spoken(safe, "default"), trusted),
         }
+        pids = {found.port: roles.of_gateway(found) for found in (gateway, audited, safe)}
 
-        def sample(whole: tuple[Gateway, Speech], callers: int) -> Sample:
-            at, speech = whole
-            call = partial(load.call, at.port, [speech], callers, effort.seconds)
-            return roles.spent(roles.of_gateway(at), call).sample()
+        def sample(said: tuple[Gateway, Speech, ssl.SSLContext | None], callers: int) -> Sample:
+            port = said[0].port
+            call = partial(load.call, port, [said[1]], callers, effort.seconds, said[2])
+            return roles.spent(pids[port], call).sample()
 
         rows = in_turns(
             {
-                f"{what}, {callers}": partial(sample, whole, callers)
+                f"{what}, {callers}": partial(sample, found, callers)
                 for callers in (MANY, ONE)
-                for what, whole in said.items()
+                for what, found in said.items()
             },
             effort.rounds,
         )
     whole, alone = rows[: len(said)], rows[len(said) :]
     bars = (
-        least("calls/s with all of them, 64 callers", rate(whole[-1], whole[0]), RATE_BAR),
-        most("p50 added by them at one caller", added(alone[-1], alone[0]), P50_MS_BAR, " ms"),
+        least("calls/s with all of them, 64 callers", rate(whole[-2], whole[0]), RATE_BAR),
+        least("calls/s over TLS, 64 callers", rate(whole[-1], whole[0]), TLS_RATE_BAR),
+        most("p50 added by them at one caller", added(alone[-2], alone[0]), P50_MS_BAR, " ms"),
     )
     return Table("door", TITLE, rows, bars)
 

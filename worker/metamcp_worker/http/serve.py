@@ -241,6 +241,10 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE_MAX):
+            if self._tls is not None and len(self._opening) >= client_limits.HANDSHAKES_MAX:
+                self._loop.remove_reader(self._listener)
+                self._rest()
+                return
             try:
                 sock, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):

@@ -89,7 +89,8 @@ def context_of(spec: TlsSpec) -> ssl.SSLContext:
         except OSError as error:
             raise TlsUnfit(f"TLS: {path} cannot be read: {error.strerror}") from None
     try:
-        context.load_cert_chain(spec.cert, spec.key)
+        # Without `password`, a key with a passphrase would ask for it on the terminal, and wait.
+        context.load_cert_chain(spec.cert, spec.key, password=lambda: "")
     except (ssl.SSLError, OSError) as error:
         what = f"TLS: {spec.cert} and {spec.key} are not a certificate and its key"
         raise TlsUnfit(f"{what}: {_reason(error)}") from None
