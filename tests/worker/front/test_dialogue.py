@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from metamcp_worker.front.client_questions import LEVELS
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX
@@ -11,7 +12,7 @@ from metamcp_worker.ipc.frames import CallFrame, Error, Notice, Result, Tell
 
 from ..rawhttp import Client
 from .door import Door, legacy, with_door
-from .offers import offer, resource
+from .offers import endpoint, offer, resource
 
 pytestmark = pytest.mark.process
 
@@ -321,3 +322,20 @@ def test_a_client_cannot_tell_a_worker_what_only_the_gateway_tells_it(method: st
         assert door.peer.quiet()
 
     with_door(talk)
+
+
+@pytest.mark.promise("M60")
+def test_notifications_of_no_call_do_not_come_from_a_server_that_workspaces_share() -> None:
+    async def talk(door: Door) -> None:
+        one = await Watching.open(door)
+        await set_level(door, one.session, "debug")
+        assert isinstance(await door.peer.read(), Tell)
+        news = await door.news(one.session)
+        await one.watch()
+        for method, params in ((LOG, log("error")), ("example.com/x", b"{}")):
+            door.peer.write(Notice(method, params))
+        door.peer.write(Notice(UPDATED, b'{"uri":"r:1"}'))
+        assert (await news.event())["method"] == UPDATED
+
+    ours = structs.replace(endpoint("s", style="bare"), default=True)
+    with_door(talk, ours, structs.replace(ours, name="acme", default=False, workspace="acme"))

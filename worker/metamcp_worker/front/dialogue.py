@@ -9,6 +9,7 @@ stream of a request (`exchange`), which server has to know roots (`server_proces
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -40,6 +41,7 @@ from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, process_names, roots
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.spec import EndpointSpec
 
 ROOTS_S_MAX = 10.0
 """Seconds for a client to answer with its roots. Programs answer this without asking their user, so
@@ -500,16 +502,23 @@ class Notices:
     def __init__(self, calls: Calls, sessions: ClientSessions) -> None:
         self._sessions = sessions
         self._servers: Mapping[str, Sequence[str]] = {}
+        self._between: frozenset[str] = frozenset()
         calls.on_notice(client_questions.MESSAGE, self._logged)
         calls.on_notice(ELICITED, self._elicited)
         calls.notified = self._other
 
-    def configure(self, servers: Mapping[str, Sequence[str]]) -> None:
-        """Set the servers that each endpoint exposes."""
-        self._servers = servers
+    def configure(self, endpoints: Sequence[EndpointSpec]) -> None:
+        """Set the servers that each endpoint exposes. Notifications without a call of a server that
+        several workspaces share reach no client: they could tell of another workspace."""
+        self._servers = {one.name: one.servers for one in endpoints}
+        seen = {(server, one.workspace) for one in endpoints for server in one.servers}
+        count = Counter(server for server, _ in seen)
+        self._between = frozenset(server for server, places in count.items() if places > 1)
 
     def _logged(self, server: str, params: bytes) -> None:
         """Pass a log message to the sessions that asked for messages by setting a level."""
+        if process_names.base(server) in self._between:
+            return
         message = jsonrpc_bytes.notification(client_questions.MESSAGE, params)
         for session in self._heard(server):
             wanted = session.level and process_names.base(server) in self._exposed(session)
@@ -528,6 +537,8 @@ class Notices:
 
     def _other(self, server: str, method: str, params: bytes) -> None:
         """Pass an unknown notification to the clients that have this server alone."""
+        if process_names.base(server) in self._between:
+            return
         message = jsonrpc_bytes.notification(method, params)
         for session in self._heard(server):
             if tuple(self._exposed(session)) == (process_names.base(server),):

@@ -160,7 +160,7 @@ class App:
         self._version, self._spec = spec.version, spec
         servers = {endpoint.name: endpoint.servers for endpoint in spec.endpoints}
         self._dialogue.configure(servers)
-        self._notices.configure(servers)
+        self._notices.configure(spec.endpoints)
         names = frozenset(servers)
         self._streams.keep(names)
         self._sessions.keep(names)
