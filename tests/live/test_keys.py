@@ -122,11 +122,11 @@ def test_a_revoked_key_is_refused_on_the_next_request_and_its_stream_has_ended(
 
 
 @contextmanager
-def listening(gateway: Gateway, key: str) -> Iterator[http.client.HTTPResponse]:
+def listening(gateway: Gateway, key: str) -> Generator[http.client.HTTPResponse]:
     """A stream of news that stands open."""
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
-    params = {"notifications": {"toolsListChanged": True}, "_meta": META}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    params: dict[str, Any] = {"notifications": {"toolsListChanged": True}, "_meta": META}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
     headers = {
         "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen",

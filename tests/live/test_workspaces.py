@@ -151,7 +151,7 @@ def test_tool_sets_belong_to_a_workspace(gateway: Gateway) -> None:
 
 
 def test_a_key_of_a_workspace_opens_its_endpoints_alone(gateway: Gateway) -> None:
-    keys = {}
+    keys: dict[str, str] = {}
     for workspace in ("default", "acme"):
         command = [*gateway.command("keys"), "create", "k", "--workspace", workspace, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -179,7 +179,8 @@ def test_callers_with_the_same_ids_get_their_own_answers_while_workers_die(
 ) -> None:
     """Every answer has a nonce of its call; a worker is killed again and again."""
     seconds = float(os.environ.get("METAMCP_SOAK_S", "6"))
-    over, wrong, answered = threading.Event(), [], itertools.count()
+    over, answered = threading.Event(), itertools.count()
+    wrong: list[object] = []
 
     def call(path: str, word: str, number: int) -> None:
         client = Client(gateway.port, MODERN, path)

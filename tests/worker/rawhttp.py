@@ -49,8 +49,13 @@ class Client:
         """Of the events that were read, those without data included."""
 
     @classmethod
-    async def connect(cls, port: int) -> "Client":
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=32 * 1024 * 1024))
+    async def connect(cls, port: int, address: str = "127.0.0.1") -> "Client":
+        """A connection from this address of loopback."""
+        return cls(
+            *await asyncio.open_connection(
+                "127.0.0.1", port, limit=32 * 1024 * 1024, local_addr=(address, 0)
+            )
+        )
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)

@@ -16,7 +16,7 @@ NOW = 1_000_000.0
 
 
 def asked(places: dict[str, str] | None = PLACES, **given: Any) -> StoredKey:
-    order = NewKey(**{"name": "laptop", **given})
+    order = structs.replace(NewKey(name="laptop"), **given)
     return key_rules.made(order, [], "k1", b"digest", NOW, "ann", places).about
 
 

@@ -141,8 +141,8 @@ def damaged(path: Path) -> None:
         (newer, f"it is of version {len(STEPS) + 1}, and this program knows versions up to"),
         (foreign, "it is not a database of MetaMCP"),
         (damaged, "it is damaged|malformed"),
-        (lambda path: path.write_text("[servers]\n" * 99), "file is not a database"),
-        (lambda path: os.truncate(path, 0), "it is not a database of MetaMCP"),
+        (text, "file is not a database"),
+        (empty, "it is not a database of MetaMCP"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_and_nothing_is_changed(

@@ -124,7 +124,8 @@ def test_a_key_that_is_gone_or_replaced_does_not_enter() -> None:
 
 
 def test_a_token_is_never_looked_up_as_a_key_and_a_key_never_verified_as_a_token() -> None:
-    at, asked = made(spec()), []
+    at = made(spec())
+    asked: list[str] = []
 
     def verify(endpoint: EndpointSpec, token: str, date: float) -> Denial:
         asked.append(token)

@@ -76,8 +76,8 @@ class Door:
         self.calls.refresh()
         self.app.reconfigure(spec)
 
-    async def connect(self) -> Client:
-        client = await Client.connect(self.port)
+    async def connect(self, address: str = "127.0.0.1") -> Client:
+        client = await Client.connect(self.port, address)
         self._clients.append(client)
         return client
 

@@ -93,7 +93,7 @@ def requests(path: str, *headers: str) -> list[bytes]:
 
 def test_without_a_credential_everything_looks_the_same() -> None:
     async def test(door: Door) -> None:
-        seen = set()
+        seen = set[tuple[int, bytes, tuple[tuple[str, str], ...]]]()
         asked = (
             request
             for path in (HERE, FAR, "/metamcp/none/mcp", "/metamcp/none/else", "/metamcp/")
