@@ -107,7 +107,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
-        "audit builtin_definitions codec disclosure embedding errors exposed_names figures"
+        "audit_records builtin_definitions codec disclosure embedding errors exposed_names figures"
         " frame_bytes frames key_table messages process_names records roots server_catalog spec"
         " validation"
     ),

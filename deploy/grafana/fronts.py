@@ -67,6 +67,11 @@ def _clients() -> list[dashboard.Panel]:
               "already, came too late for their search, or failed.", "short",
               Ask(grown("metamcp_embedded_texts_total", HERE, "outcome"), "{{outcome}}"),
               width=12, bars=True),
+        graph("Records of the audit", "Written, lost (a gap tells of them), refused by the disk; "
+              "and whether its process runs.", "short",
+              Ask(grown("metamcp_audit_records_total", HERE, "outcome"), "{{outcome}}"),
+              Ask(total("metamcp_audit_up", HERE), "writer runs"),
+              width=12, bars=True),
     ]  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.cli import audit as reader
-from metamcp_worker.ipc import audit
-from metamcp_worker.ipc.audit import AuditRecord, Row
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc.audit_records import AuditRecord, ChainRow
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
@@ -37,7 +37,7 @@ def folder(gateway: Gateway) -> Path:
 def records(gateway: Gateway) -> list[tuple[int, AuditRecord]]:
     found: list[tuple[int, AuditRecord]] = []
     for path in reader.segments(folder(gateway)):
-        rows = (row for row in reader.rows(path) if isinstance(row, Row))
+        rows = (row for row in reader.rows(path) if isinstance(row, ChainRow))
         found += [(row.seq, audit.read(row.body)) for row in rows]
     return found
 
@@ -97,6 +97,11 @@ class Callers:
                 self.answered.append(text)
         if client is not None:
             client.close()
+
+    def wait(self, count: int) -> None:
+        """Wait for so many further answers."""
+        wanted = len(self.answered) + count
+        until(lambda: len(self.answered) >= wanted, "calls are answered")
 
     def end(self) -> set[str]:
         self._over.set()
@@ -173,12 +178,10 @@ def test_no_answered_call_is_without_its_record_when_a_process_is_killed(
 ) -> None:
     callers = Callers(gateway, 8)
     for _ in range(KILLS):
-        before = len(callers.answered)
-        until(lambda: len(callers.answered) > before + 100, "calls are answered")  # noqa: B023
+        callers.wait(100)
         until(lambda: bool(writer(gateway)) and bool(fronts(gateway)), "there is a victim")
         os.kill(writer(gateway) if victim == "writer" else fronts(gateway)[-1], signal.SIGKILL)
-    before = len(callers.answered)
-    until(lambda: len(callers.answered) > before + 100, "calls are answered again")
+    callers.wait(100)
     answered = callers.end()
     until(lambda: recorded(gateway, answered) == answered, "all are in the chain")
     found = [(record.origin, record.n) for _, record in records(gateway)]

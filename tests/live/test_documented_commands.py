@@ -49,6 +49,7 @@ ELSEWHERE = {
     "make lock": "by hand: it looks for newer packages",
 }
 EXTRA = """
+[audit]
 [recording]
 calls = "metadata"
 [endpoints.default]

@@ -1,7 +1,7 @@
 """`metamcp audit`: records of the audit as a table, one of them, their proof, all of them as lines.
 
 Owns: reading segments, which records fit, checking the chain over all segments. Never: writing
-records (`metamcp_worker.audit`), the hash of a record (`ipc.audit`).
+records (`metamcp_worker.audit`), the hash of a record (`ipc.audit_records`).
 
 The segments are read directly, so this works without a gateway.
 """
@@ -25,9 +25,9 @@ from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.cli.recordings import config_option, ending, state_option
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import audit as records
+from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.audit import START, AuditRecord, Break, Row
+from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
 
 COLUMNS = ("SEQ", "TIME", "EVENT", "WHO", "SERVER", "WHAT", "OUTCOME", "TOOK")
 LINES = 50
@@ -213,19 +213,19 @@ def segments(where: Path) -> list[Path]:
     if not names:
         raise Failed(
             Exit.UNKNOWN_NAME,
-            f"there is no audit in {where}; a table [audit] in the configuration begins one",
+            f"no audit is in {where}; a table [audit] in the configuration begins one",
         )
     return [where / name for name in names]
 
 
-def rows(path: Path) -> Iterator[Segment | Row]:
+def rows(path: Path) -> Iterator[Segment | ChainRow]:
     """Yield the beginning of a segment, then its rows. Raises sqlite3.Error and TypeError for a
     file that is broken."""
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as base:
         seq, digest = base.execute("SELECT seq, hash FROM start").fetchone()
         yield Segment(path, int(seq), bytes(digest))
         for found in base.execute("SELECT seq, body, hash FROM record ORDER BY seq"):
-            yield Row(int(found[0]), bytes(found[1]), bytes(found[2]))
+            yield ChainRow(int(found[0]), bytes(found[1]), bytes(found[2]))
 
 
 def proof(where: Path, expect: str = "") -> Proof:
@@ -267,7 +267,7 @@ class _Check:
             if (begins.before, begins.hash) != (self.seq, self.hash):
                 return Break(self.seq + 1, f"{path.name} does not begin where the one before ends")
             for row in found:
-                assert isinstance(row, Row)
+                assert isinstance(row, ChainRow)
                 broken = records.check(self.hash, self.seq, [row])
                 if broken is not None:
                     return broken
@@ -297,7 +297,7 @@ class _Check:
             return Break(self._expected, "the checkpoint is not in the chain")
         return None
 
-    def _learn(self, row: Row) -> None:
+    def _learn(self, row: ChainRow) -> None:
         self.count += 1
         if row.seq == self._expected and row.hash.hex() == self._expected_hash:
             self._seen = True
@@ -316,13 +316,13 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _all(state_dir: str | None, path: Path | None) -> Iterator[tuple[Row, bytes, AuditRecord]]:
+def _all(state_dir: str | None, path: Path | None) -> Iterator[tuple[ChainRow, bytes, AuditRecord]]:
     """Yield every row with the hash before it and its record. Raises Failed."""
     for each in segments(folder(state_dir, path)):
         before = START
         try:
             for row in rows(each):
-                if isinstance(row, Row):
+                if isinstance(row, ChainRow):
                     yield row, before, records.read(row.body)
                 before = row.hash
         except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:

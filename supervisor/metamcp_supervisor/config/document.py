@@ -426,12 +426,12 @@ class Table:
             return float(value)
         return default
 
-    def duration(self, key: str, *, default: float) -> float:
+    def duration(self, key: str, *, default: float, most_s: float = units.DURATION_S_MAX) -> float:
         value = self.values.get(key)
         if value is None:
             return default
         try:
-            return units.duration(value)
+            return units.duration(value, most_s)
         except ValueError as why:
             self.error(key, str(why))
             return default

@@ -423,7 +423,7 @@ RETENTION_S_MIN = 3600.0
 def audit(table: Table) -> AuditConfig:
     table.refuse_unknown()
     default = AuditConfig(level="metadata")
-    kept_s = table.duration("retention", default=default.retention_s)
+    kept_s = table.duration("retention", default=default.retention_s, most_s=units.PAST_S_MAX)
     if kept_s < RETENTION_S_MIN:
         table.error("retention", 'is too short; the shortest time here is "1h"')
     return AuditConfig(

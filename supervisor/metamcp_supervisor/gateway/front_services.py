@@ -16,7 +16,7 @@ from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.servers import specs
-from metamcp_supervisor.servers.audit import AuditWriter
+from metamcp_supervisor.servers.audit_writer import AuditWriter
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import Tree

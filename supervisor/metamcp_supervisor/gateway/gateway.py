@@ -68,6 +68,7 @@ from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
+from metamcp_worker.ipc.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0
 """Seconds that clients' open requests have to end when the gateway stops."""
@@ -155,10 +156,8 @@ class Gateway:
         self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
-            lambda: self._house.audit.with_audit(
-                specs.front_spec(self.config, self.version, self.listen, self._tree.pinned)
-            ),
-            self._listeners, spans=self._traces.take, crowded_out=self._crowded_out,
+            self._front_spec, self._listeners, spans=self._traces.take,
+            crowded_out=self._crowded_out,
         )  # fmt: skip
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
@@ -319,6 +318,11 @@ class Gateway:
         """Listen on `health_listen`, if it is set. Raises CannotBind."""
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
+
+    def _front_spec(self) -> FrontSpec:
+        pinned = self._tree.pinned
+        found = specs.front_spec(self.config, self.version, self.listen, pinned)
+        return self._house.audit.with_audit(found)
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]

@@ -224,6 +224,7 @@ def test_a_server_that_is_no_longer_configured_has_no_series() -> None:
 def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() -> None:
     metrics, documented = Metrics("1"), DOCS.read_text()
     metrics.reloaded(True, 1.0)
+    metrics.audited({}, True)
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
     for family in FAMILIES.values():
         shown = found[family.name.removesuffix("_total")]

@@ -14,8 +14,8 @@ import pytest
 
 from metamcp_supervisor.cli import audit as reader
 from metamcp_worker.audit.segments import SegmentFacts, Segments, Unwritten, digest
-from metamcp_worker.ipc import audit
-from metamcp_worker.ipc.audit import AuditRecord
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc.audit_records import AuditRecord
 
 pytestmark = pytest.mark.promise("M90")
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from msgspec import MsgspecError
 
 from metamcp_worker.audit.segments import DAY_S, SegmentFacts, Segments, Unwritten, digest
-from metamcp_worker.ipc import audit, codec, messages, packets
-from metamcp_worker.ipc.audit import (
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.audit_records import (
     FRAME,
     FRAME_BYTES_MAX,
     ORIGIN_BYTES,

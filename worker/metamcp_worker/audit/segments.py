@@ -1,11 +1,11 @@
 """Segments of the audit: SQLite files of rows that are only added.
 
 Owns: opening, filling and sealing a segment, its tables, its permissions, removing old segments.
-Never: the content of records (`ipc.audit`), who sends them (`run`).
+Never: the content of records (`ipc.audit_records`), who sends them (`run`).
 
-One segment is one UTC day, or `bytes_max`. Its name is the number of its first record, and it keeps
-the hash before that record. A sealed segment is one file that can only be read, of which a later
-record has the digest.
+A segment is a UTC day, or `bytes_max`. The number of its first record is its name, and the segment
+keeps the hash before that record. A sealed segment is one file that can only be read, of which a
+later record has the digest.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from metamcp_worker.ipc import audit
-from metamcp_worker.ipc.audit import START
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc.audit_records import START
 
 DAY_S = 86_400
 ROW_BYTES = 56
@@ -53,7 +53,7 @@ class Unwritten(Exception):
 
 
 class SegmentFacts(Struct, frozen=True):
-    """What a record says of a segment that ended. `first`, `last`: of its records."""
+    """Facts of a segment that ended, for its record. `first`, `last`: of its records."""
 
     name: str
     first: int

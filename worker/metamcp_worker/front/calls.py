@@ -25,8 +25,8 @@ from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import jsonrpc_bytes, mcp_request, server_links, task_ids
-from metamcp_worker.front.audit import CallAudit
 from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
 from metamcp_worker.front.call_router import Routing
@@ -39,7 +39,7 @@ from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.ipc import codec, figures, process_names, roots
-from metamcp_worker.ipc.audit import LISTS
+from metamcp_worker.ipc.audit_records import LISTS
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
@@ -177,9 +177,8 @@ class Calls:
         name = subject if rule is not None and rule.named else ""
         call.origin = CallOrigin(
             view.spec.part_of or view.endpoint, name, request.caller, request.who,
-            request.wants_progress,
-            request.version, owner.original or subject if method == task_ids.CALL else "",
-            request.principal,
+            request.wants_progress, request.version,
+            owner.original or subject if method == task_ids.CALL else "", request.principal,
         )  # fmt: skip
         call.meters = meters
         if self.witness is not None:

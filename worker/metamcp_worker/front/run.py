@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from metamcp_worker.front import stats
-from metamcp_worker.front.audit import CallAudit
+from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls

@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from metamcp_worker.ipc import audit
-from metamcp_worker.ipc.audit import FRAME, VERDICT
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc.audit_records import FRAME, VERDICT
 
 AGAIN_S = 0.05
 """Seconds between two attempts to reach a writer, which is started again meanwhile."""
@@ -44,8 +44,8 @@ longer."""
 
 
 class _Spool:
-    """File of the records of this process that are not committed, and of some that are. Its lock
-    shows that the process lives."""
+    """File of the records of this process that are not committed, and of some that are. The
+    process holds a lock on it as long as it lives."""
 
     def __init__(self, folder: str, origin: str) -> None:
         self._folder = folder

@@ -1,8 +1,8 @@
 """Records of the audit: their members, the hash chain over them, their form on the way to the disk.
 
 Owns: what a record has, the hash of a row, checking a chain, the frames between a process that
-makes records and the one that writes them. Never: which calls get a record (`front.audit`), files
-(`audit.segments`), sockets (`audit_link`).
+makes records and the one that writes them. Never: which calls get a record (`call_audit`), files
+(`segments`), sockets (`audit_link`).
 
 A row is (seq, body, hash): `seq` counts from 1 without a gap over all segments, `body` is JSON as
 the process that made the record wrote it, and hash = SHA-256(hash before, seq in 8 bytes, body).
@@ -53,7 +53,7 @@ EVENTS = {"tools/call": "call", "resources/read": "read", "prompts/get": "prompt
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What is written of one event; empty members are left out. `ts`: nanoseconds since the epoch;
+    """Record of one event; empty members are left out. `ts`: nanoseconds since the epoch;
     `origin`, `n`: sender and its own number; `worker`: role of the sender.
 
     `event`: `call`, `read`, `prompt`, `list`, `auth`, `order` (of an operator), `gateway` (from the
@@ -122,7 +122,7 @@ class AuditFigures(Message, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
-class Row(Struct, frozen=True, gc=False):
+class ChainRow(Struct, frozen=True, gc=False):
     seq: int
     body: bytes
     hash: bytes
@@ -139,15 +139,15 @@ def row_hash(before: bytes, seq: int, body: bytes) -> bytes:
     return hashlib.sha256(b"%b%b%b" % (before, seq.to_bytes(8), body)).digest()
 
 
-def chained(before: bytes, seq: int, bodies: Iterable[bytes]) -> Iterator[Row]:
+def chained(before: bytes, seq: int, bodies: Iterable[bytes]) -> Iterator[ChainRow]:
     """Yield the rows for these records, behind the row `seq` with the hash `before`."""
     for body in bodies:
         seq += 1
         before = row_hash(before, seq, body)
-        yield Row(seq, body, before)
+        yield ChainRow(seq, body, before)
 
 
-def check(before: bytes, seq: int, rows: Iterable[Row]) -> Break | None:
+def check(before: bytes, seq: int, rows: Iterable[ChainRow]) -> Break | None:
     """Return the first break of a chain behind the row `seq` with the hash `before`."""
     for row in rows:
         seq += 1
@@ -169,7 +169,7 @@ encoded = json.Encoder().encode
 """Return the body of a record."""
 
 
-def shown(row: Row, before: str) -> dict[str, object]:
+def shown(row: ChainRow, before: str) -> dict[str, object]:
     """Return a row as people and exports get it. `before`: the hash of the row before."""
     members = json.decode(row.body, type=dict[str, object])
     return {"v": VERSION, "seq": row.seq, **members, "prev_hash": before, "hash": row.hash.hex()}

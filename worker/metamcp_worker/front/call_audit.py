@@ -17,9 +17,10 @@ from metamcp_worker.access.gate import Principal
 from metamcp_worker.front import server_links
 from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.front.server_links import Call, CallAnswer
-from metamcp_worker.ipc import audit, codec, process_names
-from metamcp_worker.ipc.audit import CLIENT_CHARS_MAX, COMMITTED, EVENTS, AuditRecord
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.audit_link import AuditLink
+from metamcp_worker.ipc.audit_records import CLIENT_CHARS_MAX, COMMITTED, EVENTS, AuditRecord
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 from metamcp_worker.runtime.masking import Masks

@@ -26,9 +26,18 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.telemetry.journal import Follower, Journal
 from metamcp_supervisor.verbs import JournalEvent
-from metamcp_worker.ipc import audit, codec, messages, packets
-from metamcp_worker.ipc.audit import FOLDER, SALT, SALT_BYTES, SOCKET, SPOOLS, AuditFigures, AuditOn
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.audit_link import AuditLink
+from metamcp_worker.ipc.audit_records import (
+    FOLDER,
+    SALT,
+    SALT_BYTES,
+    SOCKET,
+    SPOOLS,
+    AuditFigures,
+    AuditOn,
+)
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.ipc import audit
-from metamcp_worker.ipc.audit import START, AuditRecord, Row
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc.audit_records import START, AuditRecord, ChainRow
 
 pytestmark = pytest.mark.promise("M90")
 
@@ -31,7 +31,7 @@ def test_a_flipped_bit_anywhere_is_found_at_its_record(
     whole[place // 8] ^= 1 << place % 8
     size = len(row.body)
     seq = int.from_bytes(whole[:8])
-    rows[at] = Row(seq, bytes(whole[8 : 8 + size]), bytes(whole[8 + size :]))
+    rows[at] = ChainRow(seq, bytes(whole[8 : 8 + size]), bytes(whole[8 + size :]))
     broken = audit.check(START, 0, rows)
     assert broken is not None
     assert broken.seq == at + 1
