@@ -120,6 +120,14 @@ def test_a_renewed_certificate_is_for_new_connections_and_old_ones_go_on(gateway
     old.close()
 
 
+def test_an_upgraded_gateway_renews_its_certificate_too(gateway: Gateway) -> None:
+    context = trusting(ca(gateway))
+    before = serial(gateway, context)
+    (gateway.folder / "state" / authority.CERT).unlink()
+    gateway.ctl("upgrade")
+    until(lambda: serial(gateway, context) != before, "the new certificate is there", 30)
+
+
 def test_the_authority_cannot_vouch_for_anybody_else(tmp_path: Path) -> None:
     authority.make(tmp_path, ["box.lan"])
     authority._issue(tmp_path, ("bank.example",))  # as whoever has stolen its key
