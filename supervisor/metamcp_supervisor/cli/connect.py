@@ -118,8 +118,6 @@ def _trust(key_env: str | None, key_file: str | None, ca: str | None, runtime_di
         with contextlib.suppress(Failed):
             local = Path(_status(runtime_dir).state_dir, "tls", "ca.pem")
             found = str(local) if local.is_file() else ""
-    if found and not os.access(found, os.R_OK):
-        raise Failed(Exit.USAGE, f"--ca: {found} cannot be read")
     return Trust(key, found)
 
 
