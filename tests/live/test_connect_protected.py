@@ -1,6 +1,8 @@
 """`metamcp connect` to a gateway that asks for a key and speaks TLS: where both come from."""
 
+import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +12,11 @@ from metamcp_supervisor.certificates import authority
 from tests.live.bridge import Bridge
 from tests.live.client import MODERN
 from tests.live.gateway import Gateway, fake
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
-EXTRA = '[gateway]\ntls = "required"\nauth = "keys"\n'
+EXTRA = '[gateway]\ntls = "required"\nauth = "keys"\n[recording]\ncalls = "full"\n'
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +101,25 @@ def test_a_key_that_others_can_read_is_refused_and_so_are_files_that_cannot_be_u
     missing = refused(gateway, env={"METAMCP_CA": str(tmp_path / "none.pem")})
     assert "none.pem has no certificates in PEM: No such file" in missing
     assert "the environment variable MINE is not set" in refused(gateway, "--key-env", "MINE")
+
+
+def test_a_recorded_call_is_replayed_with_a_key_over_tls(gateway: Gateway, key: Path) -> None:
+    words = ("--url", url(gateway), "--key-file", str(key), "--ca", ca(gateway))
+    with Bridge(*words, folder=gateway.folder, era=MODERN) as bridge:
+        bridge.text("new__echo", text="again")
+
+    def metamcp(verb: str, *words: str) -> subprocess.CompletedProcess[str]:
+        where = ["--state-dir", str(gateway.folder / "state")]
+        if verb == "replay":
+            where += ["--runtime-dir", str(gateway.folder / "run")]
+        command = [sys.executable, "-m", "metamcp_supervisor", verb, *where, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def recorded() -> list[str]:
+        return [line for line in metamcp("calls", "--json").stdout.splitlines() if "again" in line]
+
+    until(lambda: bool(recorded()), "the call is recorded")
+    number = json.loads(recorded()[0])["id"]
+    assert "A valid credential is needed" in metamcp("replay", number, "--yes").stderr
+    done = metamcp("replay", number, "--yes", "--key-file", str(key))
+    assert done.returncode == 0, done.stderr

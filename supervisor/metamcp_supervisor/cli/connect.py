@@ -85,7 +85,7 @@ def connect(
             directory = _ensure(path, flags, keep=keep)
         else:
             directory = runtime_dir or ("" if url is not None else client.meant())
-        code = _bridge(endpoint, url, directory, _trust(key_env, key_file, ca, directory))
+        code = _bridge(endpoint, url, directory, trust_of(key_env, key_file, ca, directory))
     except Failed as failed:
         for line in (str(failed), *failed.details):
             _say(line)
@@ -93,7 +93,9 @@ def connect(
     raise SystemExit(code)
 
 
-def _trust(key_env: str | None, key_file: str | None, ca: str | None, runtime_dir: str) -> "Trust":
+def trust_of(
+    key_env: str | None, key_file: str | None, ca: str | None, runtime_dir: str
+) -> "Trust":
     """Return the credential for the gateway and the authority to trust, which is that of a gateway
     on this machine if nothing else is said. Raises Failed."""
     from metamcp_worker.bridge.http_client import Trust
