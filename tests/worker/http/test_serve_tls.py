@@ -96,6 +96,18 @@ def test_handshakes_count_as_connections(tmp_path: Path) -> None:
     safely(tmp_path, talk, ClientLimits(connections_max=1))
 
 
+def test_no_handshake_outlasts_its_server(tmp_path: Path) -> None:
+    async def talk(one: Safe) -> None:
+        silent = await Client.connect(one.port)
+        await until(lambda: one.server.handshakes == 1)
+        await one.server.drain(1)
+        assert await silent.closed() == b""
+        await silent.close()
+        await until(lambda: one.server.handshakes == 0)
+
+    safely(tmp_path, talk, ClientLimits(head_s=1000))
+
+
 def test_a_client_that_says_no_goodbye_does_not_keep_its_connection(tmp_path: Path) -> None:
     async def talk(one: Safe) -> None:
         said, seconds = await asyncio.to_thread(one.asked)

@@ -241,7 +241,9 @@ class Acceptor:
         packets.close_all(self._reserve)
         self._reserve.clear()
         if self._opening:
-            await asyncio.wait(self._opening, timeout=client_limits.END_S)
+            _, late = await asyncio.wait(self._opening, timeout=client_limits.END_S)
+            for task in late:  # a handshake: its connection would begin after the end
+                task.cancel()
 
     @property
     def opening(self) -> bool:
