@@ -27,6 +27,9 @@ ELSEWHERE = {
     "metamcp install cursor --url https://gateway.lan:6270/mcp --key-file laptop.key --ca ca.pem": (
         "test_another_machine"
     ),
+    "metamcp connect --url https://gateway.lan:6270/mcp --key-file laptop.key --ca ca.pem": (
+        "test_connect_protected"
+    ),
     "metamcp down": "test_connect_start",
     "metamcp backup metamcp-backup.db": "test_keys, where something is stored",
     "metamcp restore metamcp-backup.db": "test_keys, where the gateway does not run",

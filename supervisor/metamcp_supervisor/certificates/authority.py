@@ -79,13 +79,17 @@ def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
     if not (state_dir / CA).exists():
         make(state_dir, names)
         return True
-    cert = _read(state_dir / CERT) if (state_dir / CERT).exists() else None
-    if cert is not None:
-        begins, ends = cert.not_valid_before_utc, cert.not_valid_after_utc
-        if _now() < begins + (ends - begins) * RENEW_AT:
+    if (state_dir / CERT).exists() and (state_dir / KEY).exists():
+        cert = _read(state_dir / CERT)
+        if not due(cert.not_valid_before_utc, cert.not_valid_after_utc, _now()):
             return False
-    _issue(state_dir, _names(_read(state_dir / CERT)) if cert is not None else OWN)
+    _issue(state_dir, _written(state_dir))
     return True
+
+
+def due(begins: dt.datetime, ends: dt.datetime, now: dt.datetime) -> bool:
+    """Whether a certificate is to be made anew."""
+    return now >= begins + (ends - begins) * RENEW_AT
 
 
 def shown(state_dir: Path) -> Certificate:
@@ -104,6 +108,17 @@ def shown(state_dir: Path) -> Certificate:
         ca_expires=ca.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
         ca_sha256=ca.fingerprint(hashes.SHA256()).hex(),
     )
+
+
+def _written(state_dir: Path) -> Sequence[str]:
+    """Return the names that the authority was made with."""
+    try:
+        return (state_dir / LOCAL_NAMES).read_text().split()
+    except OSError as error:
+        raise AuthorityUnfit(
+            f"{state_dir / LOCAL_NAMES} cannot be read: {error.strerror}; 'metamcp tls init' makes"
+            " a new authority"
+        ) from None
 
 
 def _issue(state_dir: Path, names: Sequence[str]) -> None:

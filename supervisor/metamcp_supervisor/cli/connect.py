@@ -85,7 +85,7 @@ def connect(
             directory = _ensure(path, flags, keep=keep)
         else:
             directory = runtime_dir or ("" if url is not None else client.meant())
-        code = _bridge(endpoint, url, directory, _trust(key_env, key_file, ca, directory))
+        code = _bridge(endpoint, url, directory, trust_of(key_env, key_file, ca, directory))
     except Failed as failed:
         for line in (str(failed), *failed.details):
             _say(line)
@@ -93,7 +93,9 @@ def connect(
     raise SystemExit(code)
 
 
-def _trust(key_env: str | None, key_file: str | None, ca: str | None, runtime_dir: str) -> "Trust":
+def trust_of(
+    key_env: str | None, key_file: str | None, ca: str | None, runtime_dir: str
+) -> "Trust":
     """Return the credential for the gateway and the authority to trust, which is that of a gateway
     on this machine if nothing else is said. Raises Failed."""
     from metamcp_worker.bridge.http_client import Trust
@@ -118,8 +120,6 @@ def _trust(key_env: str | None, key_file: str | None, ca: str | None, runtime_di
         with contextlib.suppress(Failed):
             local = Path(_status(runtime_dir).state_dir, "tls", "ca.pem")
             found = str(local) if local.is_file() else ""
-    if found and not os.access(found, os.R_OK):
-        raise Failed(Exit.USAGE, f"--ca: {found} cannot be read")
     return Trust(key, found)
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import click
@@ -29,6 +29,9 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall
 from metamcp_worker.runtime.masking import MASK
 
+if TYPE_CHECKING:
+    from metamcp_worker.bridge.http_client import Trust
+
 MODERN = "2026-07-28"
 BODY_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of an answer; more than any answer that passes the gateway."""
@@ -42,12 +45,13 @@ class Asker:
     """MCP client for a few requests. `protocol`: the revision to speak. Raises Failed, as all
     methods do."""
 
-    def __init__(self, url: str, protocol: str, timeout_s: float) -> None:
+    def __init__(self, url: str, protocol: str, timeout_s: float, trust: "Trust") -> None:
         place = urlsplit(url)
         self._path = place.path
         self._url = url
         self._protocol = protocol
-        self._http = http.client.HTTPConnection(place.netloc, timeout=timeout_s)
+        self._key = trust.key
+        self._http = _connection(url, timeout_s, trust.ca)
         self._session: str | None = None
         self._last = 0
         if protocol != MODERN:
@@ -118,6 +122,7 @@ class Asker:
         found = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
+            **({"Authorization": f"Bearer {self._key}"} if self._key else {}),
         }
         if self._protocol == MODERN:
             found |= {"MCP-Protocol-Version": MODERN, **routing}
@@ -137,6 +142,20 @@ class Asker:
             raise Failed(Exit.FAILED, f"{self._url} cannot be asked: {error}") from None
         self._session = answer.getheader("mcp-session-id") or self._session
         return answer.getheader("content-type") or "", body
+
+
+def _connection(url: str, timeout_s: float, ca: str) -> http.client.HTTPConnection:
+    """Return a connection that is not open yet. Raises Failed."""
+    place = urlsplit(url)
+    if place.scheme != "https":
+        return http.client.HTTPConnection(place.netloc, timeout=timeout_s)
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise Failed(Exit.USAGE, f"{ca} has no certificates in PEM: {error}") from None
+    return http.client.HTTPSConnection(place.netloc, timeout=timeout_s, context=context)
 
 
 def _messages(kind: str, body: bytes) -> Iterator[codec.Envelope]:
@@ -205,6 +224,9 @@ DIFF_LINES_MAX = 40
     help="How long the answer may take.",
 )  # fmt: skip
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
+@click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
+@click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
+@click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
 @state_option
 @config_option
 @told
@@ -214,6 +236,9 @@ def replay(
     yes: bool,
     timeout_s: float,
     runtime_dir: str | None,
+    key_env: str | None,
+    key_file: str | None,
+    ca: str | None,
     state_dir: str | None,
     path: Path | None,
 ) -> None:
@@ -222,11 +247,14 @@ def replay(
     Exit code 1 if the result differs. 'metamcp calls' shows what is recorded.
     """
 
+    from metamcp_supervisor.cli.connect import trust_of
+
     def work() -> int:
         call = recordings.find(recordings.place(state_dir, path), word)
         asked = params(call)
         url = _url(endpoint or call.endpoint, runtime_dir)
-        with Asker(url, call.protocol or MODERN, timeout_s) as asker:
+        trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
+        with Asker(url, call.protocol or MODERN, timeout_s, trust) as asker:
             called = call.method == "tools/call"
             tool = _ask_first(asker, call.name, yes=yes) if called else None
             ended, result = outcome_of(asker.ask(call.method, asked, tool))

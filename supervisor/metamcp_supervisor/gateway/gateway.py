@@ -258,6 +258,7 @@ class Gateway:
                 self._starting = await self.succession.go_on(handed)
                 await self._admin.start(self.succession.ops)
                 await self._begin_health()
+                self._renew_again()
                 return True
             self._check_tls()
             await self._control.start()
@@ -280,8 +281,7 @@ class Gateway:
         tls = self.config.gateway.tls
         if tls is None:
             return
-        if tls.local:
-            self._renew()
+        self._renew()
         from metamcp_worker.http.tls_files import context_of
 
         spec = specs.tls_spec(tls)
@@ -289,10 +289,13 @@ class Gateway:
         context_of(spec)
 
     def _renew(self) -> None:
-        """Make or renew the gateway's own certificate, which fronts find. Raises TlsUnfit."""
+        """Make or renew the certificate that fronts find, if it is the gateway's own; look again
+        later. Raises TlsUnfit."""
+        config = self.config.gateway
+        if config.tls is None or not config.tls.local:
+            return
         from metamcp_supervisor.certificates import authority
 
-        config = self.config.gateway
         names = specs.hosts(config.listen)
         try:
             if authority.ensure(config.state_dir, names):

@@ -313,7 +313,7 @@ def opened(
 ) -> "Plain | Origin":
     """Return the HTTP client for the gateway at `url`. `directory`: folder that the bridge's client
     works in; each request to a gateway on this machine has a header with it. Raises Unreachable for
-    an invalid URL."""
+    an invalid URL, Untrusted for a file of `trust` without certificates."""
     limits = limits or FetchLimits()
     found = _PLAIN.fullmatch(url)
     here = found is not None and found["host"] in LOOPBACK

@@ -24,9 +24,6 @@ LINGER_BYTES_MAX = 1024 * 1024
 """Maximum bytes of a refused body to read and discard: enough for those on their way already."""
 UNWANTED_BYTES_MAX = 64 * 1024
 """Maximum bytes to read of a body that the application does not ask for (yet)."""
-HANDSHAKES_MAX = 256
-"""Maximum TLS handshakes at a time of one listener; more connections wait in the kernel, so silent
-clients do not take every descriptor."""
 BACKLOG = 2048
 """Maximum connections that wait in the kernel while a front restarts."""
 DESCRIPTORS_KEPT = 128

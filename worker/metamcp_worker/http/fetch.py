@@ -188,7 +188,8 @@ class Response(Incoming):
 
 
 class Origin:
-    """Client of one origin. Raises Unreachable for a URL that is not an http or https URL.
+    """Client of one origin. Raises Unreachable for a URL that is not an http or https URL, and
+    Untrusted for a `ca_file` without certificates.
 
     `headers` go with every request. `proxy`: URL of a proxy; none is taken from the environment.
     `ca_file`: certificates to trust instead of the system's.
@@ -425,7 +426,12 @@ def _tls(url: httpx2.URL, ca_file: str | None, *, any_host: bool) -> ssl.SSLCont
     """Return the TLS settings. Loads the system's certificates only if they are needed, which takes
     longer than the rest of the start."""
     if ca_file is not None:
-        return ssl.create_default_context(cafile=ca_file)
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except (ssl.SSLError, OSError) as error:
+            why = getattr(error, "reason", None) or error.strerror
+            what = f"{_origin(url)} cannot be trusted: {ca_file} has no certificates in PEM: {why}"
+            raise Untrusted(what) from None
     if url.scheme == "https" or any_host:
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

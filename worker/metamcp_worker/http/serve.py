@@ -17,7 +17,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,8 @@ class HttpServer:
     is refused before the application sees it. `request`: class of the requests; `reserve`: number
     of descriptors reserved for connections when no other is free; `tls`: None for plain HTTP;
     `open`: the connections;
-    `tasks`: of requests that wait; `started`: it accepts, or did; `draining`: it accepts no more;
+    `handshakes`: number of connections that do not speak TLS yet; `tasks`: of requests that wait;
+    `started`: it accepts, or did; `draining`: it accepts no more;
     `ended`: no connection is open, or time is up.
 
     `away`: takes a connection that leaves for another process between two requests when this server
@@ -78,6 +79,7 @@ class HttpServer:
         self.draining = False
         self.ended = False
         self._fd_max = sys.maxsize
+        self.handshakes = 0
         self._reserve = reserve
         self._on_refused = on_refused
         self._acceptors: list[Acceptor] = []
@@ -106,7 +108,8 @@ class HttpServer:
             self._fd_max = max(files - client_limits.DESCRIPTORS_KEPT, files // 2)
         for sock in sockets:
             make = partial(Connection, self)
-            self._acceptors.append(Acceptor(sock, make, reserve=self._reserve, tls=self._tls))
+            shaken = None if self._tls is None else partial(self._shaken, self._tls, make)
+            self._acceptors.append(Acceptor(sock, make, reserve=self._reserve, shaken=shaken))
 
     async def drain(self, grace_s: float) -> None:
         """Accept no more, let open requests finish for `grace_s`, then cut the rest.
@@ -146,6 +149,26 @@ class HttpServer:
             self.arriving -= 1
             self.gone()
 
+    async def _shaken(
+        self, tls: "TlsFiles", make: Callable[[], Connection], sock: socket.socket
+    ) -> None:
+        """Give an accepted socket its protocol after a handshake. Handshakes count as connections
+        do; one too many is closed, because nothing can be said yet. Raises OSError."""
+        limits = self.limits
+        reason = "connections" if self.handshakes >= limits.connections_max else ""
+        if sock.fileno() >= self._fd_max:
+            reason = _DESCRIPTORS[0]
+            log.warning("no free descriptors: connections are refused; %s", _RAISE)
+        if reason:
+            self.refused(reason)
+            sock.close()
+            return
+        self.handshakes += 1
+        try:
+            await tls.accept(asyncio.get_running_loop(), make, sock, limits.head_s)
+        finally:
+            self.handshakes -= 1
+
     def refused(self, reason: str) -> None:
         if self._on_refused is not None:
             self._on_refused(reason)
@@ -180,7 +203,7 @@ and a try is cheap."""
 class Acceptor:
     """Accepts on `listener`, which it owns, until `close`. `make`: returns the protocol of a new
     connection. `reserve`: number of descriptors to give up for connections when no other is free;
-    `tls`: None for plain connections."""
+    `shaken`: gives a connection its protocol after a handshake; None for plain connections."""
 
     def __init__(
         self,
@@ -188,10 +211,10 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         *,
         reserve: int = 0,
-        tls: "TlsFiles | None" = None,
+        shaken: Callable[[socket.socket], Awaitable[None]] | None = None,
     ) -> None:
         self._listener = listener
-        self._tls = tls
+        self._shaken = shaken
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
@@ -218,7 +241,9 @@ class Acceptor:
         packets.close_all(self._reserve)
         self._reserve.clear()
         if self._opening:
-            await asyncio.wait(self._opening, timeout=client_limits.END_S)
+            _, late = await asyncio.wait(self._opening, timeout=client_limits.END_S)
+            for task in late:  # a handshake: its connection would begin after the end
+                task.cancel()
 
     @property
     def opening(self) -> bool:
@@ -241,10 +266,6 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE_MAX):
-            if self._tls is not None and len(self._opening) >= client_limits.HANDSHAKES_MAX:
-                self._loop.remove_reader(self._listener)
-                self._rest()
-                return
             try:
                 sock, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -267,10 +288,10 @@ class Acceptor:
     async def _begin(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         try:
-            if self._tls is None:
+            if self._shaken is None:
                 await self._loop.connect_accepted_socket(self._make, sock)
             else:
-                await self._tls.accept(self._loop, self._make, sock)
+                await self._shaken(sock)
         except OSError:  # the client is gone, or does not speak TLS
             sock.close()
 

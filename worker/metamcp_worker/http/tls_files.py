@@ -14,11 +14,10 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from metamcp_worker.http import client_limits
 from metamcp_worker.ipc.errors import TlsUnfit
 from metamcp_worker.ipc.spec import TlsSpec
 
-HANDSHAKE_S_MAX = 10.0
-"""Maximum seconds for a handshake, as for the head of a request."""
 LOOK_S = 5.0
 """Seconds between two looks at the files."""
 
@@ -41,10 +40,17 @@ class TlsFiles:
         loop: asyncio.AbstractEventLoop,
         make: Callable[[], asyncio.BaseProtocol],
         sock: socket.socket,
+        handshake_s: float,
     ) -> None:
-        """Give an accepted socket its protocol after the handshake. Raises OSError."""
+        """Give an accepted socket its protocol after the handshake, which may last `handshake_s`.
+        Raises OSError."""
+        # Without a limit of ours a client that is to go may keep its descriptor for 30 s.
         await loop.connect_accepted_socket(
-            make, sock, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S_MAX
+            make,
+            sock,
+            ssl=self._context,
+            ssl_handshake_timeout=handshake_s,
+            ssl_shutdown_timeout=client_limits.LINGER_S,
         )
 
     async def follow(self) -> None:
@@ -88,9 +94,12 @@ def context_of(spec: TlsSpec) -> ssl.SSLContext:
                 pass
         except OSError as error:
             raise TlsUnfit(f"TLS: {path} cannot be read: {error.strerror}") from None
+
+    def passphrase() -> str:  # OpenSSL would ask at the terminal, and the gateway would wait
+        raise TlsUnfit(f"TLS: {spec.key} has a passphrase; write it without, with mode 0600")
+
     try:
-        # Without `password`, a key with a passphrase would ask for it on the terminal, and wait.
-        context.load_cert_chain(spec.cert, spec.key, password=lambda: "")
+        context.load_cert_chain(spec.cert, spec.key, passphrase)
     except (ssl.SSLError, OSError) as error:
         what = f"TLS: {spec.cert} and {spec.key} are not a certificate and its key"
         raise TlsUnfit(f"{what}: {_reason(error)}") from None

@@ -1,0 +1,37 @@
+"""The local authority: when its certificates are made anew, and for whom."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.certificates import authority
+
+DAY = dt.timedelta(days=1)
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.mark.promise("M6")
+@pytest.mark.parametrize(("days", "due"), [(0, False), (59, False), (60, True), (91, True)])
+def test_a_certificate_is_made_anew_two_thirds_into_its_life(days: int, due: bool) -> None:
+    assert authority.due(START, START + authority.CERT_DAYS * DAY, START + days * DAY) is due
+
+
+@pytest.mark.parametrize("lost", [authority.CERT, authority.KEY])
+def test_a_certificate_in_place_of_a_lost_file_is_for_the_same_names(
+    tmp_path: Path, lost: str
+) -> None:
+    authority.make(tmp_path, ["box.lan", "192.0.2.7"])
+    before = authority.shown(tmp_path)
+    assert not authority.ensure(tmp_path)
+    (tmp_path / lost).unlink()
+    assert authority.ensure(tmp_path)
+    assert authority.shown(tmp_path).names == before.names
+    assert authority.shown(tmp_path).ca_sha256 == before.ca_sha256
+
+
+def test_files_that_cannot_be_used_are_said_with_what_to_do(tmp_path: Path) -> None:
+    authority.make(tmp_path, [])
+    (tmp_path / authority.CERT).write_text("nothing")
+    with pytest.raises(authority.AuthorityUnfit, match="'metamcp tls init' makes a new one"):
+        authority.ensure(tmp_path)
