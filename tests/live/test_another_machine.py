@@ -55,10 +55,10 @@ def machines() -> Iterator[tuple[str, str]]:
 
 def lines() -> list[list[str]]:
     text = (ROOT / "README.md").read_text().split("## From another machine")[1]
-    block = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0]
-    commands = (line.partition("#")[0].split() for line in block.strip().splitlines())
+    (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[:1]
+    commands = [line.partition("#")[0].split() for line in block.strip().splitlines()]
     known = {"gateway.lan": ADDRESS, "https://gateway.lan:6270/mcp": f"https://{ADDRESS}:6270/mcp"}
-    return [[known.get(word, word) for word in words[1:]] for words in commands]
+    return [[str(known.get(word, word)) for word in words[1:]] for words in commands]
 
 
 def on(machine: str, folder: Path, words: list[str]) -> list[str]:

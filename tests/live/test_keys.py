@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ EXTRA = """
 auth = "keys"
 fronts = 2
 """
-META = {
+META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
@@ -53,7 +53,9 @@ def ask(gateway: Gateway, key: str = "", path: str = "/mcp") -> int:
 
 
 def listed(connection: http.client.HTTPConnection, key: str, path: str = "/mcp") -> int:
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+    body: dict[str, Any] = {
+        "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META},
+    }  # fmt: skip
     headers = {
         "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/list",
@@ -126,7 +128,7 @@ def listening(gateway: Gateway, key: str) -> Generator[http.client.HTTPResponse]
     """A stream of news that stands open."""
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
     params: dict[str, Any] = {"notifications": {"toolsListChanged": True}, "_meta": META}
-    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
     headers = {
         "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen",

@@ -125,7 +125,7 @@ def test_an_upgraded_gateway_renews_its_certificate_too(gateway: Gateway) -> Non
 
 def test_the_authority_cannot_vouch_for_anybody_else(tmp_path: Path) -> None:
     authority.make(tmp_path, ["box.lan"])
-    authority._issue(tmp_path, ("bank.example",))  # as whoever has stolen its key
+    authority.issue(tmp_path, ("bank.example",))  # as whoever has stolen its key
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(tmp_path / authority.CERT, tmp_path / authority.KEY)
     ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()

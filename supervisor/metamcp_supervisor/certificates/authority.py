@@ -70,7 +70,7 @@ def make(state_dir: Path, names: Sequence[str]) -> None:
     _write(state_dir / CA_KEY, _pem_of(key))
     _write(state_dir / LOCAL_NAMES, "\n".join(wanted).encode())
     _write(state_dir / CA, _pem(_authority(key, wanted)))
-    _issue(state_dir, wanted)
+    issue(state_dir, wanted)
 
 
 def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
@@ -83,7 +83,7 @@ def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
         cert = _read(state_dir / CERT)
         if not due(cert.not_valid_before_utc, cert.not_valid_after_utc, _now()):
             return False
-    _issue(state_dir, _written(state_dir))
+    issue(state_dir, _written(state_dir))
     return True
 
 
@@ -121,8 +121,8 @@ def _written(state_dir: Path) -> Sequence[str]:
         ) from None
 
 
-def _issue(state_dir: Path, names: Sequence[str]) -> None:
-    """Make a certificate of the gateway with a new key."""
+def issue(state_dir: Path, names: Sequence[str]) -> None:
+    """Make a certificate of the gateway with a new key, which the local authority signs."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -6,7 +6,7 @@ rules of keys (`keys.key_rules`), storing them (`keys.api_keys`).
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -251,7 +251,7 @@ class _Order(Struct):
 
 
 @contextmanager
-def _running(where: _Where) -> Iterator[client.ControlClient | None]:
+def _running(where: _Where) -> Generator[client.ControlClient | None]:
     """Yield a connection to the gateway, or None if it does not run. Raises Failed."""
     gateway = None
     if where.state_dir is None:

@@ -380,9 +380,6 @@ OPTIONS: tuple[Option, ...] = (
            ("keep", "underscore")),
     Option("endpoints.*.naming", "length_max", "integer", "64", "in place",
            "Longer names are cut and get a hash; some clients allow 64 characters only."),
-)  # fmt: skip
-
-OPTIONS += (
     Option("workspaces.*", "servers", "table", "", "in place",
            "Its servers, as at the top of the file; `ctl` shows them as `WORKSPACE:NAME`."),
     Option("workspaces.*", "namespaces", "table", "", "in place",

@@ -359,7 +359,7 @@ def _tls(tls: Tls | None) -> object:
 
 def _use(limits: UseLimits) -> dict[str, object]:
     """Return the limits of use that are set."""
-    found = {key: value for key, value in structs.asdict(limits).items() if value}
+    found: dict[str, object] = {key: one for key, one in structs.asdict(limits).items() if one}
     return found | ({"body_max": size_text(limits.body_max)} if limits.body_max else {})
 
 

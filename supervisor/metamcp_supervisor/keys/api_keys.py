@@ -256,15 +256,14 @@ def _pepper(path: Path, *, make: bool) -> bytes:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             files.make_once(path, f"{text}\n".encode())
         found = bytes.fromhex(files.secret(path).strip())
-        why = "" if len(found) == api_key.PEPPER_BYTES else f"{path} is damaged"
     except Unresolved as unread:
         why = str(unread)
     except ValueError:
         why = f"{path} is damaged"
     except OSError as error:
         raise PepperUnfit(f"{path} cannot be made: {error.strerror}") from None
-    if why:
-        raise PepperUnfit(
-            f"{why}; restore that file, or revoke all keys, remove it and make new keys"
-        )
-    return found
+    else:
+        if len(found) == api_key.PEPPER_BYTES:
+            return found
+        why = f"{path} is damaged"
+    raise PepperUnfit(f"{why}; restore that file, or revoke all keys, remove it and make new keys")

@@ -135,6 +135,14 @@ def damaged(path: Path) -> None:
     path.write_bytes(data)
 
 
+def text(path: Path) -> None:
+    path.write_text("[servers]\n" * 99)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
 @pytest.mark.parametrize(
     ("harm", "why"),
     [

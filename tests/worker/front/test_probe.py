@@ -82,7 +82,7 @@ async def opened(door: Door) -> str:
 def test_without_a_valid_credential_of_the_workspace_every_request_gets_the_same(kind: str) -> None:
     async def test(door: Door) -> None:
         session = await opened(door)
-        asked, seen = 0, set[tuple[int, bytes]]()
+        client, asked, seen = await door.connect(), 0, set[tuple[int, bytes]]()
         for handle in handles(session).values():
             for _, transport, request in requests(handle, CREDENTIALS[kind]):
                 if asked % FAILURES_MAX == 0:  # none of them is to get 429
