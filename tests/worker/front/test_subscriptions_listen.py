@@ -213,7 +213,6 @@ def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
         exchange = Exchange(wire, Head("POST", b"/mcp", ()))
         exchange.facts = RequestFacts("default", accepts_sse=True)
         exchange.streams = Streams(door.stats.refused)
-        exchange.stream_limits = lambda facts: {}
         view = door.calls.view("default")
         assert view is not None
         filters = Raw(b'{"resourceSubscriptions":["a:b"],"toolsListChanged":true}')

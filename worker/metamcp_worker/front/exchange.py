@@ -14,7 +14,6 @@ from typing import Protocol
 
 from msgspec import Raw
 
-from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions, front_recovery, jsonrpc_bytes
 from metamcp_worker.front.client_questions import Question, may_be_asked
@@ -55,14 +54,12 @@ class Declined(Exception):
 
 class Exchange(HttpRequest):
     """Request of a client of a front. `facts`: as the header policy found them; `streams`: of the
-    front; `on_over`: called once, when the request and all work for it are over; `stream_limits`:
-    returns the maximum of standing streams by owner, for requests with these facts."""
+    front; `on_over`: called once, when the request and all work for it are over."""
 
     waits = True
     facts: RequestFacts
     streams: Streams
     on_over: Callable[[], None]
-    stream_limits: Callable[[RequestFacts], Mapping[Owner, int]]
     _expecting = False
     _stream: Stream | None = None
     _running: asyncio.Task[None] | None = None
@@ -168,7 +165,7 @@ class Exchange(HttpRequest):
         if self.streams.full(self.address):
             message = "There are as many streams as there may be; try again later."
             raise Declined(503, message, "streams", Code.OVERLOADED)
-        if self.streams.over(self.stream_limits(self.facts)):
+        if self.streams.over(self.streams.limits(self.facts)):
             message = "The limit of standing streams is reached; close one, or try again later."
             raise Declined(429, message, "streams", Code.OVERLOADED, [(b"retry-after", b"10")])
 

@@ -126,7 +126,7 @@ class App:
         mint = partial(_name, SESSION_ID_BYTES, front)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time
-        self._streams = Streams(stats.refused)
+        self._streams = Streams(stats.refused, self._stream_limits)
         self._sessions = ClientSessions(secrets.token_hex(NONCE_BYTES), self._over)
         self._subscriptions = ResourceSubscriptions(calls)
         self._notices = Notices(calls, self._sessions)
@@ -258,7 +258,6 @@ class App:
             self._overhead.arrived()
         facts = self._guard.facts(exchange.head)
         exchange.streams, exchange.on_over = self._streams, self._done
-        exchange.stream_limits = self._stream_limits
         if self.door.guarded:
             return exchange.attend(partial(self._enter, exchange, facts))
         if isinstance(facts, GuardRefusal):
@@ -391,7 +390,9 @@ class App:
 
     def _post(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> Pending:
         """Answer a request with a body, at once if the whole body is there, as most are."""
-        if exchange.whole and exchange.size <= self._body_max(exchange.facts):
+        limited = self._calls.meters.any
+        most = self._body_max(exchange.facts) if limited else BODY_BYTES_MAX
+        if exchange.whole and exchange.size <= most:
             return answer(exchange.take())
         return self._post_later(exchange, answer)
 
@@ -439,8 +440,10 @@ class App:
             message = mcp_request.read(body)
             if message.method is not None:
                 raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
-            method = gate.ANSWER if message.method is None else message.method
-            self._calls.authorize(view, exchange.facts.principal, method)
+            principal = exchange.facts.principal
+            if principal is not gate.USER or self._calls.audit is not None:
+                method = gate.ANSWER if message.method is None else message.method
+                self._calls.authorize(view, principal, method)
             try:
                 rest = post(exchange, message, view, self._version)
             except Elsewhere as where:

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.access.gate import Principal
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import client_identity, client_questions, jsonrpc_bytes, mcp_request, mrtr
 from metamcp_worker.front.calls import Call, CallAnswer, Calls
@@ -163,7 +162,7 @@ class ModernEra:
         try:
             call = self._resumed(client, method, asked, view)
             if call is None:
-                call = self._started(client, method, asked, view, exchange.facts.directory)
+                call = self._started(client, method, asked, view, exchange.facts)
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
         exchange.watch(partial(call.cancel, "the client went away"))
@@ -184,13 +183,13 @@ class ModernEra:
     # --- calls ----------------------------------------------------------------------------------
 
     def _started(
-        self, client: "_Client", method: str, asked: CheckedRequest, view: View, directory: str
+        self, client: "_Client", method: str, asked: CheckedRequest, view: View, facts: RequestFacts
     ) -> Call:
         """Send the request to its server, and return the call. Raises ProtocolError, and Unasked if
         the client has to be asked for its roots."""
         request = McpRequest(
             method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0],
-            headers=asked.headers, principal=client.principal,
+            headers=asked.headers, principal=facts.principal,
         )  # fmt: skip
         request.wants_progress = client.reads_progress
         peer = self._peers.find(view.principal, view.endpoint, asked.identity)
@@ -199,7 +198,7 @@ class ModernEra:
         try:
             call = self._calls.start(view, request, client)
         except Unasked:
-            if not client_identity.place(request, view.principal, client.roots, directory):
+            if not client_identity.place(request, view.principal, client.roots, facts.directory):
                 raise
             call = self._calls.start(view, request, client)
         interactive = call.legacy and method in mrtr.METHODS
@@ -273,10 +272,6 @@ class _Client:
         self._level = level
         self.talk: Talk | None = None
         self.roots = b""
-
-    @property
-    def principal(self) -> Principal:
-        return self._exchange.facts.principal
 
     @property
     def reads_progress(self) -> bool:

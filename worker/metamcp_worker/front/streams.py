@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.front import jsonrpc_bytes
+from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.http import request_head
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 
@@ -219,10 +220,16 @@ class WaitingStream(Struct, frozen=True):
 
 class Streams:
     """Streams of one front. `running`: their number; `closed`: the front ends and takes no more;
-    `heirs`: then other fronts can take them."""
+    `heirs`: then other fronts can take them. `limits`: returns the maximum of standing streams by
+    owner, for requests with these facts."""
 
-    def __init__(self, on_refused: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        on_refused: Callable[[str], None],
+        limits: Callable[[RequestFacts], Mapping[Owner, int]] = lambda facts: {},
+    ) -> None:
         self.on_refused = on_refused
+        self.limits = limits
         self.running = 0
         self._standing: dict[Stream, WaitingStream] = {}
         self._addresses: dict[str, int] = {}
