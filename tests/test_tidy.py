@@ -35,7 +35,7 @@ MAY_IMPORT = {
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
         "audit": "ipc runtime", "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
-        "front": "access builtin_tools catalog http ipc runtime search",
+        "front": "access builtin_tools catalog http ipc oauth runtime search",
         "bridge": "http ipc runtime",
     },
     "metamcp_supervisor": {
@@ -87,7 +87,7 @@ PURE_BY_ROOM = {
         "counters exemplars exposition health histograms history metric_names page_rows processes"
     ),
     "metamcp_supervisor.views": "ledger",
-    "metamcp_worker.access": "api_key door gate use_limits",
+    "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
         "builtin search_index search_tools servers_tools tool_choice tool_text"
@@ -136,7 +136,9 @@ DEPENDENCIES = {
         "metamcp_worker.http.fetch",
         "metamcp_worker.oauth.flow",
         "metamcp_worker.oauth.checked_http",
+        "metamcp_worker.front.token_issuers",
     },
+    "jwt": {"metamcp_worker.access.oauth_token"},
     "mcp": {
         "metamcp_worker.child.inprocess",
         "metamcp_worker.oauth.flow",

@@ -15,7 +15,7 @@ from metamcp_supervisor.config import environment
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -330,6 +330,8 @@ class Endpoint:
     call_hidden: bool = True
     auth: tuple[str, ...] = ()
     """Accepted credentials, as in `spec.EndpointSpec`; empty: none is needed."""
+    oauth: IssuerSpec | None = None
+    """Issuer of the tokens that are accepted, if `auth` has `oauth`."""
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])

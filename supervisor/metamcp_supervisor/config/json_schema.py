@@ -52,6 +52,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("endpoints.*", "tools"): ("endpoints.*.tools.*", True),
     ("endpoints.*", "naming"): ("endpoints.*.naming", False),
     ("endpoints.*", "limits"): ("endpoints.*.limits", False),
+    ("endpoints.*", "oauth"): ("endpoints.*.oauth", False),
     ("servers.*", "limits"): ("servers.*.limits", False),
     ("", "workspaces"): ("workspaces.*", True),
     ("workspaces.*", "servers"): ("servers.*", True),

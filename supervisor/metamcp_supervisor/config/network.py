@@ -1,15 +1,23 @@
 """Rules for a gateway that other machines can reach: who is asked, and what is encrypted.
 
-Owns: which address is refused, and the files of TLS at an address. Never: certificates themselves
-(`certificates`), reading tables (`parse`).
+Owns: which address is refused, the files of TLS at an address, whose tokens an endpoint accepts.
+Never: certificates themselves (`certificates`), tokens themselves, reading other tables (`parse`).
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from metamcp_supervisor.config import units
+from msgspec import structs
+
+from metamcp_supervisor.config import sections, units
 from metamcp_supervisor.config.config import Address, Endpoint, GatewayConfig, Tls
-from metamcp_supervisor.config.document import ConfigFindings, Site
+from metamcp_supervisor.config.document import ConfigFindings, Site, Table
+from metamcp_supervisor.config.program import warn_of_literal
+from metamcp_supervisor.config.references import Resolving
+from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.spec import IssuerSpec
 
 
 def refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> None:
@@ -68,3 +76,78 @@ def refuse_open(
             " behind_proxy = true if a proxy in front of it speaks TLS, or use 127.0.0.1, [::1] or"
             " localhost",
         )
+
+
+def issuer_of(endpoint: Table, resolving: Resolving) -> IssuerSpec | None:
+    """Return whose tokens the endpoint of this table accepts, None if nothing is written. Without a
+    written `audience` it is empty."""
+    table = endpoint.table("oauth", "endpoints.*.oauth")
+    if table is None:
+        return None
+    table.refuse_unknown()
+    private = table.flag("allow_private", default=False)
+
+    def url(key: str) -> str:
+        text = table.text(key) or ""
+        why = sections.url_flaw(text) if text else ""
+        if not why and text.startswith("http:") and not _is_here(text):
+            why = 'must begin with "https://"; only on this machine tokens may go unencrypted'
+        if why:
+            table.error(key, why)
+        return text
+
+    issuer, audience, introspection = map(url, ("issuer", "audience", "introspection"))
+    if not issuer and not table.has("issuer"):
+        table.findings.error(table.site, "has no 'issuer', the URL of the authorization server")
+    if _is_here(issuer) and not private:
+        table.error("issuer", "is on this machine; allow_private = true permits that")
+    secret = table.text("client_secret") or ""
+    warn_of_literal("CLIENT_SECRET", secret, table.site.at("client_secret"), table)
+    found = IssuerSpec(
+        issuer=issuer, audience=audience, scopes=sections.scopes_of(table),
+        introspection=introspection, client_id=table.text("client_id") or "",
+        client_secret=resolving.text(secret, table.site.at("client_secret")) if secret else "",
+        allow_private=private,
+    )  # fmt: skip
+    if introspection and not (found.client_id and secret):
+        table.error("introspection", "needs 'client_id' and 'client_secret' to ask there")
+    for site, why in resolving.unresolved:
+        table.findings.error(site, why)
+    return found
+
+
+def _is_here(url: str) -> bool:
+    return units.is_loopback((urlsplit(url).hostname or "") if url else "")
+
+
+def with_audience(
+    endpoint: Endpoint, gateway: GatewayConfig, site: Site, findings: ConfigFindings
+) -> Endpoint:
+    """Return the endpoint with the URL for which its tokens must be, if it accepts tokens."""
+    takes = "oauth" in endpoint.auth
+    if takes != (endpoint.oauth is not None):
+        findings.error(
+            site,
+            f"accepts tokens, and nothing says whose; write [endpoints.{endpoint.name}.oauth] with"
+            " an 'issuer'"
+            if takes
+            else "has a table 'oauth' and accepts no tokens; write auth = \"oauth\" or"
+            ' auth = ["keys", "oauth"]',
+        )
+        return replace(endpoint, oauth=None)
+    if endpoint.oauth is None or endpoint.oauth.audience:
+        return endpoint
+    listen = gateway.listen
+    if not units.is_loopback(listen.host) or not listen.port:
+        findings.error(
+            site.at("oauth"),
+            f"has no 'audience': the URL that clients use, as https://HOST{_path(endpoint)}",
+        )
+    scheme = "http" if gateway.tls is None else "https"
+    audience = f"{scheme}://{listen}{_path(endpoint)}"
+    return replace(endpoint, oauth=structs.replace(endpoint.oauth, audience=audience))
+
+
+def _path(endpoint: Endpoint) -> str:
+    whole = f"/metamcp/{endpoint.path or endpoint.name}/mcp"
+    return "/mcp" if endpoint.name == process_names.DEFAULT else whole

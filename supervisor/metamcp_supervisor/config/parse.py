@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import naming, program, sections, tools, units
+from metamcp_supervisor.config import naming, network, program, sections, tools, units
 from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
@@ -106,7 +106,10 @@ def parse(
             *(each for one in inner for each in one.servers),
         ),
         namespaces=(*_namespaces(top), *(each for one in inner for each in one.namespaces)),
-        endpoints=(*_endpoints(top), *(each for one in inner for each in one.endpoints)),
+        endpoints=(
+            *_endpoints(top, references),
+            *(each for one in inner for each in one.endpoints),
+        ),
         workspaces=tuple(one.draft for one in inner),
     )
 
@@ -156,7 +159,7 @@ def workspace(name: str, table: Table, references: References, home: Path) -> _W
         ),
         tuple(map(server, _servers(table.table("servers"), references, home))),
         tuple(map(namespace, _namespaces(table))),
-        tuple(map(endpoint, _endpoints(table))),
+        tuple(map(endpoint, _endpoints(table, references))),
     )  # fmt: skip
 
 
@@ -175,9 +178,9 @@ def _namespaces(table: Table) -> list[NamespaceDraft]:
     ]
 
 
-def _endpoints(table: Table) -> list[EndpointDraft]:
+def _endpoints(table: Table, references: References) -> list[EndpointDraft]:
     return [
-        _endpoint(name, inner)
+        _endpoint(name, inner, Resolving(references))
         for name, inner in table.tables("endpoints", "endpoints.*").items()
         if _well_named(name, inner)
     ]
@@ -493,7 +496,7 @@ def _description(table: Table) -> str:
     return text
 
 
-def _endpoint(name: str, table: Table) -> EndpointDraft:
+def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
     table.refuse_unknown()
     namespace = table.text("namespace")
     if namespace is None and not table.has("namespace"):
@@ -516,6 +519,7 @@ def _endpoint(name: str, table: Table) -> EndpointDraft:
             call_hidden=table.flag("call_hidden", default=default.call_hidden),
             limits=sections.use_limits(table, "endpoints.*.limits"),
             url_keys=table.flag("url_keys", default=default.url_keys),
+            oauth=network.issuer_of(table, resolving),
         ),
         auth=_auth(table),
         sse=table.flag("sse", default=True) if table.has("sse") else None,

@@ -254,7 +254,7 @@ def oauth_of(
         None if text is None else resolving.value(text, table.site.at(key))
         for key, text in zip(keys, written, strict=True)
     ]
-    scopes = _scopes(table)
+    scopes = scopes_of(table)
     kind = cast("Grant", grant or "authorization_code")
     _check_client(table, keys, written, kind)
     if (url := found[2]) is not None and (why := _document_flaw(url)):
@@ -271,7 +271,7 @@ def oauth_of(
     return made, as_written
 
 
-def _scopes(table: Table) -> tuple[str, ...]:
+def scopes_of(table: Table) -> tuple[str, ...]:
     value = table.values.get("scopes")
     foreign = table.section is None and isinstance(value, str)
     scopes = tuple(str(value).split()) if foreign else table.texts("scopes") or ()

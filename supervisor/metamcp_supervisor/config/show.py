@@ -6,7 +6,7 @@ reading files.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
@@ -27,12 +27,12 @@ from metamcp_supervisor.config.config import (
     TracesConfig,
 )
 from metamcp_supervisor.config.units import duration_text, size_text
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
     "MASK", "looks_secret", "masked", "masked_url", "secrets_of", "secrets_of_embeddings",
-    "secrets_of_traces",
+    "secrets_of_endpoints", "secrets_of_traces",
 )  # fmt: skip
 
 _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
@@ -64,6 +64,12 @@ def secrets_of(server: Server) -> tuple[str, ...]:
 def secrets_of_traces(traces: TracesConfig) -> tuple[str, ...]:
     """Return the secret values in the settings for spans."""
     return tuple(filter(None, [*traces.headers.values(), *_in_url(traces.endpoint)]))
+
+
+def secrets_of_endpoints(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
+    """Return the secret values in the settings of endpoints."""
+    issuers = (endpoint.oauth for endpoint in endpoints)
+    return tuple(one.client_secret for one in issuers if one is not None and one.client_secret)
 
 
 def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
@@ -363,6 +369,16 @@ def _use(limits: UseLimits) -> dict[str, object]:
     return found | ({"body_max": size_text(limits.body_max)} if limits.body_max else {})
 
 
+def _issuer(issuer: IssuerSpec) -> dict[str, object]:
+    """Return the settings for tokens that are set."""
+    found: dict[str, object] = {
+        key: list(value) if key == "scopes" else value
+        for key, value in structs.asdict(issuer).items()
+        if value
+    }
+    return found | ({"client_secret": MASK} if issuer.client_secret else {})
+
+
 def _endpoint(endpoint: Endpoint) -> dict[str, object]:
     naming = endpoint.naming
     return {
@@ -379,6 +395,7 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         },
         "auth": list(endpoint.auth) or "none",
         "url_keys": endpoint.url_keys,
+        **({} if endpoint.oauth is None else {"oauth": _issuer(endpoint.oauth)}),
         "sse": endpoint.sse,
         "rest": endpoint.rest,
         "limits": _use(endpoint.limits),

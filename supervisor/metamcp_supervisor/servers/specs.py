@@ -21,7 +21,12 @@ from metamcp_supervisor.config.config import (
     ToolConfig,
 )
 from metamcp_supervisor.config.references import PROJECT
-from metamcp_supervisor.config.show import secrets_of, secrets_of_embeddings, secrets_of_traces
+from metamcp_supervisor.config.show import (
+    secrets_of,
+    secrets_of_embeddings,
+    secrets_of_endpoints,
+    secrets_of_traces,
+)
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.servers.quarantine_io import Pinned
 from metamcp_worker.ipc import process_names, records, roots
@@ -139,7 +144,8 @@ def own_log_spec(config: Config) -> LogSpec:
     """Return the log settings of the supervisor, which knows all secrets."""
     known = [s for server in config.servers.values() for s in secrets_of(server)]
     elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
-    return log_spec(config, [*known, *elsewhere])
+    endpoints = secrets_of_endpoints(config.endpoints.values())
+    return log_spec(config, [*known, *elsewhere, *endpoints])
 
 
 def recording_spec(config: Config) -> RecordingSpec:
@@ -197,10 +203,7 @@ def _model(wanted: Embeddings) -> str:
 
 
 def front_spec(
-    config: Config,
-    version: str,
-    listen: Address | None = None,
-    pinned: Pinned | None = None,
+    config: Config, version: str, listen: Address | None = None, pinned: Pinned | None = None
 ) -> FrontSpec:
     """Return the specification for fronts. `listen`: where the gateway listens, if that differs
     from the configuration; `pinned`: knows the tools in quarantine."""
@@ -226,6 +229,7 @@ def front_spec(
                 auth=endpoint.auth,
                 workspace=endpoint.workspace,
                 url_keys=endpoint.url_keys,
+                oauth=endpoint.oauth,
             )
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]
@@ -241,7 +245,7 @@ def front_spec(
             for server in config.servers.values()
             if server.retry != "never"
         },
-        log=log_spec(config),
+        log=log_spec(config, secrets_of_endpoints(config.endpoints.values())),
         recording=recording_spec(config),
         tool_times=config.metrics.per_tool,
         traced=config.traces.sample if config.traces.endpoint else None,

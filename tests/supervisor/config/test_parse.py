@@ -16,9 +16,15 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
-from metamcp_worker.ipc.spec import UseLimits
+from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 from tests.supervisor.configs import loaded, messages, problems
 
+ISSUER = IssuerSpec(
+    issuer="https://id.example.com",
+    audience="https://gateway.example.com/metamcp/Work.1/mcp", scopes=("staff",),
+    introspection="https://id.example.com/introspect", client_id="gateway",
+    client_secret="/h", allow_private=True,
+)  # fmt: skip
 EVERYTHING = """
 [gateway]
 listen = "127.0.0.1:1000"
@@ -151,7 +157,14 @@ path = "Work.1"
 exposure = "toolset"
 view_scope = "session"
 call_hidden = false
-auth = ["keys"]
+auth = ["keys", "oauth"]
+oauth.issuer = "https://id.example.com"
+oauth.audience = "https://gateway.example.com/metamcp/Work.1/mcp"
+oauth.scopes = ["staff"]
+oauth.introspection = "https://id.example.com/introspect"
+oauth.client_id = "gateway"
+oauth.client_secret = "${HOME}"
+oauth.allow_private = true
 url_keys = true
 tools."git.status".hidden = true
 tools."git.status".aliases = ["old"]
@@ -215,7 +228,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     endpoint = Endpoint(
         name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
         exposure="toolset", view_scope="session", call_hidden=False,
-        auth=("keys",), url_keys=True,
+        auth=("keys", "oauth"), url_keys=True, oauth=ISSUER,
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
         tools={"git": {"status": here}},
     )  # fmt: skip
@@ -472,12 +485,11 @@ def test_what_a_variable_holds_must_be_something_a_program_can_be_given(tmp_path
 def test_naming_rules_are_checked(tmp_path: Path) -> None:
     got = messages(
         tmp_path,
-        '[endpoints.x]\nnamespace = "default"\nexposure = "code"\nauth = "oauth"\n'
+        '[endpoints.x]\nnamespace = "default"\nexposure = "code"\n'
         '[endpoints.x.naming]\nstyle = "Flat"\nseparator = "/"\nlength_max = 8\nhyphens = ""\n',
     )
     assert [each.split(": ", 2)[2] for each in got] == [
         'exposure = "code" is not available in this version',
-        'auth = "oauth" is not available in this version',
         "'Flat' is not a choice; did you mean 'flat'?",
         "may have up to 8 letters, digits, '_', '.' and '-'",
         "must be from 16 to 128",
@@ -553,20 +565,3 @@ command = ["x", "${project}"]
     assert found["team"].command == ("x", "${project}/p")
     assert (found["team"].cwd, found["team"].folder) == (Path("${project}/sub"), str(tmp_path))
     assert found["plain"].command == ("x", "p")
-
-
-@pytest.mark.promise("M64")
-def test_other_machines_are_let_in_only_with_a_credential_and_not_in_the_clear(
-    tmp_path: Path,
-) -> None:
-    wide = '[gateway]\nlisten = "0.0.0.0:6270"\n'
-    both = messages(tmp_path, wide)
-    assert ["asks for no credential" in both[0], "unencrypted" in both[1]] == [True, True]
-    got = loaded(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n')
-    assert got.endpoints["default"].auth == ("keys",)
-    got = loaded(tmp_path, f'{wide}auth = "keys"\ntls = "local"\n')
-    assert got.gateway.tls is not None
-    assert got.gateway.tls.local
-    one = '[endpoints.x]\nnamespace = "default"\nauth = "none"\n'
-    (said,) = messages(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n{one}')
-    assert "the endpoint 'x' asks for no credential" in said

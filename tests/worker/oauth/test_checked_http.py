@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from metamcp_worker.http.fetch import Unreachable
+from metamcp_worker.oauth.addresses import Reach
 from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.oauth.checked_http import BODY_BYTES_MAX, Guarded, page
 from tests.worker.http.test_fetch_tls import certificate
@@ -57,6 +58,14 @@ def test_a_server_on_the_internet_does_not_lead_into_the_local_network(url: str)
     async def main() -> None:
         with pytest.raises(NotAuthorized, match="which is not asked: its address is nearer"):
             await Guarded(FAR).send(ask(url))
+
+    run(main)
+
+
+def test_a_server_that_must_be_on_the_internet_is_not_asked_elsewhere() -> None:
+    async def main() -> None:
+        with pytest.raises(NotAuthorized):
+            await Guarded(HERE, reach=Reach.PUBLIC).send(ask(HERE))
 
     run(main)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_worker.access import api_key, gate
 from metamcp_worker.access.gate import Principal
@@ -36,7 +36,7 @@ stream named the token, which ends with the stream."""
 
 _BLANKS = b" \t"
 _BEARER = re.compile(rb"bearer +(?P<token>[^ ,]+)", re.IGNORECASE)
-_CHALLENGE = (b"www-authenticate", b'Bearer realm="metamcp"')
+_CHALLENGE = (b"www-authenticate", gate.challenge("", (), ""))
 _NEEDED = "A valid credential is needed: an API key as Authorization: Bearer or X-API-Key."
 _SEVERAL = "The request carries more than one credential; send exactly one."
 _MANY = "Too many failed credentials came from this address; try again later."
@@ -134,6 +134,11 @@ class Door:
         """Return the limits of use of each key, by its id."""
         return {key.id: key.limits for key, _ in self._keys.values() if key.limits != UNLIMITED}
 
+    def metadata(self, endpoint: str) -> str:
+        """Return the URL of the document about an endpoint that takes tokens, or nothing."""
+        spec = self._endpoints.get(endpoint)
+        return "" if spec is None else spec.metadata
+
     def has(self, key: str) -> bool:
         """Whether a key with this id can be used, or could before it expired."""
         return key in self._digests
@@ -174,7 +179,12 @@ class Door:
         return self._keys.get(api_key.digest(self._pepper, text.decode("latin-1")))
 
     def _challenge(self, spec: EndpointSpec | None) -> Denial:
-        return UNAUTHORIZED
+        """Return the answer 401 of this endpoint; where tokens are accepted, clients learn where
+        to get one."""
+        if spec is None or spec.oauth is None:
+            return UNAUTHORIZED
+        value = gate.challenge("", spec.oauth.scopes or gate.SCOPES, spec.metadata)
+        return structs.replace(UNAUTHORIZED, headers=((b"www-authenticate", value),))
 
     def _principal(
         self, spec: EndpointSpec | None, credential: Credential, date: float

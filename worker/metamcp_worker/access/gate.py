@@ -65,7 +65,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     that it may use, empty for any; `scopes`: granted ones, None for all; `servers`: the only ones
     that it sees, by the names that clients know, None for all; `key`: id of the API key, empty
     without one; `auth`: `none`, `keys` or `oauth`; `expires`: seconds since the epoch at which the
-    credential ends, 0 for never."""
+    credential ends, 0 for never; `held`: all scopes of a token."""
 
     name: str
     workspace: str = ""
@@ -74,6 +74,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     key: str = ""
     auth: str = "none"
     expires: float = 0.0
+    held: frozenset[str] = frozenset()
 
 
 USER = Principal(name=LOCAL)
@@ -82,19 +83,28 @@ USER = Principal(name=LOCAL)
 
 class ScopeMissing(ProtocolError):
     """Raised for a message that needs a scope which the credential does not have. `scope`: that
-    one."""
+    one; `held`: those of a token, which its client asks for again together with the missing one."""
 
-    def __init__(self, scope: str, method: str) -> None:
+    def __init__(self, scope: str, method: str, held: Collection[str] = ()) -> None:
         super().__init__(
             Code.INVALID_REQUEST, f"{method} needs the scope {scope}, which this credential lacks."
         )
         self.scope = scope
+        self.held = held
 
-    @property
-    def challenge(self) -> tuple[bytes, bytes]:
-        """Header of the answer 403 (RFC 6750, section 3)."""
-        value = f'Bearer realm="metamcp", error="insufficient_scope", scope="{self.scope}"'
-        return b"www-authenticate", value.encode()
+    def challenge(self, metadata: str = "") -> tuple[bytes, bytes]:
+        """Header of the answer 403 (RFC 6750, section 3). `metadata`: URL of the document about the
+        endpoint, if it takes tokens."""
+        value = challenge('error="insufficient_scope"', {*self.held, self.scope}, metadata)
+        return b"www-authenticate", value
+
+
+def challenge(error: str, scopes: Collection[str], metadata: str) -> bytes:
+    """Return the value of `WWW-Authenticate` (RFC 6750, section 3; RFC 9728, section 5.1)."""
+    words = ['Bearer realm="metamcp"', error]
+    words.append(f'scope="{" ".join(sorted(scopes))}"' if scopes else "")
+    words.append(f'resource_metadata="{metadata}"' if metadata else "")
+    return ", ".join(filter(None, words)).encode()
 
 
 def authorize(principal: Principal, endpoint: str, method: str, subject: str) -> None:
@@ -112,7 +122,7 @@ def check_scope(principal: Principal, scope: str, what: str) -> None:
     """Raise ScopeMissing unless the principal has the scope. `what`: the method or tool that needs
     it."""
     if scope and principal.scopes is not None and scope not in principal.scopes:
-        raise ScopeMissing(scope, what)
+        raise ScopeMissing(scope, what, principal.held)
 
 
 def part_name(endpoint: str, servers: frozenset[str]) -> str:

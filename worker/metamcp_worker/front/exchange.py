@@ -132,10 +132,10 @@ class Exchange(HttpRequest):
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream of these notifications, until one side ends it."""
         self.watch(stream.end)
-        key = self.facts.principal.key
+        who = self.facts.principal
         standing = WaitingStream(
-            stream, view.endpoint, view.principal, self.address, news, key,
-            view.spec.part_of or view.endpoint,
+            stream, view.endpoint, view.principal, self.address, news, who.key,
+            view.spec.part_of or view.endpoint, who.expires,
         )  # fmt: skip
         try:
             await self.streams.stand(standing)

@@ -19,14 +19,16 @@ from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.http.request_head import BLANKS, Head, Headers, Hosts, Place, place_of
 from metamcp_worker.ipc import roots
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
+from metamcp_worker.ipc.spec import RESOURCE_METADATA, EndpointSpec
 
-MCP, SSE, MESSAGES, API = "mcp", "sse", "messages", "api"
+MCP, SSE, MESSAGES, API, METADATA = "mcp", "sse", "messages", "api", "metadata"
 #: Methods that are served at each kind of path.
 METHODS: Mapping[str, tuple[str, ...]] = {
     MCP: ("POST", "GET", "DELETE", "OPTIONS"),
     SSE: ("GET", "OPTIONS"),
     MESSAGES: ("POST", "OPTIONS"),
     API: ("GET", "POST", "OPTIONS"),
+    METADATA: ("GET", "OPTIONS"),
 }
 BEFORE_PATH = frozenset({"host", "host_foreign", "origin", "repeated_header", "target"})
 """Reasons of refusals that do not depend on the path, so the answer shows nothing of endpoints."""
@@ -106,6 +108,25 @@ _NOTHING_HERE = (
     "Nothing is served at this path; MCP is at /mcp and, for each endpoint, at "
     "/metamcp/{endpoint}/mcp, REST at …/api/{tool}."
 )
+
+
+def paths_of(endpoint: EndpointSpec) -> dict[bytes, Route]:
+    """Return the routes of an endpoint, by path."""
+    name = endpoint.name
+    kinds = {"mcp": MCP}
+    if endpoint.sse:
+        kinds |= {"sse": SSE, "messages": MESSAGES}
+    if endpoint.rest:
+        kinds |= {"api": API, "api/": API}
+    paths = {f"{endpoint.base}/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
+    if endpoint.default:
+        paths |= {f"/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
+    if endpoint.oauth is not None:
+        known = [path for path, route in paths.items() if route.kind in (MCP, SSE)]
+        ours = endpoint.oauth.metadata.partition(RESOURCE_METADATA)[2].encode()
+        there = {RESOURCE_METADATA.encode() + path for path in (ours, *known)}
+        paths |= dict.fromkeys(there, Route(name, METADATA))
+    return paths
 
 
 class Guard:

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -53,7 +54,10 @@ from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError, TooLarge
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from metamcp_worker.ipc.key_table import KeyChanges
 from metamcp_worker.ipc.messages import SessionRecord
-from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
+from metamcp_worker.ipc.spec import FrontSpec
+
+if TYPE_CHECKING:
+    from metamcp_worker.front.token_issuers import TokenIssuers
 
 SESSION_ID_BYTES = 24
 """Random bytes in a session id; it cannot be guessed, although it opens nothing."""
@@ -141,6 +145,7 @@ class App:
         self._sse = Sse(self._legacy, self._dialogue, self._sessions, mint)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
         self.door = Door()
+        self._issuers: TokenIssuers | None = None
         self._parts: dict[str, tuple[str, frozenset[str]]] = {}
         """Endpoint and servers of each part, by the name of the part."""
         self._endpoints: frozenset[str] = frozenset()
@@ -154,9 +159,16 @@ class App:
         paths: dict[bytes, Route] = {}
         for endpoint in spec.endpoints:
             if not endpoint.part_of:
-                paths |= _paths(endpoint)
+                paths |= guard.paths_of(endpoint)
         self._guard = Guard(spec.hosts, paths)
         self.door.configure(spec.endpoints)
+        if self._issuers is None and any(endpoint.oauth for endpoint in spec.endpoints):
+            from metamcp_worker.front.token_issuers import TokenIssuers  # loads a lot
+
+            self._issuers = TokenIssuers()
+            self.door.verify = self._issuers.verify
+        if self._issuers is not None:
+            self._issuers.configure(spec.endpoints)
         self._version, self._spec = spec.version, spec
         servers = {endpoint.name: endpoint.servers for endpoint in spec.endpoints}
         self._dialogue.configure(servers)
@@ -273,6 +285,8 @@ class App:
         exchange.facts = _NO_FACTS if isinstance(facts, GuardRefusal) else facts
         head, date = exchange.head, time.time_ns() / 1e9
         known = head.entry
+        if exchange.facts.kind == guard.METADATA:
+            return self._answer(exchange, head.method)
         if isinstance(known, _Entry) and known.version == self.door.version and date < known.until:
             exchange.facts.principal = known.principal
             return self._answer(exchange, head.method)
@@ -350,6 +364,9 @@ class App:
             exchange.empty(204, [(b"allow", ", ".join(METHODS[facts.kind]).encode())])
         elif view is None:
             self._refuse(exchange, _NOT_YET)
+        elif facts.kind == guard.METADATA:
+            assert self._issuers is not None
+            exchange.json(200, self._issuers.document(view.spec))
         elif facts.kind == guard.MCP:
             if method == "POST":
                 era = self._legacy if legacy else self._modern
@@ -495,7 +512,7 @@ class App:
 
     def _refused(self, exchange: Exchange, raw_id: bytes, why: ProtocolError) -> Pending:
         if isinstance(why, gate.ScopeMissing):
-            headers = [why.challenge]
+            headers = [why.challenge(self.door.metadata(exchange.facts.endpoint))]
             self._decline(exchange, raw_id, Declined(403, why.message, "scope", headers=headers))
             return None
         status = HTTP_STATUS.get(why.code, 200)
@@ -540,6 +557,7 @@ class App:
 
     def _expire(self) -> None:
         self._sessions.expire(self._loop.time())
+        self._streams.expire(time.time_ns() / 1e9)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
 
 
@@ -562,17 +580,3 @@ def _methods(kinds: Iterable[str]) -> list[str]:
 def _name(size_bytes: int, front: int) -> str:
     """Return a name that cannot be guessed and shows which front made it."""
     return messages.marked(secrets.token_urlsafe(size_bytes), front)
-
-
-def _paths(endpoint: EndpointSpec) -> dict[bytes, Route]:
-    """Return the routes of this endpoint by path."""
-    name = endpoint.name
-    kinds = {"mcp": guard.MCP}
-    if endpoint.sse:
-        kinds |= {"sse": guard.SSE, "messages": guard.MESSAGES}
-    if endpoint.rest:
-        kinds |= {"api": guard.API, "api/": guard.API}
-    paths = {f"{endpoint.base}/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
-    if endpoint.default:
-        paths |= {f"/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
-    return paths

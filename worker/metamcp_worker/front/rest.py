@@ -88,7 +88,8 @@ class Rest:
             after = (b"retry-after", b"%d" % max(1, round(why.wait_s)))
             exchange.json(429, rest_error(why.code, why.message), [after])
         except gate.ScopeMissing as why:
-            exchange.json(403, rest_error(why.code, why.message), [why.challenge])
+            challenge = why.challenge(view.spec.metadata)
+            exchange.json(403, rest_error(why.code, why.message), [challenge])
         except ProtocolError as why:
             exchange.json(STATUSES.get(why.code, 502), rest_error(why.code, why.message))
         return None

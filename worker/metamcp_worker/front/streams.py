@@ -207,7 +207,8 @@ class Stream:
 class WaitingStream(Struct, frozen=True):
     """Stream that waits for news. `key`: id of the API key that it was opened with, or empty;
     `whole`: the endpoint, if `endpoint` is a part of it; `news`: the event for each notification
-    that the stream wants."""
+    that the stream wants; `expires`: when its credential ends, in seconds since the epoch, 0 for
+    never."""
 
     stream: Stream
     endpoint: str
@@ -216,6 +217,7 @@ class WaitingStream(Struct, frozen=True):
     news: Mapping[str, bytes]
     key: str = ""
     whole: str = ""
+    expires: float = 0.0
 
 
 class Streams:
@@ -292,6 +294,12 @@ class Streams:
         """End the standing streams that were opened with one of these API keys."""
         for standing in list(self._standing.values()):
             if standing.key in keys:
+                standing.stream.end()
+
+    def expire(self, date: float) -> None:
+        """End the standing streams with expired credentials. `date`: seconds since the epoch."""
+        for standing in list(self._standing.values()):
+            if 0 < standing.expires <= date:
                 standing.stream.end()
 
     def close(self, *, heirs: bool = False) -> None:

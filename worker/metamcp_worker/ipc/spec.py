@@ -177,6 +177,33 @@ class UseLimits(Struct, frozen=True):
 UNLIMITED = UseLimits()
 
 
+RESOURCE_METADATA = "/.well-known/oauth-protected-resource"
+"""Beginning of the path of the document about a protected resource (RFC 9728, section 3)."""
+
+
+class IssuerSpec(Struct, frozen=True, kw_only=True):
+    """Authorization server whose tokens an endpoint accepts. `issuer`: its identifier, a URL (RFC
+    8414, section 2); `audience`: URL of the endpoint, for which the tokens must be; `scopes`: that
+    each token must have; `introspection`: URL to ask about tokens that are not JWTs (RFC 7662),
+    empty for none, with `client_id` and `client_secret`; `allow_private`: the issuer may be on this
+    machine or in its network."""
+
+    issuer: str
+    audience: str
+    scopes: tuple[str, ...] = ()
+    introspection: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    allow_private: bool = False
+
+    @property
+    def metadata(self) -> str:
+        """URL of the document about the endpoint."""
+        scheme, _, rest = self.audience.partition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host}{RESOURCE_METADATA}{slash}{path}".rstrip("/")
+
+
 class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Configuration of one endpoint: its paths, its servers in order, its naming.
 
@@ -207,10 +234,17 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Accepted credentials, `keys` and `oauth`; empty: none is asked for."""
     url_keys: bool = False
     """Whether a key may stand in the URL, if the key allows it too."""
+    oauth: IssuerSpec | None = None
+    """Issuer of its tokens; None unless `auth` has `oauth`."""
     limits: UseLimits = UNLIMITED
     part_of: str = ""
     """Endpoint of which this one has some servers only, for credentials that may use no others; the
     front makes it."""
+
+    @property
+    def metadata(self) -> str:
+        """URL of the document about it as a protected resource; empty without `oauth`."""
+        return "" if self.oauth is None else self.oauth.metadata
 
     @property
     def base(self) -> str:

@@ -39,12 +39,15 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 class Guarded:
     """HTTP client for the addresses that a server names. `server_url`: URL of the server, chosen by
     the operator; no address that the server names may be nearer to this machine. `ca_file`:
-    certificates to trust instead of the system's."""
+    certificates to trust instead of the system's; `reach`: of the server, if its addresses do not
+    say that."""
 
-    def __init__(self, server_url: str, *, ca_file: str | None = None) -> None:
+    def __init__(
+        self, server_url: str, *, ca_file: str | None = None, reach: Reach | None = None
+    ) -> None:
         self._server_url = server_url
         self._ca_file = ca_file
-        self._reach: Reach | None = None
+        self._reach = reach
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:

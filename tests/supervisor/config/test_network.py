@@ -1,0 +1,80 @@
+"""Gateways that other machines can reach, and endpoints that take tokens: what is refused, and what
+is filled in."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.supervisor.configs import loaded, messages
+
+
+@pytest.mark.promise("M64")
+def test_other_machines_are_let_in_only_with_a_credential_and_not_in_the_clear(
+    tmp_path: Path,
+) -> None:
+    wide = '[gateway]\nlisten = "0.0.0.0:6270"\n'
+    both = messages(tmp_path, wide)
+    assert ["asks for no credential" in both[0], "unencrypted" in both[1]] == [True, True]
+    got = loaded(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n')
+    assert got.endpoints["default"].auth == ("keys",)
+    got = loaded(tmp_path, f'{wide}auth = "keys"\ntls = "local"\n')
+    assert got.gateway.tls is not None
+    assert got.gateway.tls.local
+    one = '[endpoints.x]\nnamespace = "default"\nauth = "none"\n'
+    (said,) = messages(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n{one}')
+    assert "the endpoint 'x' asks for no credential" in said
+
+
+TOKENS = '[endpoints.x]\nnamespace = "default"\nauth = "oauth"\n'
+
+
+@pytest.mark.promise("M65")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("", "accepts tokens, and nothing says whose; write [endpoints.x.oauth] with an 'issuer'"),
+        ("oauth = {}", "has no 'issuer', the URL of the authorization server"),
+        ("oauth.issuer = 'id'", 'oauth.issuer: must begin with "https://" or'),
+        ("oauth.issuer = 'http://id.example'", "only on this machine tokens may go unencrypted"),
+        ("oauth.issuer = 'https://127.0.0.1:1'", "allow_private = true permits that"),
+        (
+            "oauth = { issuer = 'https://id.example', introspection = 'https://id.example/i' }",
+            "oauth.introspection: needs 'client_id' and 'client_secret' to ask there",
+        ),
+        (
+            "oauth = { issuer = 'https://id.example', client_secret = '${NOT_SET}' }",
+            "oauth.client_secret: the environment variable NOT_SET",
+        ),
+        ("auth", "has a table 'oauth' and accepts no tokens"),
+        (
+            "wide",
+            "oauth: has no 'audience': the URL that clients use, as https://HOST/metamcp/x/mcp",
+        ),
+    ],
+)
+def test_an_issuer_that_cannot_be_used_is_refused(
+    tmp_path: Path, settings: str, message: str
+) -> None:
+    text = TOKENS + settings + "\n"
+    if settings == "auth":
+        text = TOKENS.replace("oauth", "keys") + "oauth.issuer = 'https://id.example'\n"
+    if settings == "wide":
+        text = f"{TOKENS}oauth.issuer = 'https://id.example'\n[gateway]\nlisten = '0.0.0.0:1'\n"
+        text += "auth = 'keys'\nbehind_proxy = true\n"
+    assert any(message in said for said in messages(tmp_path, text))
+
+
+@pytest.mark.promise("M65")
+def test_an_endpoint_on_loopback_knows_for_which_url_its_tokens_are(tmp_path: Path) -> None:
+    text = f"{TOKENS}oauth.issuer = 'https://id.example'\n"
+    text += text.replace("endpoints.x", "endpoints.default")
+    got = loaded(tmp_path, text).endpoints
+    issuers = [got[name].oauth for name in ("x", "default")]
+    assert [one and one.audience for one in issuers] == [
+        "http://127.0.0.1:6270/metamcp/x/mcp",
+        "http://127.0.0.1:6270/mcp",
+    ]
+    assert [one and one.metadata for one in issuers] == [
+        "http://127.0.0.1:6270/.well-known/oauth-protected-resource/metamcp/x/mcp",
+        "http://127.0.0.1:6270/.well-known/oauth-protected-resource/mcp",
+    ]
