@@ -23,14 +23,15 @@ _PREFIX = "io.modelcontextprotocol/"
 
 
 class Ear:
-    """One client. `session`: of the revisions with a handshake; `heard`: the methods of what it was
-    told, in order; `ended`: its stream is over."""
+    """One client. `key`: its API key; `session`: of the revisions with a handshake; `heard`: the
+    methods of what it was told, in order; `ended_s`: when its stream was over, by the clock of
+    `perf_counter`, 0 before."""
 
-    def __init__(self, port: int, era: str, path: str) -> None:
-        self.era, self.path = era, path
+    def __init__(self, port: int, era: str, path: str, key: str = "") -> None:
+        self.era, self.path, self.key = era, path, key
         self.session = b""
         self.heard: list[bytes] = []
-        self.ended = False
+        self.ended_s = 0.0
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
         self._rest = b""
 
@@ -71,7 +72,8 @@ class Ear:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self.heard += _METHOD.findall(line)
-        self.ended = not data or b"0\r" in lines  # the last piece is empty
+        if not data or b"0\r" in lines:  # the last piece is empty
+            self.ended_s = time.perf_counter()
 
     def names(self) -> list[str]:
         """The tools that are in the list now, by the same connection; before `listen`."""
@@ -121,6 +123,8 @@ class Ear:
             first += b"MCP-Protocol-Version: %b\r\n" % self.era.encode()
         if self.session:
             first += b"Mcp-Session-Id: %b\r\n" % self.session
+        if self.key:
+            first += b"Authorization: Bearer %b\r\n" % self.key.encode()
         return first + about
 
 
@@ -154,7 +158,7 @@ class Crowd:
                 if len(ear.heard) > before:
                     first()
                     first = _nothing
-                if ear.ended:
+                if ear.ended_s:
                     self._poll.unregister(fd)
                 if enough(ear):
                     missing.discard(fd)

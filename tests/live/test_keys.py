@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -18,12 +17,14 @@ from mcp.client.client import Client as Sdk
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.live import processes
-from tests.live.client import MODERN
+from tests.live.client import LEGACY, MODERN
+from tests.live.crowd import Crowd, Ear
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
+STREAMS = 500
 EXTRA = """
 [gateway]
 auth = "keys"
@@ -105,7 +106,7 @@ def test_a_real_client_lists_and_calls_with_a_key(gateway: Gateway) -> None:
 
 
 @pytest.mark.promise("M63")
-def test_a_revoked_key_is_refused_on_the_next_request_and_its_stream_has_ended(
+def test_a_revoked_key_is_refused_on_the_next_request_and_its_500_streams_have_ended(
     gateway: Gateway,
 ) -> None:
     made = keys(gateway, "create", "laptop", "--scope", "mcp:list", "--scope", "mcp:subscribe")
@@ -113,33 +114,20 @@ def test_a_revoked_key_is_refused_on_the_next_request_and_its_stream_has_ended(
         http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30) for _ in range(6)
     ]
     assert {listed(one, made["key"]) for one in connections} == {200}
-    with listening(gateway, made["key"]) as stream:
+    eras = (MODERN, LEGACY) * (STREAMS // 2)
+    with (
+        Crowd(Ear(gateway.port, era, "/mcp", made["key"]) for era in eras) as crowd,
+        Crowd([Ear(gateway.port, MODERN, "/mcp", gateway.environ["FIRST"])]) as other,
+    ):
         keys(gateway, "revoke", "laptop")
         assert {listed(one, made["key"]) for one in connections} == {401}
-        stream.read()  # to its end
+        crowd.hear(lambda ear: ear.ended_s > 0)
+        other.ears[0].take()
+        assert not other.ears[0].ended_s
     for one in connections:
         one.close()
     assert "laptop" not in [key["name"] for key in keys(gateway, "list")["keys"]]
     assert "no key has the id or name 'laptop'" in keys(gateway, "show", "laptop", ok=8)
-
-
-@contextmanager
-def listening(gateway: Gateway, key: str) -> Generator[http.client.HTTPResponse]:
-    """A stream of news that stands open."""
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
-    params: dict[str, Any] = {"notifications": {"toolsListChanged": True}, "_meta": META}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
-    headers = {
-        "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen",
-        "Authorization": f"Bearer {key}",
-    }  # fmt: skip
-    connection.request("POST", "/mcp", json.dumps(body), headers)
-    answer = connection.getresponse()
-    assert answer.status == 200
-    yield answer
-    answer.close()
-    connection.close()
 
 
 def test_a_rotated_key_ends_at_once_and_with_a_grace_both_are_valid(gateway: Gateway) -> None:
