@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.spec import UNLIMITED, FrontSpec, UseLimits
 
 DAY_S = 86_400
@@ -46,16 +47,20 @@ class LimitReached(ProtocolError):
 
 class Meter:
     """Use of one owner of limits. `inflight`: its calls that are not answered; `day`, `today`: the
-    day since the epoch, and the calls in it; `refused`: by limit."""
+    day since the epoch, and the calls in it; `untold`: the calls among these that the supervisor
+    was not told, after the first of which the meter is in `news`; `refused`: by limit."""
 
     __slots__ = (
-        "_burst", "_limits", "_per_s", "_tokens", "_when", "day", "inflight", "owner", "refused",
-        "today",
+        "_burst", "_limits", "_news", "_per_s", "_tokens", "_when", "day", "inflight", "owner",
+        "refused", "today", "untold",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, limits: UseLimits, share: int, now: float) -> None:
+    def __init__(
+        self, owner: Owner, limits: UseLimits, share: int, now: float, news: "list[Meter]"
+    ) -> None:
         self.owner = owner
-        self.inflight = self.day = self.today = 0
+        self.inflight = self.day = self.today = self.untold = 0
+        self._news = news
         self.refused: dict[str, int] = {}
         self._when = now
         self.adjust(limits, share)
@@ -81,7 +86,7 @@ class Meter:
         if limits.calls_per_day:
             day = int(date // DAY_S)
             if day != self.day:
-                self.day, self.today = day, 0
+                self.day, self.today, self.untold = day, 0, 0
             if self.today >= limits.calls_per_day:
                 self._refuse("calls_per_day", (day + 1) * DAY_S - date)
         if self._per_s:
@@ -95,6 +100,10 @@ class Meter:
         self._tokens -= 1.0
         self.today += 1
         self.inflight += 1
+        if self._limits.calls_per_day:
+            if not self.untold:
+                self._news.append(self)
+            self.untold += 1
 
     def _refuse(self, limit: str, wait_s: float) -> None:
         self.refused[limit] = self.refused.get(limit, 0) + 1
@@ -110,6 +119,7 @@ class Meters:
         self._keys: dict[str, UseLimits] = {}
         self._workspaces: dict[str, str] = {}
         self._meters: dict[Owner, Meter] = {}
+        self._news: list[Meter] = []
         self._share = 1
 
     def configure(self, spec: FrontSpec) -> None:
@@ -171,18 +181,35 @@ class Meters:
         """Return the meters that have counted something."""
         return self._meters.values()
 
-    def resume(self, used: Mapping[Owner, int], day: int, now: float) -> None:
-        """Go on with quotas of this day that were used before this front began."""
-        for owner, today in used.items():
-            limits = self._keys.get(owner[1]) if owner[0] == "key" else self._limits.get(owner)
-            if limits is not None:
-                meter = self._meter(owner, limits, now)
-                meter.day, meter.today = day, max(meter.today, today)
+    def news(self) -> list[DayCount]:
+        """Return the calls since the last time that count against quotas."""
+        if not self._news:
+            return []
+        found: list[DayCount] = []
+        for meter in self._news:  # a meter is there twice, with nothing left, after midnight
+            if meter.untold:
+                found.append(DayCount(*meter.owner, meter.day, meter.untold))
+                meter.untold = 0
+        self._news.clear()
+        return found
+
+    def resume(self, counts: Iterable[DayCount], now: float) -> None:
+        """Count calls that other fronts made in the place of this one."""
+        for one in counts:
+            owner = one.kind, one.name
+            limits = self._keys.get(one.name) if one.kind == "key" else self._limits.get(owner)
+            if limits is None:
+                continue
+            meter = self._meter(owner, limits, now)
+            if meter.day < one.day:
+                meter.day, meter.today, meter.untold = one.day, 0, 0
+            if meter.day == one.day:
+                meter.today += one.calls
 
     def _meter(self, owner: Owner, limits: UseLimits, now: float) -> Meter:
         meter = self._meters.get(owner)
         if meter is None:
-            meter = self._meters[owner] = Meter(owner, limits, self._share, now)
+            meter = self._meters[owner] = Meter(owner, limits, self._share, now, self._news)
             if len(self._meters) > METERS_MAX:
                 del self._meters[next(iter(self._meters))]
         return meter
