@@ -408,6 +408,8 @@ class Gateway:
             overrides=self._reloads.overridden(),
             drift=self._tree.pinned.drift,
             missing=self._tree.deliveries.missing,
+            key_limits=self.keys.limits,
+            calls_today=self._house.quotas.today(),
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
 
@@ -426,7 +428,8 @@ class Gateway:
     def tree(self) -> ConfigTree:
         found = self.status()
         states = {server.name: server.state for server in found.servers}
-        return workspaces.tree(self.config, found.endpoints, states)
+        tree = workspaces.tree(self.config, found.endpoints, states)
+        return structs.replace(tree, limits=found.limits)
 
     def particulars(self, name: str) -> Particulars:
         found = status.particulars(self.config, self._tree.entries[name], self._loop.time())

@@ -129,6 +129,29 @@ def test_a_refused_call_counts_nowhere() -> None:
     assert used["endpoint", "dev"] == 1
 
 
+@pytest.mark.promise("M66")
+def test_refusals_are_counted_by_owner_and_limit_and_those_of_keys_together() -> None:
+    at = made(
+        endpoint=UseLimits(streams=1, body_max=10),
+        key=UseLimits(in_flight=1, body_max=99),
+        workspace=UseLimits(calls_per_minute=1),
+    )
+    admit(at)
+    refused(at)
+    at.configure_keys({"bob": UseLimits(body_max=5)})
+    refused(at)
+    at.refused(("endpoint", "dev"), "streams")
+    at.too_large(BOB, "dev", 5)
+    at.too_large(gate.USER, "dev", 10)
+    at.too_large(gate.USER, "dev", 16)
+    assert {(one.kind, one.name, one.limit): one.count for one in at.limited()} == {
+        ("workspace", "acme", "calls_per_minute"): 2,
+        ("endpoint", "dev", "streams"): 1,
+        ("key", "", "body_max"): 1,
+        ("endpoint", "dev", "body_max"): 1,
+    }
+
+
 def test_limits_are_shared_by_fronts_and_never_become_none() -> None:
     at = made(endpoint=UseLimits(in_flight=3), fronts=2)
     admit(at)

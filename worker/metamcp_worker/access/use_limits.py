@@ -9,11 +9,12 @@ fronts each of them has its share.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.figures import DayCount
+from metamcp_worker.ipc.figures import DayCount, LimitedStats
 from metamcp_worker.ipc.spec import UNLIMITED, FrontSpec, UseLimits
 
 DAY_S = 86_400
@@ -48,11 +49,11 @@ class LimitReached(ProtocolError):
 class Meter:
     """Use of one owner of limits. `inflight`: its calls that are not answered; `day`, `today`: the
     day since the epoch, and the calls in it; `untold`: the calls among these that the supervisor
-    was not told, after the first of which the meter is in `news`; `refused`: by limit."""
+    was not told, after the first of which the meter is in `news`."""
 
     __slots__ = (
         "_burst", "_limits", "_news", "_per_s", "_tokens", "_when", "day", "inflight", "owner",
-        "refused", "today", "untold",
+        "today", "untold",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +62,6 @@ class Meter:
         self.owner = owner
         self.inflight = self.day = self.today = self.untold = 0
         self._news = news
-        self.refused: dict[str, int] = {}
         self._when = now
         self.adjust(limits, share)
         self._tokens = self._burst
@@ -82,18 +82,19 @@ class Meter:
         """Raise LimitReached if one more call is too much now."""
         limits = self._limits
         if limits.in_flight and self.inflight >= limits.in_flight:
-            self._refuse("in_flight", 0.0)
+            raise LimitReached(self.owner, "in_flight", 0.0)
         if limits.calls_per_day:
             day = int(date // DAY_S)
             if day != self.day:
                 self.day, self.today, self.untold = day, 0, 0
             if self.today >= limits.calls_per_day:
-                self._refuse("calls_per_day", (day + 1) * DAY_S - date)
+                raise LimitReached(self.owner, "calls_per_day", (day + 1) * DAY_S - date)
         if self._per_s:
             self._tokens = min(self._burst, self._tokens + (now - self._when) * self._per_s)
             self._when = now
             if self._tokens < 1.0:
-                self._refuse("calls_per_minute", (1.0 - self._tokens) / self._per_s)
+                wait_s = (1.0 - self._tokens) / self._per_s
+                raise LimitReached(self.owner, "calls_per_minute", wait_s)
 
     def count(self) -> None:
         """Count a call that has passed."""
@@ -104,10 +105,6 @@ class Meter:
             if not self.untold:
                 self._news.append(self)
             self.untold += 1
-
-    def _refuse(self, limit: str, wait_s: float) -> None:
-        self.refused[limit] = self.refused.get(limit, 0) + 1
-        raise LimitReached(self.owner, limit, wait_s)
 
 
 class Meters:
@@ -120,6 +117,9 @@ class Meters:
         self._workspaces: dict[str, str] = {}
         self._meters: dict[Owner, Meter] = {}
         self._news: list[Meter] = []
+        self._refused: Counter[tuple[str, str, str]] = Counter()
+        """Refused requests by kind, name and limit. The configuration has the names, so there are
+        not many."""
         self._share = 1
 
     def configure(self, spec: FrontSpec) -> None:
@@ -159,23 +159,45 @@ class Meters:
         if principal.key in self._keys:
             key = "key", principal.key
             meters.append(self._meter(key, self._keys[principal.key], now))
-        for meter in meters:
-            meter.check(now, date)
+        try:
+            for meter in meters:
+                meter.check(now, date)
+        except LimitReached as why:
+            self.refused(why.owner, why.limit)
+            raise
         for meter in meters:
             meter.count()
         return tuple(meters)
 
     def body_max(self, principal: Principal, endpoint: str) -> int:
         """Maximum bytes of a request of this principal to this endpoint."""
-        limits = (self._limits.get(("endpoint", endpoint)), self._keys.get(principal.key))
-        return min((one.body_max for one in limits if one and one.body_max), default=sys.maxsize)
+        return min(self._of(principal, endpoint, "body_max").values(), default=sys.maxsize)
+
+    def too_large(self, principal: Principal, endpoint: str, most: int) -> None:
+        """Count a request with more bytes than the limit `most`, if that is a limit of use."""
+        for owner, bytes_max in self._of(principal, endpoint, "body_max").items():
+            if bytes_max == most:
+                self.refused(owner, "body_max")
+                return
 
     def streams(self, principal: Principal, endpoint: str) -> dict[Owner, int]:
         """Return the maximum number of standing streams by owner, where there is one."""
+        most = self._of(principal, endpoint, "streams")
+        return {owner: -(-streams // self._share) for owner, streams in most.items()}
+
+    def refused(self, owner: Owner, limit: str) -> None:
+        """Count a request that this limit refused."""
+        kind, name = owner
+        self._refused[kind, "" if kind == "key" else name, limit] += 1
+
+    def limited(self) -> tuple[LimitedStats, ...]:
+        return tuple(LimitedStats(*which, count) for which, count in self._refused.items())
+
+    def _of(self, principal: Principal, endpoint: str, limit: str) -> dict[Owner, int]:
+        """Return the values of a limit that requests have, where they are set."""
         found = {("endpoint", endpoint): self._limits.get(("endpoint", endpoint))}
         found["key", principal.key] = self._keys.get(principal.key)
-        most = {owner: one.streams for owner, one in found.items() if one and one.streams}
-        return {owner: -(-streams // self._share) for owner, streams in most.items()}
+        return {owner: most for owner, one in found.items() if (most := getattr(one, limit, 0))}
 
     def used(self) -> Iterable[Meter]:
         """Return the meters that have counted something."""

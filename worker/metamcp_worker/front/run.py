@@ -431,6 +431,7 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
         late_replies=stats.late_replies,
         retries=stats.retries,
         views=calls.viewers.stats(),
+        limited=calls.meters.limited(),
     )
 
 

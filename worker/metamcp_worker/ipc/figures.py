@@ -63,6 +63,16 @@ class Durations(Struct, frozen=True, gc=False):
     buckets: tuple[int, ...]
 
 
+class LimitedStats(Struct, frozen=True, gc=False):
+    """Requests that a limit of use refused. `kind`, `name`: of its owner
+    (`access.use_limits.Owner`); all API keys count together, without a name."""
+
+    kind: str
+    name: str
+    limit: str
+    count: int
+
+
 class Figures(Struct, frozen=True, kw_only=True):
     """All counts of a front since it started, and its figures of each server. A gateway may have a
     thousand servers, so this travels as a blob.
@@ -70,7 +80,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     `overhead`: the gateway's own time in sampled calls, by stage; `inflight`: requests per server;
     `held`: the requests among these whose server is not there; `late_replies`: answers for which no
     client waited, per server; `retries`: calls that were sent once more, by server and outcome;
-    `views`: figures of each view now, views for all clients first.
+    `views`: figures of each view now, views for all clients first; `limited`: requests that limits
+    of use refused.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -81,6 +92,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     late_replies: dict[str, int] = {}
     retries: dict[str, dict[str, int]] = {}
     views: tuple[ViewStats, ...] = ()
+    limited: tuple[LimitedStats, ...] = ()
 
 
 class Answers(Message, frozen=True, kw_only=True):
