@@ -83,6 +83,14 @@ def _refused() -> list[dashboard.Panel]:
         graph("Clients that read too slowly", "Disconnected, because too much waited for them; per "
               "second.", "short",
               Ask(rate("metamcp_slow_client_disconnects_total", HERE), "disconnected"), width=12),
+        graph("Above a limit of use", "Calls, streams and bodies that were refused, by whose limit "
+              "it is; all API keys together.", "short",
+              Ask(grown("metamcp_limited_total", HERE, "kind, name, limit"),
+                  "{{kind}} {{name}} {{limit}}"), width=12, bars=True),
+        graph("Used of the quotas of today", "At 100 % calls are refused until midnight UTC; of "
+              "API keys the fullest one.", "percentunit",
+              Ask(f"max by (kind, name) (metamcp_quota_used_ratio{{{HERE}}})", "{{kind}} {{name}}"),
+              width=12),
     ]  # fmt: skip
 
 

@@ -105,6 +105,19 @@ class Overridden(Struct, frozen=True, kw_only=True):
     until: float
 
 
+class LimitStatus(Struct, frozen=True, kw_only=True):
+    """Limits of use of an owner that has some. `kind`: `endpoint`, `server`, `workspace` or `key`;
+    `name`: empty for API keys, which are shown together; `refused`: number of requests by limit, 0
+    for one that refused nothing; `calls_today`, `calls_per_day`: of the fullest API key; 0 without
+    a quota."""
+
+    kind: str
+    name: str
+    refused: dict[str, int]
+    calls_today: int = 0
+    calls_per_day: int = 0
+
+
 class GatewayStatus(Struct, frozen=True, kw_only=True):
     """State of the whole gateway. `state`: starting, active or draining; `url`: of the default
     endpoint; `overrides`: levels of the gateway's log that are set for a time; `embedder_pid`: the
@@ -130,6 +143,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     servers: tuple[ServerStatus, ...]
     endpoints: dict[str, str]
     overrides: tuple[Overridden, ...] = ()
+    limits: tuple[LimitStatus, ...] = ()
 
 
 class Upgrade(Struct, frozen=True, kw_only=True):
@@ -390,6 +404,7 @@ class ConfigTree(Struct, frozen=True, kw_only=True):
 
     v: int = VERSION
     workspaces: tuple[WorkspaceTree, ...]
+    limits: tuple[LimitStatus, ...] = ()
 
 
 class ToolRef(Struct, frozen=True):

@@ -29,8 +29,8 @@ EMPTY = {
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    servers = {"one": fake() | {"memory_max": "1G"}}
-    with Gateway(servers) as found:
+    servers = {"one": fake() | {"memory_max": "1G", "limits": {"calls_per_day": 1000}}}
+    with Gateway(servers, extra='[audit]\nlevel = "metadata"') as found:
         client = Client(found.port, MODERN)
         for number in range(CALLS):
             client.text("one__echo", text=str(number))
@@ -43,7 +43,7 @@ def page(gateway: Gateway) -> dict[str, Metric]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def total(gateway: Gateway, name: str, **labels: str) -> float:
+def total(gateway: Gateway, name: str, /, **labels: str) -> float:
     return sum(
         sample.value
         for family in page(gateway).values()

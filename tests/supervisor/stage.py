@@ -17,6 +17,7 @@ from msgspec import Raw
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.servers.bounds import Bounds
@@ -32,6 +33,7 @@ from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc import messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.key_table import Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
     Change,
@@ -124,8 +126,8 @@ class Player:
 
 class Stage:
     """Hearts, fronts, routes and tree, wired as the gateway wires them; a nursery and a house.
-    Delays have no jitter. `views`, `keys`: what is in view, and who may come in, if the test has
-    any."""
+    Delays have no jitter. `views`, `keys`, `quotas`: what is in view, who may come in, and how much
+    was used, if the test has any."""
 
     def __init__(self, state_dir: Path, ready_s_max: float = READY_S_MAX) -> None:
         self.players: list[Player] = []
@@ -138,6 +140,7 @@ class Stage:
         self.figures: list[Figures] = []
         self.views: Views | None = None
         self.keys: ApiKeys | None = None
+        self.quotas: Quotas | None = None
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")
@@ -210,6 +213,8 @@ class Stage:
             self.views.welcome(front)
         if self.keys is not None:
             self.keys.welcome(front)
+        if self.quotas is not None:
+            self.quotas.welcome(front)
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.tree.wanted(server, tenant)
@@ -238,6 +243,10 @@ class Stage:
     def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
         self.figures.append(figures)
         self.tree.counted(front.number, figures.calls)
+
+    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
+        assert self.quotas is not None
+        self.quotas.used(front, counts)
 
     def left(self, number: int) -> None:
         self.gone_fronts.append(number)

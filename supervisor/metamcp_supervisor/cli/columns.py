@@ -10,6 +10,7 @@ from metamcp_supervisor.telemetry.health import READY_STATES, not_ready
 from metamcp_supervisor.verbs import (
     GatewayStatus,
     JournalEvent,
+    LimitStatus,
     LogLine,
     Overridden,
     PlannedChange,
@@ -67,6 +68,29 @@ def status_foot(status: GatewayStatus, names: Sequence[str] = ()) -> str:
     if missing:
         return f"{missing} of {len(shown)} not ready{cached}"
     return f"all {len(shown)} as wanted{cached}"
+
+
+def limit_texts(limits: Sequence[LimitStatus]) -> dict[tuple[str, str], str]:
+    """Return the use of limits and what they refused, by kind and name of their owner; without
+    those of which there is nothing to tell yet."""
+    found: dict[tuple[str, str], str] = {}
+    for one in limits:
+        refused = ", ".join(f"{limit} {n}" for limit, n in one.refused.items() if n)
+        parts = (
+            f"{one.calls_today} of {one.calls_per_day} calls today" if one.calls_per_day else "",
+            f"refused by {refused}" if refused else "",
+        )
+        if text := "; ".join(part for part in parts if part):
+            found[one.kind, one.name] = text
+    return found
+
+
+def limit_lines(limits: Sequence[LimitStatus]) -> list[str]:
+    """Return a line for each owner of limits of which there is something to tell."""
+    return [
+        f"{f'{kind} {name}' if name else 'API keys'}: {text}"
+        for (kind, name), text in limit_texts(limits).items()
+    ]
 
 
 def event_text(event: JournalEvent, clock: str) -> str:

@@ -246,7 +246,7 @@ def status(
     else:
         only = tuple(server.name for server in missed) if failing else names
         picture = _picture(found, only)
-        show.picture(structs.replace(picture, foot=columns.status_foot(found, names)))
+        show.picture(structs.replace(picture, foot=_foot(found, names)))
     if missed:
         sys.exit(verbs.Exit.NOT_READY)
 
@@ -443,12 +443,17 @@ def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.Gateway
     return structs.replace(found, servers=servers)
 
 
+def _foot(found: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
+    limits = [] if names else columns.limit_lines(found.limits)
+    return "\n".join([columns.status_foot(found, names), *limits])
+
+
 def _picture(found: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture:
     return show.Picture(
         columns.STATUS,
         columns.status_rows(found, names),
         head=columns.status_head(found),
-        foot=columns.status_foot(found, names),
+        foot=_foot(found, names),
         right=columns.RIGHT,
         spared=columns.SPARED,
     )

@@ -281,14 +281,21 @@ def tree(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    for workspace in codec.typed(ConfigTree, raw).workspaces:
-        click.echo(show.printable(workspace.name))
+    found = codec.typed(ConfigTree, raw)
+    used = columns.limit_texts(found.limits)
+
+    def line(indent: str, kind: str, name: str, text: str = "") -> None:
+        parts = f"{kind} {name}".removeprefix("workspace "), text, used.get((kind, name), "")
+        click.echo(show.printable(indent + "  ".join(part for part in parts if part)))
+
+    for workspace in found.workspaces:
+        line("", "workspace", workspace.name)
         for namespace in workspace.namespaces:
-            click.echo(show.printable(f"  namespace {namespace.name}"))
+            line("  ", "namespace", namespace.name)
             for name, url in namespace.endpoints.items():
-                click.echo(show.printable(f"    endpoint {name}  {url}"))
+                line("    ", "endpoint", name, url)
             for name, state in namespace.servers.items():
-                click.echo(show.printable(f"    server {name}  {state}"))
+                line("    ", "server", name, state)
 
 
 def view_rows(found: Sequence[ViewShown]) -> list[tuple[str, ...]]:

@@ -39,6 +39,7 @@ from metamcp_worker.ipc.messages import (
     Adopt,
     AttachFailed,
     Beat,
+    DayCounts,
     Figures,
     FromFront,
     FrontReady,
@@ -292,7 +293,9 @@ class Fronts:
         for wait_s in (grace_s + FAREWELL_S, FAREWELL_S):
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._until(lambda: not self.serving())
+                    await self._until(
+                        lambda: not self.roster.all()
+                    )  # and their last words are read
                 return
             except TimeoutError:
                 for front in self.serving():
@@ -419,6 +422,8 @@ class Fronts:
             case FrontStats():
                 self._house.counted(front, codec.typed(Figures, blob or b"{}"), message)
                 front.summary = message
+            case DayCounts(counts=counts):
+                self._house.used(front, counts)
             case KeysApplied(generation=number):
                 front.keys = max(front.keys, number)
                 self._changed.set()

@@ -11,6 +11,7 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
 
@@ -67,6 +68,10 @@ class House(Protocol):
         ...
 
     def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None: ...
+
+    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
+        """A front has made calls that count against quotas."""
+        ...
 
     def left(self, number: int) -> None:
         """The front with this number is gone, and its last figures have come."""

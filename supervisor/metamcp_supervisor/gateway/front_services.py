@@ -13,6 +13,7 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.servers import specs
@@ -26,6 +27,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
 
@@ -36,6 +38,7 @@ class Household:
     tree: Tree
     views: Views
     keys: ApiKeys
+    quotas: Quotas
     embedder: Embedder
     audit: AuditWriter
 
@@ -54,7 +57,7 @@ class Household:
     def furnish(
         self, fronts: Fronts, routes: Routes, journal: Journal, config: Callable[[], Config]
     ) -> None:
-        """Make `views`, `keys`, `embedder`, `audit`. `config`: returns the one in force."""
+        """Make the parts that are left; see the attributes. `config`: returns the one in force."""
 
         def note(sentence: str) -> None:
             journal.add("gateway", "error", sentence)
@@ -63,6 +66,9 @@ class Household:
         self.views = Views(fronts, routes, journal, config, database, lambda: self.tree.pinned.kept)
         self.keys = ApiKeys(
             database, lambda: workspaces.of_endpoints(config()), time.time, fronts, note
+        )
+        self.quotas = Quotas(
+            database, time.time, fronts.serving, lambda: config().gateway.fronts, note
         )
         self.embedder = Embedder(
             self._forker,
@@ -77,6 +83,7 @@ class Household:
         self.tree.welcome(front)
         self.views.welcome(front)
         self.keys.welcome(front)
+        self.quotas.welcome(front)
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.tree.wanted(server, tenant)
@@ -106,6 +113,9 @@ class Household:
         self._metrics.front_stats(front.number, figures, summary)
         self.tree.counted(front.number, figures.calls)
 
+    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
+        self.quotas.used(front, counts)
+
     def left(self, number: int) -> None:
         self._metrics.front_gone(number)
         self.tree.front_left(number)
@@ -117,6 +127,7 @@ class Household:
 
     async def close(self) -> None:
         await self.keys.close()
+        await self.quotas.close()
         await self.views.close()
         await self.embedder.close()
         await self.audit.close()

@@ -223,7 +223,7 @@ class Gateway:
         return Succession(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
-            signals=self._signals, check=self._check_not_ending,
+            quotas=self._house.quotas, signals=self._signals, check=self._check_not_ending,
         )  # fmt: skip
 
     # Up and down
@@ -255,6 +255,7 @@ class Gateway:
                 self._handed = None  # the state may be large
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 await self.keys.begin()
+                await self._house.quotas.begin()
                 self._starting = await self.succession.go_on(handed)
                 await self._admin.start(self.succession.ops)
                 await self._begin_health()
@@ -267,6 +268,7 @@ class Gateway:
             self._starting = asyncio.create_task(self._nursery.start())
             await self.shelf.begin()
             await self.keys.begin()
+            await self._house.quotas.begin()
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
             await self._admin.start(ops)
@@ -406,6 +408,8 @@ class Gateway:
             overrides=self._reloads.overridden(),
             drift=self._tree.pinned.drift,
             missing=self._tree.deliveries.missing,
+            key_limits=self.keys.limits,
+            calls_today=self._house.quotas.today(),
         )
         return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
 
@@ -424,7 +428,8 @@ class Gateway:
     def tree(self) -> ConfigTree:
         found = self.status()
         states = {server.name: server.state for server in found.servers}
-        return workspaces.tree(self.config, found.endpoints, states)
+        tree = workspaces.tree(self.config, found.endpoints, states)
+        return structs.replace(tree, limits=found.limits)
 
     def particulars(self, name: str) -> Particulars:
         found = status.particulars(self.config, self._tree.entries[name], self._loop.time())

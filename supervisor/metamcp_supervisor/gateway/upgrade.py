@@ -24,6 +24,7 @@ from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.gateway.reload import Reloads
 from metamcp_supervisor.gateway.upgrade_exec import Upgrades
 from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -289,6 +290,7 @@ class Succession:
         service: Service,
         views: Views,
         keys: ApiKeys,
+        quotas: Quotas,
         signals: Signals,
         check: Callable[[], None],
     ) -> None:
@@ -304,6 +306,7 @@ class Succession:
         self._service = service
         self._views = views
         self._keys = keys
+        self._quotas = quotas
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -376,6 +379,8 @@ class Succession:
             return "an order about tool sets is carried out"
         if self._keys.busy:
             return "an order about API keys is carried out"
+        if self._quotas.busy:
+            return "the use of quotas is being written"
         return unsettled(self._parts)
 
     def _collect(self) -> upgrade_state.State:

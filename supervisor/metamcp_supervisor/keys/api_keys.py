@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -30,6 +30,7 @@ from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeySpec
+from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
 CONFIRM_S_MAX = 3.0
 """Maximum seconds for a front to confirm a change; if a key ended, it is replaced then."""
@@ -67,6 +68,8 @@ class ApiKeys:
         self._note = note
         self._confirm_s = confirm_s
         self._keys: dict[str, StoredKey] = {}
+        self._limits: dict[str, UseLimits] | None = None
+        """See `limits`; None: to be collected."""
         self._pepper = b""
         self._read = False
         self._turn = asyncio.Lock()
@@ -77,6 +80,14 @@ class ApiKeys:
     def busy(self) -> bool:
         """Whether an order is being carried out or waits for its turn."""
         return bool(self._under_way)
+
+    @property
+    def limits(self) -> Mapping[str, UseLimits]:
+        """Limits of use by id, of keys that have some."""
+        if self._limits is None:
+            kept = {name: key.spec.limits for name, key in self._keys.items()}
+            self._limits = {name: one for name, one in kept.items() if one != UNLIMITED}
+        return self._limits
 
     async def begin(self) -> None:
         """Read all keys. After an error, which is noted, no key is valid, and each order tries to
@@ -157,6 +168,7 @@ class ApiKeys:
             none: tuple[StoredKey, ...] = ()
             rows = await self._database.read(_stored, none)
             self._keys = {key.spec.id: key for key in rows}
+            self._limits = None
             self._read = True
 
     async def _change(self, change: TableChange) -> tuple[str, ...]:
@@ -176,6 +188,7 @@ class ApiKeys:
         for name in change.drop:
             del self._keys[name]
         self._keys |= {key.spec.id: key for key in change.put}
+        self._limits = None
         put = tuple(key.spec for key in change.put if key.spec.id not in change.over)
         gone = (*change.drop, *change.over)
         return await self._tell(KeyChanges(pepper=self._pepper, put=put, gone=gone))

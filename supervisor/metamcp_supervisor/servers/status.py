@@ -4,7 +4,7 @@ Owns: putting the status together. Never: changing anything, printing.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -22,7 +22,15 @@ from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachabl
 from metamcp_supervisor.servers.states import PUBLIC, ServerPhase
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
-from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, Overridden, ServerStatus
+from metamcp_supervisor.verbs import (
+    FrontStatus,
+    GatewayStatus,
+    LimitStatus,
+    Overridden,
+    ServerStatus,
+)
+from metamcp_worker.access.use_limits import Owner
+from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
 SECRET_CHARACTERS_MIN = 6
 """Minimum characters of an environment value to be masked in commands: a shorter value would be
@@ -50,6 +58,10 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     drift: Mapping[str, dict[str, int]] = {}
     missing: Mapping[str, str] = {}
     """Reasons, by server, why a ready server cannot be called."""
+    key_limits: Mapping[str, UseLimits] = {}
+    """Limits of API keys, by id, where there are some."""
+    calls_today: Mapping[Owner, int] = {}
+    """Calls that count against quotas."""
 
 
 UNREACHED = "descriptors"
@@ -86,6 +98,57 @@ def collect(
             for name in per_client.in_order(entries)
         ),
         endpoints=urls(config, facts.listen),
+        limits=limits(facts, metrics.limited()),
+    )
+
+
+LIMITS = ("calls_per_minute", "calls_per_day", "in_flight", "streams", "body_max")
+"""Limits that refuse something."""
+
+
+def limits(
+    facts: GatewayFacts, refused: Mapping[tuple[str, str, str], int]
+) -> tuple[LimitStatus, ...]:
+    """Return the limits of use that are set. `refused`: requests by kind, name and limit."""
+    config, today = facts.config, facts.calls_today
+    owned: dict[Owner, UseLimits] = {}
+    owned |= {("endpoint", name): one.limits for name, one in config.endpoints.items()}
+    owned |= {("server", name): one.limits for name, one in config.servers.items()}
+    owned |= {("workspace", name): one for name, one in config.workspace_limits.items()}
+    found = [
+        _limit(owner, {one}, [(today.get(owner, 0), one.calls_per_day)], refused)
+        for owner, one in owned.items()
+        if one != UNLIMITED
+    ]
+    if keys := facts.key_limits:
+        quotas = [
+            (calls, keys[name].calls_per_day)
+            for (kind, name), calls in today.items()
+            if kind == "key" and name in keys
+        ]
+        found.append(_limit(("key", ""), set(keys.values()), quotas, refused))
+    return tuple(found)
+
+
+def _limit(
+    owner: Owner,
+    kept: Collection[UseLimits],
+    quotas: Iterable[tuple[int, int]],
+    refused: Mapping[tuple[str, str, str], int],
+) -> LimitStatus:
+    """Return the use of these limits. `quotas`: calls of today, and as many as there may be."""
+    used = [(calls / most, calls, most) for calls, most in quotas if most]
+    _, calls, most = max(used, default=(0.0, 0, 0))
+    return LimitStatus(
+        kind=owner[0],
+        name=owner[1],
+        refused={
+            limit: refused.get((*owner, limit), 0)
+            for limit in LIMITS
+            if any(getattr(one, limit) for one in kept)
+        },
+        calls_today=calls,
+        calls_per_day=most,
     )
 
 

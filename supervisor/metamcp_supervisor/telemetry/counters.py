@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from metamcp_supervisor.telemetry.histograms import Histogram
 from metamcp_supervisor.telemetry.metric_names import METHODS, OTHER
 from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.figures import LimitedStats
 from metamcp_worker.ipc.messages import (
     BUCKETS_S,
     OVERHEAD_BUCKETS_S,
@@ -75,6 +76,8 @@ class Sums:
         """Figures of tools by server."""
         self.overhead: dict[str, Histogram] = {}
         self.retries: dict[str, dict[str, int]] = {}
+        self.limited: dict[tuple[str, str, str], int] = {}
+        """Requests that limits of use refused, by kind and name of the owner and by limit."""
         self._seen = seen
 
     def add(self, figures: Figures) -> None:
@@ -87,6 +90,9 @@ class Sums:
             histogram.add(times.seconds, times.buckets)
         for server, outcomes in figures.retries.items():
             add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
+        for limited in figures.limited:
+            which = limited.kind, limited.name, limited.limit
+            self.limited[which] = self.limited.get(which, 0) + limited.count
 
     def _add_tools(self, one: ToolStats) -> None:
         """Add figures of a server's tools; in nearly all cases without a loop over single tools."""
@@ -134,6 +140,7 @@ class Sums:
             tools=tuple(self.tools.values()),
             overhead={stage: one.durations for stage, one in self.overhead.items()},
             retries=self.retries,
+            limited=tuple(LimitedStats(*which, count) for which, count in self.limited.items()),
         )  # fmt: skip
 
     def forget(self, server: str) -> None:

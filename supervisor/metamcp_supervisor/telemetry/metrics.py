@@ -43,6 +43,7 @@ from metamcp_supervisor.telemetry.page_rows import (
     by_two,
     configured,
     histograms,
+    limits_of_use,
     of_views,
 )
 from metamcp_supervisor.telemetry.processes import ProcessUsage
@@ -284,6 +285,11 @@ class Metrics:
         """Return the figures of views, as the fronts reported them last."""
         return self._fronts.views()
 
+    def limited(self) -> Mapping[tuple[str, str, str], int]:
+        """Return the numbers of requests that limits of use refused, by kind and name of the owner
+        and by limit."""
+        return self._fronts.sums().limited
+
     def remember(self, now: float) -> None:
         """Mark the counts of now for `lately_s`; to be called often. `now`: monotonic seconds."""
         if self._lately.due(now):
@@ -317,6 +323,7 @@ class Metrics:
             self._supervised(servers, known, readings),
             self._used(known, readings),
             self._connected(readings),
+            limits_of_use(status.limits),
             self._told(status),
         ):
             found[name] = configured(name, rows, {*known, ""})

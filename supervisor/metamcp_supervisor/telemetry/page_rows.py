@@ -20,6 +20,7 @@ from msgspec import Struct
 from metamcp_supervisor.telemetry.exemplars import Exemplars
 from metamcp_supervisor.telemetry.histograms import Histogram
 from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER, Labels
+from metamcp_supervisor.verbs import LimitStatus
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.messages import Durations, ToolStats
 
@@ -47,6 +48,19 @@ def of_views(views: Iterable[ViewStats]) -> Iterator[tuple[str, Values]]:
         shown[view.endpoint] = max(shown.get(view.endpoint, 0), view.tokens)
     yield "metamcp_endpoint_tokens", by_one(everything)
     yield "metamcp_view_tokens", by_one(shown)
+
+
+def limits_of_use(limits: Sequence[LimitStatus]) -> Iterator[tuple[str, Values]]:
+    """Yield the families about limits of use."""
+    yield (
+        "metamcp_limited_total",
+        (((o.kind, o.name, limit), n) for o in limits for limit, n in o.refused.items()),
+    )
+    quotas = [one for one in limits if one.calls_per_day]
+    yield (
+        "metamcp_quota_used_ratio",
+        (((one.kind, one.name), one.calls_today / one.calls_per_day) for one in quotas),
+    )
 
 
 def histograms(found: Mapping[str, Histogram]) -> Values:

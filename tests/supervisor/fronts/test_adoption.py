@@ -17,6 +17,7 @@ from metamcp_supervisor.processes.nursery import Nursery, WorkerExit
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.disclosure import News
 from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Change, Figures, FrontStats, Tenant
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.fakes.nursery_hand import subreaper
@@ -66,6 +67,8 @@ class House:
     def undelivered(self, front: FrontProcess, server: str, generation: int) -> None: ...
 
     def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None: ...
+
+    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None: ...
 
     def left(self, number: int) -> None: ...
 

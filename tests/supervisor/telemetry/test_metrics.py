@@ -7,6 +7,8 @@ from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metric_names import FAMILIES
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
+from metamcp_supervisor.verbs import LimitStatus
+from metamcp_worker.ipc.figures import LimitedStats
 from metamcp_worker.ipc.messages import (
     AnswerStats,
     Durations,
@@ -317,6 +319,33 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
         for one in (before, after)
     ]
     assert found[1] == found[0]
+
+
+@pytest.mark.promise("M66")
+def test_limits_that_are_set_are_on_the_page_before_they_refuse_and_others_are_not() -> None:
+    git = LimitStatus(kind="server", name="git", refused={"in_flight": 0, "calls_per_day": 3},
+                      calls_today=25, calls_per_day=100)  # fmt: skip
+    keys = LimitStatus(kind="key", name="", refused={"calls_per_minute": 2})
+    metrics, status = Metrics("1"), replace(gateway("git"), limits=(git, keys))
+    table = metrics.table(status, Readings())
+    assert table["metamcp_limited_total"] == [
+        (("server", "git", "in_flight"), 0),
+        (("server", "git", "calls_per_day"), 3),
+        (("key", "", "calls_per_minute"), 2),
+    ]
+    assert table["metamcp_quota_used_ratio"] == [(("server", "git"), 0.25)]
+
+
+@pytest.mark.promise("M66")
+def test_refusals_by_limits_are_added_up_over_fronts_and_programs() -> None:
+    before, after = Metrics("1"), Metrics("2")
+    for front, count in ((0, 2), (1, 5)):
+        one = LimitedStats("endpoint", "dev", "streams", count)
+        before.front_stats(front, Figures(limited=(one,)), summary())
+    before.front_gone(0)
+    after.go_on(before.handed())
+    for metrics in (before, after):
+        assert metrics.limited() == {("endpoint", "dev", "streams"): 7}
 
 
 @pytest.mark.promise("M85")

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from metamcp_worker.access import gate, use_limits
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import DAY_S, LimitReached, Meter, Meters
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.figures import DAY_COUNTS_MAX, DayCount, DayCounts
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
 
 BOB = Principal(name="key:bob", key="bob")
@@ -74,10 +75,42 @@ def test_a_minute_of_calls_may_begin_at_once_without_a_burst() -> None:
 
 def test_a_quota_is_for_a_day_and_can_be_resumed() -> None:
     at = made(workspace=UseLimits(calls_per_day=2))
-    at.resume({("workspace", "acme"): 1}, 10, 0.0)
+    at.resume([DayCount("workspace", "acme", 10, 1), DayCount("key", "unlimited", 10, 1)], 0.0)
     admit(at, date=10.5 * DAY_S)
     assert refused(at, date=10.5 * DAY_S).wait_s == DAY_S / 2
+    at.resume([DayCount("workspace", "acme", 9, 1)], 0.0)
+    refused(at, date=10.5 * DAY_S)
     admit(at, date=11 * DAY_S)
+
+
+@pytest.mark.promise("M66")
+def test_every_call_of_a_quota_is_news_once_and_calls_of_others_are_not() -> None:
+    at = made(workspace=UseLimits(calls_per_day=9), key=UseLimits(calls_per_day=2))
+    at.resume([DayCount("workspace", "acme", 10, 1)], 0.0)
+    assert at.news() == []
+    for _ in range(2):
+        admit(at, date=10.5 * DAY_S)
+    refused(at, date=10.5 * DAY_S)
+    assert at.news() == [DayCount("workspace", "acme", 10, 2), DayCount("key", "bob", 10, 2)]
+    assert at.news() == []
+    other = made(workspace=UseLimits(calls_per_minute=9))
+    admit(other)
+    assert other.news() == []
+
+
+def test_calls_of_the_day_before_that_nobody_was_told_count_no_more() -> None:
+    at = made(key=UseLimits(calls_per_day=2))
+    admit(at, date=DAY_S - 1)
+    admit(at, date=DAY_S)
+    assert at.news() == [DayCount("key", "bob", 1, 1)]
+
+
+def test_counts_of_many_owners_are_several_messages_that_fit_into_packets() -> None:
+    counts = [DayCount("key", f"{n:0128}", 2**31, 2**63 - 1) for n in range(DAY_COUNTS_MAX + 1)]
+    found = DayCounts.of(counts)
+    assert [one for message in found for one in message.counts] == counts
+    assert [len(messages.pack(one)) <= packets.PACKET_BYTES_MAX for one in found] == [True, True]
+    assert DayCounts.of([]) == []
 
 
 def test_calls_in_flight_end_with_their_answers() -> None:
@@ -94,6 +127,29 @@ def test_a_refused_call_counts_nowhere() -> None:
     refused(at)
     used = {meter.owner: meter.today for meter in at.used()}
     assert used["endpoint", "dev"] == 1
+
+
+@pytest.mark.promise("M66")
+def test_refusals_are_counted_by_owner_and_limit_and_those_of_keys_together() -> None:
+    at = made(
+        endpoint=UseLimits(streams=1, body_max=10),
+        key=UseLimits(in_flight=1, body_max=99),
+        workspace=UseLimits(calls_per_minute=1),
+    )
+    admit(at)
+    refused(at)
+    at.configure_keys({"bob": UseLimits(body_max=5)})
+    refused(at)
+    at.refused(("endpoint", "dev"), "streams")
+    at.too_large(BOB, "dev", 5)
+    at.too_large(gate.USER, "dev", 10)
+    at.too_large(gate.USER, "dev", 16)
+    assert {(one.kind, one.name, one.limit): one.count for one in at.limited()} == {
+        ("workspace", "acme", "calls_per_minute"): 2,
+        ("endpoint", "dev", "streams"): 1,
+        ("key", "", "body_max"): 1,
+        ("endpoint", "dev", "body_max"): 1,
+    }
 
 
 def test_limits_are_shared_by_fronts_and_never_become_none() -> None:

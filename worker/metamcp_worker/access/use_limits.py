@@ -9,10 +9,12 @@ fronts each of them has its share.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.figures import DayCount, LimitedStats
 from metamcp_worker.ipc.spec import UNLIMITED, FrontSpec, UseLimits
 
 DAY_S = 86_400
@@ -46,17 +48,20 @@ class LimitReached(ProtocolError):
 
 class Meter:
     """Use of one owner of limits. `inflight`: its calls that are not answered; `day`, `today`: the
-    day since the epoch, and the calls in it; `refused`: by limit."""
+    day since the epoch, and the calls in it; `untold`: the calls among these that the supervisor
+    was not told, after the first of which the meter is in `news`."""
 
     __slots__ = (
-        "_burst", "_limits", "_per_s", "_tokens", "_when", "day", "inflight", "owner", "refused",
-        "today",
+        "_burst", "_limits", "_news", "_per_s", "_tokens", "_when", "day", "inflight", "owner",
+        "today", "untold",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, limits: UseLimits, share: int, now: float) -> None:
+    def __init__(
+        self, owner: Owner, limits: UseLimits, share: int, now: float, news: "list[Meter]"
+    ) -> None:
         self.owner = owner
-        self.inflight = self.day = self.today = 0
-        self.refused: dict[str, int] = {}
+        self.inflight = self.day = self.today = self.untold = 0
+        self._news = news
         self._when = now
         self.adjust(limits, share)
         self._tokens = self._burst
@@ -77,28 +82,29 @@ class Meter:
         """Raise LimitReached if one more call is too much now."""
         limits = self._limits
         if limits.in_flight and self.inflight >= limits.in_flight:
-            self._refuse("in_flight", 0.0)
+            raise LimitReached(self.owner, "in_flight", 0.0)
         if limits.calls_per_day:
             day = int(date // DAY_S)
             if day != self.day:
-                self.day, self.today = day, 0
+                self.day, self.today, self.untold = day, 0, 0
             if self.today >= limits.calls_per_day:
-                self._refuse("calls_per_day", (day + 1) * DAY_S - date)
+                raise LimitReached(self.owner, "calls_per_day", (day + 1) * DAY_S - date)
         if self._per_s:
             self._tokens = min(self._burst, self._tokens + (now - self._when) * self._per_s)
             self._when = now
             if self._tokens < 1.0:
-                self._refuse("calls_per_minute", (1.0 - self._tokens) / self._per_s)
+                wait_s = (1.0 - self._tokens) / self._per_s
+                raise LimitReached(self.owner, "calls_per_minute", wait_s)
 
     def count(self) -> None:
         """Count a call that has passed."""
         self._tokens -= 1.0
         self.today += 1
         self.inflight += 1
-
-    def _refuse(self, limit: str, wait_s: float) -> None:
-        self.refused[limit] = self.refused.get(limit, 0) + 1
-        raise LimitReached(self.owner, limit, wait_s)
+        if self._limits.calls_per_day:
+            if not self.untold:
+                self._news.append(self)
+            self.untold += 1
 
 
 class Meters:
@@ -110,6 +116,10 @@ class Meters:
         self._keys: dict[str, UseLimits] = {}
         self._workspaces: dict[str, str] = {}
         self._meters: dict[Owner, Meter] = {}
+        self._news: list[Meter] = []
+        self._refused: Counter[tuple[str, str, str]] = Counter()
+        """Refused requests by kind, name and limit. The configuration has the names, so there are
+        not many."""
         self._share = 1
 
     def configure(self, spec: FrontSpec) -> None:
@@ -149,40 +159,79 @@ class Meters:
         if principal.key in self._keys:
             key = "key", principal.key
             meters.append(self._meter(key, self._keys[principal.key], now))
-        for meter in meters:
-            meter.check(now, date)
+        try:
+            for meter in meters:
+                meter.check(now, date)
+        except LimitReached as why:
+            self.refused(why.owner, why.limit)
+            raise
         for meter in meters:
             meter.count()
         return tuple(meters)
 
     def body_max(self, principal: Principal, endpoint: str) -> int:
         """Maximum bytes of a request of this principal to this endpoint."""
-        limits = (self._limits.get(("endpoint", endpoint)), self._keys.get(principal.key))
-        return min((one.body_max for one in limits if one and one.body_max), default=sys.maxsize)
+        return min(self._of(principal, endpoint, "body_max").values(), default=sys.maxsize)
+
+    def too_large(self, principal: Principal, endpoint: str, most: int) -> None:
+        """Count a request with more bytes than the limit `most`, if that is a limit of use."""
+        for owner, bytes_max in self._of(principal, endpoint, "body_max").items():
+            if bytes_max == most:
+                self.refused(owner, "body_max")
+                return
 
     def streams(self, principal: Principal, endpoint: str) -> dict[Owner, int]:
         """Return the maximum number of standing streams by owner, where there is one."""
+        most = self._of(principal, endpoint, "streams")
+        return {owner: -(-streams // self._share) for owner, streams in most.items()}
+
+    def refused(self, owner: Owner, limit: str) -> None:
+        """Count a request that this limit refused."""
+        kind, name = owner
+        self._refused[kind, "" if kind == "key" else name, limit] += 1
+
+    def limited(self) -> tuple[LimitedStats, ...]:
+        return tuple(LimitedStats(*which, count) for which, count in self._refused.items())
+
+    def _of(self, principal: Principal, endpoint: str, limit: str) -> dict[Owner, int]:
+        """Return the values of a limit that requests have, where they are set."""
         found = {("endpoint", endpoint): self._limits.get(("endpoint", endpoint))}
         found["key", principal.key] = self._keys.get(principal.key)
-        most = {owner: one.streams for owner, one in found.items() if one and one.streams}
-        return {owner: -(-streams // self._share) for owner, streams in most.items()}
+        return {owner: most for owner, one in found.items() if (most := getattr(one, limit, 0))}
 
     def used(self) -> Iterable[Meter]:
         """Return the meters that have counted something."""
         return self._meters.values()
 
-    def resume(self, used: Mapping[Owner, int], day: int, now: float) -> None:
-        """Go on with quotas of this day that were used before this front began."""
-        for owner, today in used.items():
-            limits = self._keys.get(owner[1]) if owner[0] == "key" else self._limits.get(owner)
-            if limits is not None:
-                meter = self._meter(owner, limits, now)
-                meter.day, meter.today = day, max(meter.today, today)
+    def news(self) -> list[DayCount]:
+        """Return the calls since the last time that count against quotas."""
+        if not self._news:
+            return []
+        found: list[DayCount] = []
+        for meter in self._news:  # a meter is there twice, with nothing left, after midnight
+            if meter.untold:
+                found.append(DayCount(*meter.owner, meter.day, meter.untold))
+                meter.untold = 0
+        self._news.clear()
+        return found
+
+    def resume(self, counts: Iterable[DayCount], now: float) -> None:
+        """Count calls that other fronts made in the place of this one."""
+        for one in counts:
+            owner = one.kind, one.name
+            limits = self._keys.get(one.name) if one.kind == "key" else self._limits.get(owner)
+            if limits is None:
+                continue
+            meter = self._meter(owner, limits, now)
+            if meter.day < one.day:
+                meter.day, meter.today, meter.untold = one.day, 0, 0
+            if meter.day == one.day:
+                meter.today += one.calls
 
     def _meter(self, owner: Owner, limits: UseLimits, now: float) -> Meter:
         meter = self._meters.get(owner)
         if meter is None:
-            meter = self._meters[owner] = Meter(owner, limits, self._share, now)
+            meter = self._meters[owner] = Meter(owner, limits, self._share, now, self._news)
             if len(self._meters) > METERS_MAX:
                 del self._meters[next(iter(self._meters))]
         return meter

@@ -130,7 +130,8 @@ class App:
         mint = partial(_name, SESSION_ID_BYTES, front)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time
-        self._streams = Streams(stats.refused, self._stream_limits)
+        limited = partial(calls.meters.refused, limit="streams")
+        self._streams = Streams(stats.refused, self._stream_limits, limited)
         self._sessions = ClientSessions(secrets.token_hex(NONCE_BYTES), self._over)
         self._subscriptions = ResourceSubscriptions(calls)
         self._notices = Notices(calls, self._sessions)
@@ -430,18 +431,25 @@ class App:
         """Maximum bytes of the body of this request."""
         if not self._calls.meters.any:
             return BODY_BYTES_MAX
-        whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
-        return min(self._calls.meters.body_max(facts.principal, whole), BODY_BYTES_MAX)
+        most = self._calls.meters.body_max(facts.principal, self._whole(facts))
+        return min(most, BODY_BYTES_MAX)
 
     def _stream_limits(self, facts: RequestFacts) -> Mapping[Owner, int]:
+        return self._calls.meters.streams(facts.principal, self._whole(facts))
+
+    def _whole(self, facts: RequestFacts) -> str:
+        """Endpoint of a request, which may be for a part of it."""
         whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
-        return self._calls.meters.streams(facts.principal, whole)
+        return whole
 
     async def _body(self, exchange: Exchange) -> bytes | None:
         """Read the whole body; None if the client is gone, or the body was refused."""
         try:
             return await exchange.body(self._body_max(exchange.facts))
         except TooLarge as why:
+            if self._calls.meters.any:
+                facts, most = exchange.facts, why.limit_bytes
+                self._calls.meters.too_large(facts.principal, self._whole(facts), most)
             self._refuse(exchange, too_large(bytes_max=why.limit_bytes))
             return None
 

@@ -42,6 +42,7 @@ from metamcp_worker.ipc.messages import (
     CallsShown,
     Catalogue,
     Changed,
+    DayCounts,
     Disclosed,
     Figures,
     ForgetServer,
@@ -226,6 +227,8 @@ class FrontWorker:
                 if self._app is not None:
                     self._app.keys_changed(codec.typed(KeyChanges, packets.value(fds)))
                     self._tell(KeysApplied(generation=generation))
+            case DayCounts(counts=counts):
+                self._calls.meters.resume(counts, self._loop.time())
             case Stop():
                 if not self._draining:
                     self._draining = True
@@ -362,11 +365,16 @@ class FrontWorker:
             held = self._calls.held()
             inflight = sum(self._calls.inflight().values()) - held
             self._tell(Beat(seq=number, lag_ms=lag_ms, inflight=inflight, queued=held))
+            self._tell_use()
 
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(STATS_S)
             self._tell_figures()
+
+    def _tell_use(self) -> None:
+        for message in DayCounts.of(self._calls.meters.news()):
+            self._tell(message)
 
     def _tell_figures(self) -> None:
         if self._app is None or self._server is None:
@@ -407,6 +415,7 @@ class FrontWorker:
             self._tracer.close()
         if self._audit is not None:
             await self._audit.close()
+        self._tell_use()
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()
@@ -422,6 +431,7 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
         late_replies=stats.late_replies,
         retries=stats.retries,
         views=calls.viewers.stats(),
+        limited=calls.meters.limited(),
     )
 
 

@@ -223,14 +223,17 @@ class WaitingStream(Struct, frozen=True):
 class Streams:
     """Streams of one front. `running`: their number; `closed`: the front ends and takes no more;
     `heirs`: then other fronts can take them. `limits`: returns the maximum of standing streams by
-    owner, for requests with these facts."""
+    owner, for requests with these facts; `on_limited`: called with the owner of a limit that
+    refuses a stream."""
 
     def __init__(
         self,
         on_refused: Callable[[str], None],
         limits: Callable[[RequestFacts], Mapping[Owner, int]] = lambda facts: {},
+        on_limited: Callable[[Owner], None] = lambda owner: None,
     ) -> None:
         self.on_refused = on_refused
+        self.on_limited = on_limited
         self.limits = limits
         self.running = 0
         self._standing: dict[Stream, WaitingStream] = {}
@@ -247,8 +250,13 @@ class Streams:
         return self._addresses.get(address, 0) >= PEER_STREAMS_MAX and not _is_loopback(address)
 
     def over(self, limits: Mapping[Owner, int]) -> bool:
-        """Whether one more standing stream is too much for one of these owners."""
-        return any(self._owners[owner] >= most for owner, most in limits.items())
+        """Whether one more standing stream is too much for one of these owners; then it counts as
+        refused."""
+        for owner, most in limits.items():
+            if self._owners[owner] >= most:
+                self.on_limited(owner)
+                return True
+        return False
 
     async def stand(self, standing: WaitingStream) -> None:
         """Run this stream, and send it the news, until it ends."""

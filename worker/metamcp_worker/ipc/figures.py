@@ -1,8 +1,9 @@
 """Figures about calls that workers and fronts send to the supervisor.
 
 Owns: the figures of finished calls, the list of calls under way and the question for it, the
-buckets of histograms, and the notice in which a worker tells a front how long it had a sampled call
-(`NOTICE`, `Timed`). Never: sending them, counting, arguments and answers.
+buckets of histograms, the calls of a day that count against quotas, and the notice in which a
+worker tells a front how long it had a sampled call (`NOTICE`, `Timed`). Never: sending them,
+counting, arguments and answers.
 """
 
 import struct
@@ -62,6 +63,16 @@ class Durations(Struct, frozen=True, gc=False):
     buckets: tuple[int, ...]
 
 
+class LimitedStats(Struct, frozen=True, gc=False):
+    """Requests that a limit of use refused. `kind`, `name`: of its owner
+    (`access.use_limits.Owner`); all API keys count together, without a name."""
+
+    kind: str
+    name: str
+    limit: str
+    count: int
+
+
 class Figures(Struct, frozen=True, kw_only=True):
     """All counts of a front since it started, and its figures of each server. A gateway may have a
     thousand servers, so this travels as a blob.
@@ -69,7 +80,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     `overhead`: the gateway's own time in sampled calls, by stage; `inflight`: requests per server;
     `held`: the requests among these whose server is not there; `late_replies`: answers for which no
     client waited, per server; `retries`: calls that were sent once more, by server and outcome;
-    `views`: figures of each view now, views for all clients first.
+    `views`: figures of each view now, views for all clients first; `limited`: requests that limits
+    of use refused.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -80,6 +92,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     late_replies: dict[str, int] = {}
     retries: dict[str, dict[str, int]] = {}
     views: tuple[ViewStats, ...] = ()
+    limited: tuple[LimitedStats, ...] = ()
 
 
 class Answers(Message, frozen=True, kw_only=True):
@@ -101,6 +114,33 @@ class FrontStats(Message, frozen=True, kw_only=True):
     sessions: dict[str, int]
     refused: dict[str, int]
     recorded: dict[str, int] = field(default_factory=dict[str, int])
+
+
+DAY_COUNTS_MAX = 128
+"""Maximum counts in one message: a packet holds twice as many, even of the longest names."""
+
+
+class DayCount(Struct, frozen=True, gc=False):
+    """Calls that count against `calls_per_day` of one owner (`access.use_limits.Owner`). `day`:
+    since the epoch, in UTC."""
+
+    kind: str
+    name: str
+    day: int
+    calls: int
+
+
+class DayCounts(Message, frozen=True, kw_only=True):
+    """From a front: further calls since its last message, at most once a second. To a front: calls
+    that fronts made which had its place before; they count against its share."""
+
+    counts: tuple[DayCount, ...]
+
+    @classmethod
+    def of(cls, counts: list[DayCount]) -> "list[DayCounts]":
+        """Return these counts as messages."""
+        starts = range(0, len(counts), DAY_COUNTS_MAX)
+        return [cls(counts=tuple(counts[at : at + DAY_COUNTS_MAX])) for at in starts]
 
 
 #: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention

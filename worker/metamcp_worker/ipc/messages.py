@@ -29,6 +29,7 @@ from metamcp_worker.ipc.figures import AnswerStats as AnswerStats  # noqa: PLC04
 from metamcp_worker.ipc.figures import CallsShown as CallsShown  # noqa: PLC0414 - and so are these
 from metamcp_worker.ipc.figures import CallStats as CallStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import CallUnderWay as CallUnderWay  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.figures import DayCounts as DayCounts  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import Durations as Durations  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
@@ -510,12 +511,12 @@ Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
     | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
-    | Stop
+    | DayCounts | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
     | HandOver | Taken | Spans | Change | Embed | News
-    | KeysApplied
+    | KeysApplied | DayCounts
 )  # fmt: skip
 
 
