@@ -48,7 +48,15 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.options import FRONTS_MAX
-from metamcp_supervisor.config.references import PROJECT, References, Resolving, Unresolved, expand
+from metamcp_supervisor.config.references import (
+    PROJECT,
+    References,
+    Resolving,
+    Unresolved,
+    expand,
+    for_server,
+    not_here,
+)
 from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
@@ -283,7 +291,7 @@ def _path(
     key: str, text: str, what: str, table: Table, references: References, home: Path
 ) -> Path | None:
     try:
-        text = expand(text, references)
+        text = expand(text, replace(references, printed=not_here))
     except Unresolved as why:
         table.error(key, str(why))
         return None
@@ -329,7 +337,8 @@ def _described(name: str, table: Table, references: References, home: Path) -> S
     table.refuse_unknown()
     if table.values.get("sharing") == "per-project":
         references = replace(references, folders={**references.folders, "project": PROJECT})
-    resolving = Resolving(references)
+    enabled = table.values.get("enabled") is not False
+    resolving = Resolving(for_server(references, enabled=enabled))
     found = program.read(table, resolving, home, foreign=False)
     far = sections.read(table, resolving)
     module = _module(table)

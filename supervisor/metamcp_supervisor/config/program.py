@@ -48,7 +48,7 @@ def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Se
         env={name: resolving.text(text, env_site.at(name)) for name, text in env_written.items()},
         env_written=env_written,
         cwd=directory(
-            resolving.text(cwd, table.site.at("cwd")) if cwd else ".",
+            (resolving.path(cwd, table.site.at("cwd")) or cwd) if cwd else ".",
             base=table.site.document.base,
             home=home,
         ),

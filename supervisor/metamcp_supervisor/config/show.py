@@ -42,7 +42,9 @@ _USERINFO = re.compile(r"://[^/\s@]{1,256}@")
 _PARAMETER = re.compile(r"([^&=]*)(=?)([^&]*)")
 _OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
 """Part of a path that looks like a key: some services give out a key as part of a URL."""
-_REFERENCE = re.compile(r"\$\{(?:(file|credential|input):|(?:env:)?([A-Za-z_]\w*))", re.ASCII)
+_REFERENCE = re.compile(
+    r"\$\{(?:(file|cred|credential|cmd|keyring|input):|(?:env:)?([A-Za-z_]\w*))", re.ASCII
+)
 
 
 def secrets_of(server: Server) -> tuple[str, ...]:

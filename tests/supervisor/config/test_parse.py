@@ -444,7 +444,7 @@ def test_a_wrong_setting_of_a_server_is_told(tmp_path: Path, setting: str, messa
         ("", "has no 'command'"),
         ("command = []", "command: is empty; name a program"),
         ("command = ['']", "command: is empty; name a program"),
-        ("command = ['${E}', 'x']", "command: is empty; name a program"),
+        ("command = ['${E:-}', 'x']", "command: is empty; name a program"),
         ("command = ['x', 3]", "command[1]: must be a string, not a number"),
         (f"command = ['{'x' * 131_072}']", "command[0]: is longer than 131071 bytes"),
         (f"command = {['x'] * 1025}", "command: has more than 1024 arguments"),
