@@ -136,7 +136,8 @@ class MetricsConfig:
 class TracesConfig:
     """Settings for spans of calls. `endpoint`: URL of the collector, empty: no traces; `headers`:
     sent with spans; both may hold secrets. `sample`: share of calls that are traced if the client
-    does not trace. `…_written`: as written in the file."""
+    does not trace. `…_written`: as written in the file; `referred`: values of the references to
+    secrets in it."""
 
     endpoint: str = field(default="", repr=False)
     sample: float = 0.1
@@ -145,6 +146,7 @@ class TracesConfig:
     headers_written: Mapping[str, str] = field(
         default_factory=dict[str, str], compare=False, repr=False
     )
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,8 @@ class Embeddings:
     """Source of vectors for searches: an endpoint at `url` with the name of its `model`, or a model
     in `folder`; without both, searches compare words only. `key`: a bearer token; `key` and `url`
     may be secret. `weight`: of matches by vectors, where matches by words have 1. `batch`: texts in
-    a request. `…_written`: as written in the file."""
+    a request. `…_written`: as written in the file; `referred`: values of the references to secrets
+    in it."""
 
     url: str = field(default="", repr=False)
     model: str = ""
@@ -163,6 +166,7 @@ class Embeddings:
     batch: int = 32
     url_written: str = field(default="", compare=False, repr=False)
     key_written: str = field(default="", compare=False, repr=False)
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def wanted(self) -> bool:
@@ -237,6 +241,8 @@ class Server:
     options_written: Mapping[str, str] = field(
         default_factory=dict[str, str], compare=False, repr=False
     )
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Values of the references to secrets in it."""
     mistake: str = ""
     """Error in the server's table, because of which the server is not started; then only `enabled`
     and `required` are known besides."""

@@ -57,6 +57,7 @@ from metamcp_supervisor.config.references import (
     for_server,
     not_here,
 )
+from metamcp_supervisor.config.show import certain_secrets
 from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
@@ -452,6 +453,8 @@ def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
         return ServerDraft(name=server.name, site=table.site)
     for place, why in resolving.unresolved:
         table.findings.error(place, why)
+    server = replace(server, referred=tuple(resolving.secrets))
+    program.warn_of_short(certain_secrets(server), table)
     return ServerDraft(name=server.name, site=table.site, server=server)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from metamcp_supervisor.config.document import Site, flaw, shown
+from metamcp_worker.runtime.masking import looks_secret
 
 PROJECT = "${project}"
 """Reference to the folder of the project, for a server with a process for each project. Not
@@ -74,8 +75,11 @@ class References:
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def expand(text: str, references: References) -> str:
-    """Return `text` with every reference replaced by its value. Raises Unresolved."""
+def expand(
+    text: str, references: References, secret: Callable[[str], object] = lambda value: None
+) -> str:
+    """Return `text` with every reference replaced by its value. `secret`: gets each value whose
+    reference says that it is a secret. Raises Unresolved."""
     pieces: list[str] = []
     at = 0
     while found := _OPENING.search(text, at):
@@ -89,6 +93,8 @@ def expand(text: str, references: References) -> str:
         if end < 0:
             raise Unresolved("'${' has no '}'; write '$${' where it is not a reference")
         pieces.append(_value(text[at:end], references))
+        if _is_secret(text[at:end]):
+            secret(pieces[-1])
         at = end + 1
     pieces.append(text[at:])
     return "".join(pieces)
@@ -115,6 +121,14 @@ def for_server(references: References, *, enabled: bool) -> References:
 def input_variable(name: str) -> str:
     """Return the environment variable for `${input:name}`: upper case, `_` for other characters."""
     return _NOT_IN_NAMES.sub("_", name.upper())
+
+
+def _is_secret(body: str) -> bool:
+    """Whether a reference is to a secret: files, credentials, programs and inputs count as secret,
+    variables by their names."""
+    if variable := _VARIABLE.fullmatch(body):
+        return looks_secret(variable[1])
+    return body.partition(":")[0] in {"file", "input", *_CREDENTIALS, *PROGRAMS}
 
 
 def _value(body: str, references: References) -> str:
@@ -183,17 +197,18 @@ TEXT_BYTES_MAX = 128 * 1024 - 1
 
 class Resolving:
     """Expands values and collects errors. `unresolved`: the place of each value that cannot be
-    resolved, and a sentence."""
+    resolved, and a sentence; `secrets`: the values of references to secrets."""
 
     def __init__(self, references: References) -> None:
         self._references = references
         self.unresolved: list[tuple[Site, str]] = []
+        self.secrets: dict[str, None] = {}
 
     def value(self, written: str, site: Site) -> str | None:
         """Return the expanded value of `written`; None if it cannot be resolved, which is noted in
         `unresolved`."""
         try:
-            found = expand(written, self._references)
+            found = expand(written, self._references, self.secrets.setdefault)
         except Unresolved as error:
             self.unresolved.append((site, str(error)))
             return None

@@ -44,6 +44,7 @@ _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "server
 _NOT_COMPARED = {
     "source", "mistake", "command_written", "env_written", "url_written", "headers_written",
     "oauth_written", "options_written", "endpoint_written", "key_written", "folder",
+    "referred",
 }  # fmt: skip
 _HIDDEN = {"url", "endpoint", "key", "oauth"}
 _BY_NAME = {"env", "headers", "options"}

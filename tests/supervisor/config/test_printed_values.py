@@ -127,6 +127,14 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
         until(lambda: alive.read(100) == b"", "nobody holds the other end")
 
 
+def test_a_secret_that_is_too_short_to_be_masked_gives_a_warning(tmp_path: Path) -> None:
+    for value, warnings in (("1234567", 1), ("12345678", 0)):
+        found = loaded(tmp_path, text(f"echo {value}"), environ=ENVIRON, may_run=yes)
+        assert found.servers["a"].referred == (value,)
+        assert len(found.warnings) == warnings
+        assert value not in "".join(found.warnings)
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -73,6 +73,13 @@ def test_what_leads_nowhere_is_told(text: str, words: str) -> None:
         expand(text, references(A="a", EMPTY=""))
 
 
+def test_values_of_references_to_secrets_are_told_apart() -> None:
+    found: list[str] = []
+    text = "${A}|x${MY_TOKEN}|${file:f}|${cred:c}|${cmd:c}|${keyring:k/u}|${input:region}"
+    expand(text, references(A="a", MY_TOKEN="t"), found.append)
+    assert found == ["t", "<f>", "[c]", "cmd c", "keyring k/u", "eu"]
+
+
 def test_an_input_is_the_variable_of_its_name_in_upper_case() -> None:
     assert input_variable("github-token.v2") == "GITHUB_TOKEN_V2"
     assert expand("${input:region}", references(REGION="us")) == "us"
