@@ -165,3 +165,32 @@ def test_on_80_columns_names_stay_whole_and_a_server_that_fails_again_is_counted
     assert "'metamcp logs broken'" in words
     assert "(\N{MULTIPLICATION SIGN}3)" not in words
     os.close(ours)
+
+
+@pytest.mark.promise("M95")
+def test_a_command_in_a_reference_runs_only_when_its_file_is_confirmed(folder: Folder) -> None:
+    ran = folder.path / "ran"
+
+    def write(name: str) -> None:
+        env = {"NOTE": f"${{cmd:sh -c 'echo {name} | tee -a {ran}'}}"}
+        entry = {"command": SERVER[0], "args": [SERVER[1]], "env": env}
+        (folder.path / ".mcp.json").write_text(json.dumps({"mcpServers": {"a": entry}}))
+
+    write("one")
+    assert folder.metamcp(folder.path, "config", "show").returncode == 0
+    refused = folder.up()
+    refused.communicate(timeout=30)
+    assert refused.returncode == 77
+    assert not ran.exists()
+    folder.up("--yes")
+    until(folder.answers, "the gateway listens")
+    assert ran.read_text() == "one\n"
+    write("two")
+    assert folder.metamcp(folder.path, "ctl", "reload").returncode != 0
+    assert ran.read_text() == "one\n"
+    confirmed = folder.metamcp(folder.path, "confirm", "--yes")
+    assert confirmed.returncode == 0, confirmed.stderr
+    assert "cmd:sh -c 'echo two" in confirmed.stderr
+    assert ran.read_text() == "one\ntwo\n"
+    assert folder.metamcp(folder.path, "ctl", "reload").returncode == 0
+    assert ran.read_text() == "one\ntwo\ntwo\n"

@@ -1,6 +1,6 @@
 """Configurations for tests: values made in one line, and files loaded from a folder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,14 @@ def loaded(
     name: str = "metamcp.toml",
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
+    may_run: Callable[[Config], bool] | None = None,
 ) -> Config:
     """What the file comes to. Without `text` the file is there already."""
     path = folder / name if text is None else write(folder, name, text)
-    return load(path, environ=environ or {}, cwd=folder, home=folder / "home", flags=flags or {})
+    return load(
+        path, environ=environ or {}, cwd=folder, home=folder / "home", flags=flags or {},
+        may_run=may_run,
+    )  # fmt: skip
 
 
 def problems(folder: Path, text: str | None = None, **how: Any) -> tuple[Problem, ...]:

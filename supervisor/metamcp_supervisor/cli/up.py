@@ -154,10 +154,23 @@ class CommandLineConfig:
             self._flags["listen"] = f"127.0.0.1:{port}"
         self._environ, self._cwd, self._home = dict(os.environ), Path.cwd(), Path.home()
         self.outdated = False
-        self.config = self._first()
+        self.config = self._first(self._load)
 
     def load(self) -> "Config":
-        """Read the configuration. Raises config.ConfigInvalid."""
+        """Read the configuration; the programs of its references run unless they still have to be
+        confirmed. Raises config.ConfigInvalid."""
+        return self._load(self._may_run)
+
+    def _may_run(self, config: "Config") -> bool:
+        from metamcp_supervisor.config.confirmation import NotConfirmed
+
+        try:
+            self.permit(config, False)
+        except NotConfirmed:
+            return False
+        return True
+
+    def _load(self, may_run: "Callable[[Config], bool] | None" = None) -> "Config":
         from metamcp_supervisor.config.sources import load
 
         return load(
@@ -168,6 +181,7 @@ class CommandLineConfig:
             flags=self._flags,
             watch=self._watch,
             any_port=self._any_port,
+            may_run=may_run,
         )
 
     def log_spec(self) -> "LogSpec":
@@ -180,13 +194,21 @@ class CommandLineConfig:
 
     def confirm(self, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
         """Have a configuration confirmed that was only found in this directory, before its commands
-        start. Without a yes, end the command or go on with the configuration in force."""
+        start; then the programs of its references run. Without a yes, end the command or go on with
+        the configuration in force."""
+        main = self._unnamed(self.config)
+        if main is not None:
+            self._ensure(main, yes=yes, ask=ask)
+        if self.config.unrun:
+            self.config = self._first(self.load, said=self.config)
+        if self.config.unrun:
+            _say("the configuration changed while it was confirmed; start again")
+            self.config = self._before(Exit.NO_PERMISSION)
+
+    def _ensure(self, main: Path, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
         from metamcp_supervisor.config import confirmation_io
         from metamcp_supervisor.config.confirmation import NotConfirmed
 
-        main = self._unnamed(self.config)
-        if main is None:
-            return
         state_dir = self._state_dir(self.config)
         try:
             warning = confirmation_io.ensure(self.config, main, state_dir, yes=yes, ask=ask)
@@ -207,20 +229,27 @@ class CommandLineConfig:
             state_dir = self._state_dir(new)
             confirmation_io.check(new, main, state_dir, running=self.config, yes=yes)
 
-    def _first(self) -> "Config":
+    def _first(self, load: "Callable[[], Config]", said: "Config | None" = None) -> "Config":
+        """Load the configuration and print what is wrong with it. `said`: configuration whose
+        errors and warnings were printed."""
         from metamcp_supervisor.config.config import ConfigInvalid
 
         try:
-            config = self.load()
+            config = load()
         except ConfigInvalid as invalid:
             for problem in invalid.problems:
                 _say(str(problem))
             return self._before(Exit.CONFIG)
-        for sentence in (*config.problems, *(f"warning: {each}" for each in config.warnings)):
-            _say(str(sentence))
+        known = () if said is None else (*said.problems, *said.warnings)
+        for problem in (each for each in config.problems if each not in known):
+            _say(str(problem))
+        for warning in (each for each in config.warnings if each not in known):
+            _say(f"warning: {warning}")
         if spoilt := self._spoilt(config):
             self.outdated = True
             return spoilt
+        if said is not None:
+            return config
         if before := places.earlier_state(config.gateway.state_dir, self._home):
             _say(
                 f"warning: this project keeps its state in {config.gateway.state_dir} from now on;"

@@ -136,12 +136,17 @@ class MetricsConfig:
 class TracesConfig:
     """Settings for spans of calls. `endpoint`: URL of the collector, empty: no traces; `headers`:
     sent with spans; both may hold secrets. `sample`: share of calls that are traced if the client
-    does not trace. `endpoint_written`: as written in the file."""
+    does not trace. `…_written`: as written in the file; `referred`: values of the references to
+    secrets in it."""
 
     endpoint: str = field(default="", repr=False)
     sample: float = 0.1
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     endpoint_written: str = field(default="", compare=False, repr=False)
+    headers_written: Mapping[str, str] = field(
+        default_factory=dict[str, str], compare=False, repr=False
+    )
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +154,8 @@ class Embeddings:
     """Source of vectors for searches: an endpoint at `url` with the name of its `model`, or a model
     in `folder`; without both, searches compare words only. `key`: a bearer token; `key` and `url`
     may be secret. `weight`: of matches by vectors, where matches by words have 1. `batch`: texts in
-    a request. `url_written`: as written in the file."""
+    a request. `…_written`: as written in the file; `referred`: values of the references to secrets
+    in it."""
 
     url: str = field(default="", repr=False)
     model: str = ""
@@ -159,6 +165,8 @@ class Embeddings:
     timeout_s: float = 10.0
     batch: int = 32
     url_written: str = field(default="", compare=False, repr=False)
+    key_written: str = field(default="", compare=False, repr=False)
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def wanted(self) -> bool:
@@ -233,6 +241,8 @@ class Server:
     options_written: Mapping[str, str] = field(
         default_factory=dict[str, str], compare=False, repr=False
     )
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Values of the references to secrets in it."""
     mistake: str = ""
     """Error in the server's table, because of which the server is not started; then only `enabled`
     and `required` are known besides."""
@@ -351,7 +361,9 @@ class Config:
     servers and namespaces are full names (`process_names.within`).
 
     `files`: every file that was read, the main file first; `warnings`: sentences for the operator;
-    `problems`: the errors of servers that have a `mistake`.
+    `problems`: the errors of servers that have a `mistake`; `programs`: the references whose value
+    a program prints, such as `cmd:pass show x`; `unrun`: these programs have not run, and the
+    values that refer to them are placeholders.
     """
 
     gateway: GatewayConfig
@@ -369,6 +381,8 @@ class Config:
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     problems: tuple["Problem", ...] = ()
+    programs: tuple[str, ...] = ()
+    unrun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

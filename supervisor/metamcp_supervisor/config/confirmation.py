@@ -9,13 +9,14 @@ author. So the user is shown the commands once, and again whenever they change.
 """
 
 import hashlib
+import itertools
 from collections.abc import Collection
 from typing import Literal
 
 from metamcp_supervisor.config import environment
 from metamcp_supervisor.config.config import Config, OAuth, Server
 from metamcp_supervisor.config.document import listed, printable
-from metamcp_supervisor.config.references import refers
+from metamcp_supervisor.config.references import refers, starts_program
 from metamcp_supervisor.config.sections import is_secret
 from metamcp_supervisor.config.show import MASK, looks_secret, masked_url
 from metamcp_worker.ipc import codec
@@ -34,18 +35,31 @@ class NotConfirmed(Exception):
 
 def needed(config: Config) -> bool:
     """Whether the configuration has something to confirm."""
-    return any(_bound(server) is not None for server in _enabled(config))
+    servers = any(_bound(server) is not None for server in _enabled(config))
+    return servers or bool(config.programs or _sent(config))
 
 
 def digest(config: Config, file: str) -> str:
-    """Calculate the digest of the file's path, and of everything that each enabled server would
-    start or give away.
+    """Calculate the digest of the file's path, of everything that each enabled server would start
+    or give away, and of what the gateway itself would.
 
     Variables and headers count as written in the file, with references not resolved: `PATH` or
     `NODE_OPTIONS` in the file may run other code, but a new token in the environment cannot.
     """
     servers = [bound for server in _enabled(config) if (bound := _bound(server)) is not None]
-    return hashlib.sha256(ascii([file, servers]).encode()).hexdigest()
+    everything = [file, servers, *filter(None, [config.programs, _sent(config)])]
+    return hashlib.sha256(ascii(everything).encode()).hexdigest()
+
+
+def _sent(config: Config) -> list[tuple[str, str]]:
+    """Return what the gateway itself would send, if a reference is in it: the address and headers
+    for spans, the address and key for vectors, as written in the file."""
+    traces, vectors = config.traces, config.embeddings
+    found = [
+        [("endpoint", traces.endpoint_written), *sorted(traces.headers_written.items())],
+        [("url", vectors.url_written), ("key", vectors.key_written)],
+    ]
+    return [pair for each in found if any(refers(text) for _, text in each) for pair in each]
 
 
 def _bound(server: Server) -> list[object] | None:
@@ -56,7 +70,7 @@ def _bound(server: Server) -> list[object] | None:
     if server.inherit_env != environment.DEFAULT:
         place.append(list(server.inherit_env))
     if server.command or server.module is not None:
-        return [server.name, server.command, server.module, *place]
+        return [server.name, _command(server), server.module, *place]
     if server.url is None:
         options = sorted(server.options_written.items())
         return [server.name, "transport", server.transport, options, *place]
@@ -84,7 +98,17 @@ def question(config: Config, file: str) -> str:
     for server in servers:
         lines.append(f"  {server.name}: {_words(server)}")
         lines += [f"    with {printable(name)}={printable(text)}" for name, text in _given(server)]
+    for name, text in _sent(config):
+        lines.append(f"  for traces or vectors: {printable(name)}={printable(_hidden(name, text))}")
+    lines += [f"  for a value: {printable(reference)}" for reference in config.programs]
     return "\n".join(lines)
+
+
+def _command(server: Server) -> tuple[str, ...]:
+    """Return the command, but as written in the file where a program prints a part of it: the user
+    confirms that program, and not what it prints."""
+    pairs = itertools.zip_longest(server.command, server.command_written, fillvalue="")
+    return tuple(written if starts_program(written) else word for word, written in pairs)
 
 
 def _given(server: Server) -> list[tuple[str, str]]:
@@ -92,10 +116,12 @@ def _given(server: Server) -> list[tuple[str, str]]:
     found = {**server.env_written, **server.headers_written, **server.options_written}
     if server.oauth_written is not None and server.oauth_written.client_secret is not None:
         found["client_secret"] = server.oauth_written.client_secret
-    return [
-        (name, text if refers(text) or not (looks_secret(name) or is_secret(name)) else MASK)
-        for name, text in sorted(found.items())
-    ]
+    return [(name, _hidden(name, text)) for name, text in sorted(found.items())]
+
+
+def _hidden(name: str, text: str) -> str:
+    secret = (looks_secret(name) or is_secret(name) or name == "key") and not refers(text)
+    return MASK if secret else text
 
 
 def refusal(file: str) -> str:
@@ -134,4 +160,4 @@ def _words(server: Server) -> str:
     if not server.command:
         return f"the transport {printable(server.transport)}, which an installed package brings"
     # As JSON, so that spaces, quotes and empty arguments cannot be mistaken.
-    return printable(codec.dump(server.command).decode())
+    return printable(codec.dump(_command(server)).decode())

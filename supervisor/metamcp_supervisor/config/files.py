@@ -28,12 +28,26 @@ class FileUnreadable(Exception):
 
 def text(path: Path, limit_bytes: int = CONFIG_BYTES_MAX) -> str:
     """Read the text of a configuration file, without a byte order mark. Raises Unreadable."""
-    return _decoded(_content(path, limit_bytes, os.O_RDONLY, secret=False))
+    return _decoded(data(path, limit_bytes))
+
+
+def owned_text(path: Path) -> tuple[str, str]:
+    """Read the text of a configuration file, and return why no command in it may run: another user
+    chose its content, or could. The second text is empty if it belongs to this user or root, and
+    nobody else may write to it. Raises Unreadable."""
+    data, found = _content(path, CONFIG_BYTES_MAX, os.O_RDONLY)
+    try:
+        _check_owner(
+            found, stat.S_IWGRP | stat.S_IWOTH, "written by others; run 'chmod go-w' on it"
+        )
+    except FileUnreadable as why:
+        return _decoded(data), str(why)
+    return _decoded(data), ""
 
 
 def data(path: Path, limit_bytes: int) -> bytes:
     """Read the bytes of a file. Raises Unreadable."""
-    return _content(path, limit_bytes, os.O_RDONLY, secret=False)
+    return _content(path, limit_bytes, os.O_RDONLY)[0]
 
 
 def others_may_write(path: Path) -> bool:
@@ -50,19 +64,17 @@ def secret(path: Path) -> str:
     The file must be one that other users can neither read nor replace: not a link, owned by this
     user or root, mode 0600 or less. Raises references.Unresolved.
     """
-    try:
-        found = _decoded(_content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW, secret=True))
-    except FileUnreadable as why:
-        raise Unresolved(f"the file {path} {why}") from None
-    return found.removesuffix("\n").removesuffix("\r")
+    return _secret(
+        path, f"the file {path}", 0o077, "read or written by others; run 'chmod 600' on it"
+    )
 
 
 def credential(folder: str, name: str) -> str:
     """Read the text of a credential of the service, without the newline at its end. `folder`: where
     systemd puts credentials for this service alone; empty without credentials.
 
-    Group bits in the mode are allowed: they are the mask of the access list that lets this user
-    read. Raises references.Unresolved.
+    The file must belong to this user or root. The group may have the right to read: systemd gives
+    this user an access list, whose mask these bits are. Raises references.Unresolved.
     """
     if not folder:
         return no_credentials(name)
@@ -70,12 +82,23 @@ def credential(folder: str, name: str) -> str:
         raise Unresolved(
             f"'{shown(name)}' is not the name of a credential; it is a file name, no path"
         )
+    return _secret(
+        Path(folder, name), f"the credential {shown(name)}", 0o037, "read or changed by others"
+    )
+
+
+def _secret(path: Path, what: str, forbidden: int, why: str) -> str:
+    """Return the text of a file with a secret. `what`: words for it; `forbidden`: bits of its mode
+    that it must not have, and the end of a sentence about them. Raises references.Unresolved."""
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW
-        found = _decoded(_content(Path(folder, name), SECRET_BYTES_MAX, flags, secret=False))
-    except FileUnreadable as why:
-        raise Unresolved(f"the credential {shown(name)} {why}") from None
-    return found.removesuffix("\n").removesuffix("\r")
+        data, found = _content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW)
+        _check_owner(found, forbidden, why)
+        text = _decoded(data).removesuffix("\n").removesuffix("\r")
+    except FileUnreadable as error:
+        raise Unresolved(f"{what} {error}") from None
+    if not text:
+        raise Unresolved(f"{what} is empty")
+    return text
 
 
 def beside(path: Path) -> tuple[int, str]:
@@ -101,7 +124,7 @@ def make_once(path: Path, content: bytes) -> None:
         os.unlink(name)
 
 
-def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes:
+def _content(path: Path, limit_bytes: int, flags: int) -> tuple[bytes, os.stat_result]:
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer.
         fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -112,8 +135,6 @@ def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes
     try:
         before = os.fstat(fd)
         _check_kind(before.st_mode)
-        if secret:
-            _check_secret(before)
         data = _read(fd, limit_bytes)
         after = os.fstat(fd)
     except OSError as error:
@@ -122,7 +143,7 @@ def _content(path: Path, limit_bytes: int, flags: int, *, secret: bool) -> bytes
         os.close(fd)
     if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
         raise FileUnreadable("changed while it was read; try again")
-    return data
+    return data, before
 
 
 def _read(fd: int, limit_bytes: int) -> bytes:
@@ -154,11 +175,11 @@ def _check_kind(mode: int) -> None:
     raise FileUnreadable("is a device, not a regular file")
 
 
-def _check_secret(found: os.stat_result) -> None:
+def _check_owner(found: os.stat_result, forbidden: int, why: str) -> None:
     if found.st_uid not in {os.geteuid(), 0}:
         raise FileUnreadable(f"belongs to user id {found.st_uid}, neither to this user nor to root")
-    if found.st_mode & 0o077:
-        raise FileUnreadable("may be read or written by others; run 'chmod 600' on it")
+    if found.st_mode & forbidden:
+        raise FileUnreadable(f"may be {why}")
 
 
 def _decoded(data: bytes) -> str:

@@ -26,7 +26,7 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.parse import described, settled, unread
-from metamcp_supervisor.config.references import EditorInput, References, Resolving
+from metamcp_supervisor.config.references import EditorInput, References, Resolving, for_server
 from metamcp_supervisor.config.sections import RemoteSettings
 
 Shape = Literal["mcpServers", "servers", "mcp_servers", "aliases"]
@@ -88,10 +88,8 @@ def parse(
         return ConfigDraft(site=site)
     if shape != "aliases":
         _warn_of_ignored(site, _unknown(document.values, _TOP_OF_CLIENTS), findings)
-    references = References(
-        environ=references.environ,
-        secret=references.secret,
-        credential=references.credential,
+    references = replace(
+        references,
         inputs=_inputs(document.values) if shape == "servers" else {},
         folders={
             "workspaceFolder": str(document.base),
@@ -166,7 +164,8 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
             " programs and reaches servers by HTTP",
         )
         return ServerDraft(name=name, site=table.site)
-    resolving = Resolving(references)
+    enabled = table.flag("enabled", default=True) and not table.flag("disabled", default=False)
+    resolving = Resolving(for_server(references, enabled=enabled))
     found, far = program.ServerProgram(), RemoteSettings()
     if remotely:
         far = _remote(table, kind, resolving)
@@ -179,10 +178,7 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
             )
             return ServerDraft(name=name, site=table.site)
     _warn_of_ignored(table.site, _unknown(table.values, _USED | _OF_CLIENTS), findings)
-    server = replace(
-        described(name, table, found, far),
-        enabled=table.flag("enabled", default=True) and not table.flag("disabled", default=False),
-    )
+    server = replace(described(name, table, found, far), enabled=enabled)
     return settled(table, server, resolving)
 
 

@@ -36,6 +36,7 @@ MEANING = Extra(
     "a model on this machine cannot be run",
     ("numpy", "safetensors.numpy", "tokenizers"),
 )
+KEYRING = Extra("keyring", "a secret cannot be read from a keyring", ("keyring",))
 
 
 def lacking(extra: Extra) -> str:

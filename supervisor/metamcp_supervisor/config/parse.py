@@ -48,7 +48,16 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.options import FRONTS_MAX
-from metamcp_supervisor.config.references import PROJECT, References, Resolving, Unresolved, expand
+from metamcp_supervisor.config.references import (
+    PROJECT,
+    References,
+    Resolving,
+    Unresolved,
+    expand,
+    for_server,
+    not_here,
+)
+from metamcp_supervisor.config.show import certain_secrets
 from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
@@ -286,7 +295,7 @@ def _path(
     key: str, text: str, what: str, table: Table, references: References, home: Path
 ) -> Path | None:
     try:
-        text = expand(text, references)
+        text = expand(text, replace(references, printed=not_here))
     except Unresolved as why:
         table.error(key, str(why))
         return None
@@ -332,7 +341,8 @@ def _described(name: str, table: Table, references: References, home: Path) -> S
     table.refuse_unknown()
     if table.values.get("sharing") == "per-project":
         references = replace(references, folders={**references.folders, "project": PROJECT})
-    resolving = Resolving(references)
+    enabled = table.values.get("enabled") is not False
+    resolving = Resolving(for_server(references, enabled=enabled))
     found = program.read(table, resolving, home, foreign=False)
     far = sections.read(table, resolving)
     module = _module(table)
@@ -446,6 +456,8 @@ def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
         return ServerDraft(name=server.name, site=table.site)
     for place, why in resolving.unresolved:
         table.findings.error(place, why)
+    server = replace(server, referred=tuple(resolving.secrets))
+    program.warn_of_short(certain_secrets(server), table)
     return ServerDraft(name=server.name, site=table.site, server=server)
 
 

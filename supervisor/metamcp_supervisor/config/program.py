@@ -5,13 +5,14 @@ other settings of a server (`parse`), the places of servers in foreign files (`f
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from metamcp_supervisor.config.document import Site, Table, flaw, shown
 from metamcp_supervisor.config.references import PROJECT, Resolving, refers
 from metamcp_supervisor.config.show import looks_secret
+from metamcp_worker.runtime.masking import SECRET_CHARACTERS_MIN
 
 ARGUMENTS_MAX = 1024
 VARIABLES_MAX = 1024
@@ -48,7 +49,7 @@ def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Se
         env={name: resolving.text(text, env_site.at(name)) for name, text in env_written.items()},
         env_written=env_written,
         cwd=directory(
-            resolving.text(cwd, table.site.at("cwd")) if cwd else ".",
+            (resolving.path(cwd, table.site.at("cwd")) or cwd) if cwd else ".",
             base=table.site.document.base,
             home=home,
         ),
@@ -137,6 +138,16 @@ def _env(table: Table, *, foreign: bool) -> dict[str, str]:
         if looks_secret(name):
             warn_of_literal(name, value, site.at(name), table)
     return found
+
+
+def warn_of_short(secrets: Iterable[str], table: Table) -> None:
+    """Warn of a secret that is too short to be found in a text."""
+    if any(secret and len(secret) < SECRET_CHARACTERS_MIN for secret in secrets):
+        table.findings.warning(
+            table.site,
+            f"has a secret of fewer than {SECRET_CHARACTERS_MIN} characters, which no log masks;"
+            " use a longer one",
+        )
 
 
 def warn_of_literal(variable: str, value: str, site: Site, table: Table) -> None:

@@ -1,8 +1,8 @@
-"""References in values: `${VAR}`, `${env:VAR}`, `${input:NAME}`, `${file:PATH}`,
-`${credential:NAME}`, with defaults.
+"""References in values: `${VAR}`, `${env:VAR}`, `${input:NAME}`, `${file:PATH}`, `${cred:NAME}`,
+`${cmd:WORDS}`, `${keyring:SERVICE/USER}`, with defaults.
 
 Owns: their grammar, their resolution, and the list of references that cannot be resolved. Never:
-reading files.
+reading files, running programs.
 
 A value is expanded once, after its file is parsed, so the content of a variable is never searched
 for references or syntax. `$` is an ordinary character except before `{`, where `$$` stands for `$`:
@@ -11,9 +11,10 @@ for references or syntax. `$` is an ordinary character except before `{`, where 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from metamcp_supervisor.config.document import Site, flaw, shown
+from metamcp_worker.runtime.masking import looks_secret
 
 PROJECT = "${project}"
 """Reference to the folder of the project, for a server with a process for each project. Not
@@ -23,7 +24,10 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(rf"(?:env:)?({_NAME})(?::-(.*))?", re.ASCII | re.DOTALL)
 _PREFIXED = re.compile(r"([A-Za-z]+):(.*)", re.ASCII | re.DOTALL)
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
-_LATER = {"cred", "keyring", "command", "config"}
+_LATER = {"command", "config"}
+_CREDENTIALS = ("cred", "credential")
+PROGRAMS = ("cmd", "keyring")
+"""Kinds of references whose value a program prints."""
 
 
 class Unresolved(Exception):
@@ -46,21 +50,36 @@ def no_credentials(name: str) -> str:
     )
 
 
+def not_here(kind: str, rest: str) -> str:
+    """Refuse a reference of PROGRAMS where a value decides about files. Raises Unresolved."""
+    raise Unresolved(f"'${{{kind}:{shown(rest)}}}' is for secrets, and this setting is a path")
+
+
+def not_enabled(kind: str, rest: str) -> str:
+    """Refuse a reference of PROGRAMS in a server that is not enabled. Raises Unresolved."""
+    raise Unresolved(f"'${{{kind}:{shown(rest)}}}' is only resolved for a server that is enabled")
+
+
 @dataclass(frozen=True, slots=True)
 class References:
     """Sources of values for references. `secret`: returns the content of a file by path;
-    `credential`: returns a credential from the service manager by name; both raise Unresolved.
-    `folders`: the variables of editors, such as `workspaceFolder`."""
+    `credential`: returns a credential from the service manager by name; `printed`: returns what a
+    program prints, by kind (PROGRAMS) and text of the reference; all raise Unresolved. `folders`:
+    the variables of editors, such as `workspaceFolder`."""
 
     environ: Mapping[str, str] = field(repr=False)
     secret: Callable[[str], str]
     credential: Callable[[str], str] = no_credentials
+    printed: Callable[[str, str], str] = not_here
     inputs: Mapping[str, EditorInput] = field(default_factory=dict[str, EditorInput])
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def expand(text: str, references: References) -> str:
-    """Return `text` with every reference replaced by its value. Raises Unresolved."""
+def expand(
+    text: str, references: References, secret: Callable[[str], object] = lambda value: None
+) -> str:
+    """Return `text` with every reference replaced by its value. `secret`: gets each value whose
+    reference says that it is a secret. Raises Unresolved."""
     pieces: list[str] = []
     at = 0
     while found := _OPENING.search(text, at):
@@ -74,6 +93,8 @@ def expand(text: str, references: References) -> str:
         if end < 0:
             raise Unresolved("'${' has no '}'; write '$${' where it is not a reference")
         pieces.append(_value(text[at:end], references))
+        if _is_secret(text[at:end]):
+            secret(pieces[-1])
         at = end + 1
     pieces.append(text[at:])
     return "".join(pieces)
@@ -84,9 +105,30 @@ def refers(text: str) -> bool:
     return any(len(found[1]) % 2 for found in _OPENING.finditer(text))
 
 
+def starts_program(text: str) -> bool:
+    """Whether a text contains a reference whose value a program prints."""
+    return any(
+        len(found[1]) % 2 and text[found.end() :].partition(":")[0] in PROGRAMS
+        for found in _OPENING.finditer(text)
+    )
+
+
+def for_server(references: References, *, enabled: bool) -> References:
+    """Return the references for a server; programs do not run for one that is not enabled."""
+    return references if enabled else replace(references, printed=not_enabled)
+
+
 def input_variable(name: str) -> str:
     """Return the environment variable for `${input:name}`: upper case, `_` for other characters."""
     return _NOT_IN_NAMES.sub("_", name.upper())
+
+
+def _is_secret(body: str) -> bool:
+    """Whether a reference is to a secret: files, credentials, programs and inputs count as secret,
+    variables by their names."""
+    if variable := _VARIABLE.fullmatch(body):
+        return looks_secret(variable[1])
+    return body.partition(":")[0] in {"file", "input", *_CREDENTIALS, *PROGRAMS}
 
 
 def _value(body: str, references: References) -> str:
@@ -107,15 +149,17 @@ def _value(body: str, references: References) -> str:
         return _input(rest, references)
     if kind == "file":
         return references.secret(rest)
-    if kind == "credential":
+    if kind in _CREDENTIALS:
         return references.credential(rest)
+    if kind in PROGRAMS:
+        return references.printed(kind, rest)
     if kind in _LATER:
         raise Unresolved(
             f"references of the kind '${{{kind}:…}}' are not available in this version"
         )
     raise Unresolved(
         f"'${{{kind}:…}}' is not a kind of reference; there are ${{VAR}}, ${{env:VAR}},"
-        " ${input:NAME}, ${file:PATH} and ${credential:NAME}"
+        " ${input:NAME}, ${file:PATH}, ${cred:NAME}, ${cmd:WORDS} and ${keyring:SERVICE/USER}"
     )
 
 
@@ -123,9 +167,10 @@ def _variable(name: str, default: str | None, references: References) -> str:
     value = references.environ.get(name)
     if default is not None:
         return value or default
-    if value is None:
+    if not value:
+        state = "not set" if value is None else "empty"
         raise Unresolved(
-            f"the environment variable {name} is not set; set it, or write '${{{name}:-default}}'"
+            f"the environment variable {name} is {state}; set it, or write '${{{name}:-default}}'"
         )
     return value
 
@@ -134,7 +179,7 @@ def _input(name: str, references: References) -> str:
     variable = input_variable(name)
     known = references.inputs.get(name, EditorInput())
     value = references.environ.get(variable) if variable else None
-    if value is None:
+    if not value:
         value = known.default
     if value is None:
         what = f" ({shown(known.description)})" if known.description else ""
@@ -152,17 +197,18 @@ TEXT_BYTES_MAX = 128 * 1024 - 1
 
 class Resolving:
     """Expands values and collects errors. `unresolved`: the place of each value that cannot be
-    resolved, and a sentence."""
+    resolved, and a sentence; `secrets`: the values of references to secrets."""
 
     def __init__(self, references: References) -> None:
         self._references = references
         self.unresolved: list[tuple[Site, str]] = []
+        self.secrets: dict[str, None] = {}
 
     def value(self, written: str, site: Site) -> str | None:
         """Return the expanded value of `written`; None if it cannot be resolved, which is noted in
         `unresolved`."""
         try:
-            found = expand(written, self._references)
+            found = expand(written, self._references, self.secrets.setdefault)
         except Unresolved as error:
             self.unresolved.append((site, str(error)))
             return None
@@ -172,6 +218,13 @@ class Resolving:
         if len(found.encode()) > TEXT_BYTES_MAX:
             self.unresolved.append((site, f"is longer than {TEXT_BYTES_MAX} bytes"))
             return None
+        return found
+
+    def path(self, written: str, site: Site) -> str | None:
+        """Return the expanded value of a path, as `value` does, but without PROGRAMS."""
+        inner = Resolving(replace(self._references, printed=not_here))
+        found = inner.value(written, site)
+        self.unresolved += inner.unresolved
         return found
 
     def text(self, written: str, site: Site) -> str:

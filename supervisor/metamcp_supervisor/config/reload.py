@@ -7,6 +7,7 @@ value. Never: carrying a plan out (`server_io`), reading files (`sources`).
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from typing import cast
 
 from msgspec import structs
 
@@ -25,8 +26,10 @@ from metamcp_supervisor.config.config import (
     Server,
     TracesConfig,
 )
+from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
+from metamcp_supervisor.config.references import starts_program
 from metamcp_supervisor.verbs import PlannedChange, ReloadPlan
 
 HASH_CHARACTERS = 12
@@ -40,9 +43,10 @@ _NAMED_MAX = 8
 _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "servers.*"}
 _NOT_COMPARED = {
     "source", "mistake", "command_written", "env_written", "url_written", "headers_written",
-    "oauth_written", "options_written", "endpoint_written", "folder",
+    "oauth_written", "options_written", "endpoint_written", "key_written", "folder",
+    "referred",
 }  # fmt: skip
-_URLS = {"url", "endpoint", "key"}
+_HIDDEN = {"url", "endpoint", "key", "oauth"}
 _BY_NAME = {"env", "headers", "options"}
 """Settings that are tables of strings: a change is reported by the name, without the value."""
 
@@ -244,20 +248,39 @@ def _sentence(parts: Sequence[str]) -> str:
 
 
 def _plain(value: GatewayConfig | Told | Server | Namespace | Endpoint) -> dict[str, object]:
-    """Return every setting as text, secrets as digests."""
+    """Return every setting as text, secrets as digests. Where a program prints a value, the setting
+    counts as written: a token that is new each time does not make another configuration."""
     found: dict[str, object] = {}
     for each in fields(value):
         if each.name in _NOT_COMPARED:
             continue
-        content = getattr(value, each.name)
-        if each.name in _BY_NAME:
-            found[each.name] = {name: _digest(content[name]) for name in sorted(content)}
-        elif isinstance(content, OAuth):
-            found[each.name] = _digest(ascii([getattr(content, key.name) for key in fields(OAuth)]))
+        content = _lasting(getattr(value, each.name), getattr(value, f"{each.name}_written", None))
+        if each.name in _BY_NAME and (values := table_of(content)) is not None:
+            found[each.name] = {name: _digest(str(values[name])) for name in sorted(values)}
         else:
-            hidden = each.name in _URLS
+            hidden = each.name in _HIDDEN
             found[each.name] = _digest(str(content)) if hidden else str(content)
     return found
+
+
+def _lasting(content: object, written: object) -> object:
+    """Return a setting, each text in it as written where a program prints a part of it."""
+    if isinstance(content, str) and isinstance(written, str):
+        return written if starts_program(written) else content
+    if isinstance(content, OAuth) and isinstance(written, OAuth):
+        pairs = [(getattr(each, key.name) for key in fields(OAuth)) for each in (content, written)]
+        return tuple(map(_lasting, *pairs))
+    values, texts = table_of(content), table_of(written)
+    if values is not None and texts is not None:
+        return {key: _lasting(value, texts.get(key)) for key, value in values.items()}
+    words, written_words = _words(content), _words(written)
+    if words and len(words) == len(written_words):
+        return tuple(map(_lasting, words, written_words))
+    return content
+
+
+def _words(value: object) -> tuple[object, ...]:
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
 
 
 def _digest(text: str) -> str:

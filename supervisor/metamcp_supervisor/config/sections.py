@@ -442,17 +442,20 @@ def metrics(table: Table) -> MetricsConfig:
 def traces(table: Table, resolving: Resolving) -> TracesConfig:
     table.refuse_unknown()
     endpoint, written = read_url(table, "endpoint", resolving)
-    headers, _ = read_headers(table, resolving, lenient=False)
+    headers, headers_written = read_headers(table, resolving, lenient=False)
     for place, why in resolving.unresolved:
         table.findings.error(place, why)
     if not table.has("endpoint"):
         table.findings.warning(table.site, "has no 'endpoint', so nothing is traced")
     warn_of_plain_text(table, "endpoint", endpoint, secrets=bool(headers))
+    program.warn_of_short(resolving.secrets, table)
     return TracesConfig(
         endpoint=endpoint or "",
         sample=table.share("sample", default=TracesConfig().sample),
         headers=headers,
         endpoint_written=written or "",
+        headers_written=headers_written,
+        referred=tuple(resolving.secrets),
     )
 
 
@@ -473,8 +476,9 @@ def read_gateway(table: Table, resolving: Resolving, home: Path) -> Embeddings:
     if key is not None:
         program.warn_of_literal("EMBEDDINGS_KEY", key, table.site.at("key"), table)
     warn_of_plain_text(table, "url", url, secrets=key is not None)
+    program.warn_of_short([token or "", *resolving.secrets], table)
     folder = table.text("folder")
-    where = None if folder is None else resolving.value(folder, table.site.at("folder"))
+    where = None if folder is None else resolving.path(folder, table.site.at("folder"))
     for place, why in resolving.unresolved:
         table.findings.error(place, why)
     timeout_s = table.duration("timeout", default=default.timeout_s)
@@ -486,6 +490,8 @@ def read_gateway(table: Table, resolving: Resolving, home: Path) -> Embeddings:
         url_written=written or "",
         model=table.text("model") or "",
         key=token or "",
+        key_written=key or "",
+        referred=tuple(resolving.secrets),
         folder=program.directory(where, base=base, home=home) if where else None,
         weight=table.share("weight", default=default.weight),
         timeout_s=timeout_s,

@@ -31,8 +31,8 @@ from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLim
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
-    "MASK", "looks_secret", "masked", "masked_url", "secrets_of", "secrets_of_embeddings",
-    "secrets_of_endpoints", "secrets_of_traces",
+    "MASK", "certain_secrets", "looks_secret", "masked", "masked_url", "secrets_of",
+    "secrets_of_embeddings", "secrets_of_endpoints", "secrets_of_traces",
 )  # fmt: skip
 
 _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
@@ -42,28 +42,31 @@ _USERINFO = re.compile(r"://[^/\s@]{1,256}@")
 _PARAMETER = re.compile(r"([^&=]*)(=?)([^&]*)")
 _OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
 """Part of a path that looks like a key: some services give out a key as part of a URL."""
-_REFERENCE = re.compile(r"\$\{(?:(file|credential|input):|(?:env:)?([A-Za-z_]\w*))", re.ASCII)
 
 
 def secrets_of(server: Server) -> tuple[str, ...]:
-    """Return the values of a server's settings that must not be shown anywhere: values whose name
-    or reference says that they are secrets, all headers, and the parts that `masked` and
-    `masked_url` hide."""
+    """Return the values of a server's settings that must not be shown anywhere: `certain_secrets`,
+    all headers, and the parts that `masked` and `masked_url` hide."""
     found = [
-        *_named(server.env, server.env_written),
-        *_named(server.options, server.options_written),
+        *certain_secrets(server),
         *server.headers.values(),
-        *_in_command(server.command, server.command_written),
+        *_in_command(server.command),
         *(_in_url(server.url) if server.url is not None else ()),
     ]
-    if server.oauth is not None and server.oauth.client_secret is not None:
-        found.append(server.oauth.client_secret)
     return tuple(dict.fromkeys(filter(None, found)))
+
+
+def certain_secrets(server: Server) -> list[str]:
+    """Return the values whose name or reference says that they are secrets."""
+    client_secret = server.oauth.client_secret if server.oauth is not None else None
+    named = [*_named(server.env), *_named(server.options), client_secret]
+    return [*server.referred, *filter(None, named)]
 
 
 def secrets_of_traces(traces: TracesConfig) -> tuple[str, ...]:
     """Return the secret values in the settings for spans."""
-    return tuple(filter(None, [*traces.headers.values(), *_in_url(traces.endpoint)]))
+    found = [*traces.referred, *traces.headers.values(), *_in_url(traces.endpoint)]
+    return tuple(filter(None, found))
 
 
 def secrets_of_endpoints(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
@@ -74,19 +77,18 @@ def secrets_of_endpoints(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
 
 def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the secret values in the settings for vectors."""
-    return tuple(filter(None, [embeddings.key, *_in_url(embeddings.url)]))
+    found = [*embeddings.referred, embeddings.key, *_in_url(embeddings.url)]
+    return tuple(filter(None, found))
 
 
-def _named(values: Mapping[str, str], written: Mapping[str, str]) -> Iterator[str]:
-    for name, value in values.items():
-        if looks_secret(name) or _leads_to_a_secret(written.get(name, "")):
-            yield value
+def _named(values: Mapping[str, str]) -> Iterator[str]:
+    return (value for name, value in values.items() if looks_secret(name))
 
 
-def _in_command(command: Sequence[str], written: Sequence[str]) -> Iterator[str]:
+def _in_command(command: Sequence[str]) -> Iterator[str]:
     named = False
-    for at, argument in enumerate(command):
-        if named or (at < len(written) and _leads_to_a_secret(written[at])):
+    for argument in command:
+        if named:
             yield argument
         elif (assigned := _ASSIGNED.fullmatch(argument)) and looks_secret(assigned[1]):
             yield assigned[2]
@@ -99,12 +101,6 @@ def _in_url(url: str) -> Iterator[str]:
     for each in query.split("&"):
         name, equals, value = each.partition("=")
         yield value if equals else name
-
-
-def _leads_to_a_secret(written: str) -> bool:
-    """Whether a text refers to a secret: files, credentials and inputs count as secret, variables
-    by their names."""
-    return any(kind or looks_secret(name) for kind, name in _REFERENCE.findall(written))
 
 
 def masked(arguments: Sequence[str]) -> tuple[str, ...]:

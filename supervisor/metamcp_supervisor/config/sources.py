@@ -7,7 +7,7 @@ Owns: the reading of all files, and which source wins. Never: the look-up of the
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +35,7 @@ from metamcp_supervisor.config.document import (
     shown,
 )
 from metamcp_supervisor.config.options import Section, keys, option
+from metamcp_supervisor.config.printed_values import PrintedValues
 from metamcp_supervisor.config.program import directory
 from metamcp_supervisor.config.references import References
 from metamcp_worker.ipc.disclosure import Exposure
@@ -55,23 +56,57 @@ def load(
     flags: Mapping[str, str] = _NOTHING,
     watch: bool = False,
     any_port: bool = False,
+    may_run: Callable[[Config], bool] | None = None,
 ) -> Config:
     """Load the configuration in `path`, or in the file that `places.find` finds.
 
     `flags`: settings from the command line: those of `[gateway]` by key, `log_format`, and
     `exposure` and `naming` for every endpoint. Flags win over the environment (`METAMCP_LISTEN` and
     so on), and the environment wins over the file. `watch`: value if no source sets it. `any_port`:
-    use another port if a port that no source sets is taken.
+    use another port if a port that no source sets is taken. `may_run`: whether the programs of
+    references may run, asked about a configuration without errors in which they have not; without
+    it they do not run, and the values are placeholders (`Config.unrun`).
 
     A server with an error in its table gets a `mistake` and does not start; the other servers can
     run. Raises ConfigInvalid with every error, if one of them is not about a single server or if
     none of the servers could run.
     """
-    findings = ConfigFindings()
     main = places.find(path, environ=environ, cwd=cwd, home=home)
     if main is None:
         raise ConfigInvalid((Problem("", "", _none_found(cwd, home)),))
-    reading = _Reading(environ, home, findings)
+    printed = PrintedValues(environ)
+    # Each file is read once: the text whose commands are permitted is the text whose commands run.
+    texts = functools.cache(files.owned_text)
+
+    def read() -> Config:
+        given = _Given(flags, watch=watch, any_port=any_port)
+        return _read(_Reading(environ, home, ConfigFindings(), printed, texts), main, cwd, given)
+
+    config = read()
+    if not printed.noted or may_run is None:
+        return replace(config, unrun=bool(printed.noted))
+    if config.problems:
+        printed.refusal = "its command does not run while the configuration has errors"
+    elif may_run(config):
+        printed.runs = True
+    else:
+        return replace(config, unrun=True)
+    return read()
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Settings from outside of files; see `load`."""
+
+    flags: Mapping[str, str]
+    watch: bool
+    any_port: bool
+
+
+def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
+    """Read all files once. Raises ConfigInvalid."""
+    environ, home, findings = reading.environ, reading.home, reading.findings
+    flags = given.flags
     reading.file(main, ())
     if not reading.drafts:
         raise ConfigInvalid(findings.everything())
@@ -85,10 +120,10 @@ def load(
         reading.drafts,
         overrides,
         default=GatewayConfig(
-            watch=watch,
+            watch=given.watch,
             state_dir=place.state_dir,
             runtime_dir=place.runtime_dir,
-            movable=frozenset({"listen", "ops_listen"} if any_port else ()),
+            movable=frozenset({"listen", "ops_listen"} if given.any_port else ()),
         ),
         files=tuple(reading.files),
         transports=installation.installed,
@@ -106,7 +141,8 @@ def load(
     runs = any(server.enabled and not server.mistake for server in config.servers.values())
     if findings.fatal or (findings.problems and not runs):
         raise ConfigInvalid(findings.everything(), tuple(reading.files))
-    return replace(config, problems=findings.everything())
+    programs = tuple(sorted(reading.printed.noted))
+    return replace(config, problems=findings.everything(), programs=programs)
 
 
 def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:
@@ -223,6 +259,8 @@ class _Reading:
     environ: Mapping[str, str]
     home: Path
     findings: ConfigFindings
+    printed: PrintedValues
+    texts: Callable[[Path], tuple[str, str]]
     drafts: list[ConfigDraft] = field(default_factory=list[ConfigDraft])
     files: list[Path] = field(default_factory=list[Path])
     _seen: set[str] = field(default_factory=set[str])
@@ -251,14 +289,17 @@ class _Reading:
         document = ConfigDocument(label, base, {})
         draft = ConfigDraft(site=Site(document))
         try:
-            text = files.text(path)
+            text, not_owned = self.texts(path)
             is_json = _is_json(path, text)
             decoded = formats.json_loads(text) if is_json else formats.toml_loads(text)
             found = formats.json_lines if is_json else formats.toml_lines
             lines = functools.cache(functools.partial(found, text))
             document = ConfigDocument(label, base, decoded, lines)
             read = foreign_files.parse if is_json else parse.parse
-            references = _references(self.environ, base, self.home)
+            references = replace(
+                _references(self.environ, base, self.home),
+                printed=self.printed.of_file(base, not_owned),
+            )
             draft = read(document, references, self.home, self.findings)
         except files.FileUnreadable as why:
             self.findings.error(

@@ -31,6 +31,7 @@ from metamcp_supervisor.control.services import NotNow, ReloadRefused, Unconfirm
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.servers import specs
+from metamcp_supervisor.servers.quarantine_io import ReloadDraft
 from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.telemetry.journal import Journal
@@ -160,18 +161,7 @@ class Reloads:
         NotNow and ReloadRefused; then nothing has changed."""
         async with self._changing, self._service.reloading(announced=not dry_run):
             self._check()
-            try:
-                new, lock = await asyncio.to_thread(self._read)
-                if not yes and (problems := spoilt(self._written, new)):
-                    raise ConfigInvalid(problems, new.files, SPOILT)
-            except ConfigInvalid as error:
-                if not dry_run:
-                    self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
-                    self._metrics.reloaded(ok=False, now=time.time())
-                raise
-            draft = await self._tree.pinned.draft(new, lock)
-            found = staying(plan(self._written, new), self._overrides)
-            found = self._tree.pinned.planned(found, draft)
+            new, draft, found = await self._planned(dry_run=dry_run, yes=yes)
             if expect is not None and expect != found.hash:
                 raise ReloadRefused(
                     f"the plan is {found.hash} now and not {expect}: the files have changed since;"
@@ -181,11 +171,30 @@ class Reloads:
             if not dry_run:
                 if refusal is not None:
                     raise Unconfirmed(str(refusal), refusal.question, found.hash)
+                if new.unrun:  # now the commands in it may run
+                    new, draft, found = await self._planned(dry_run=dry_run, yes=yes)
+                if new.unrun:
+                    raise ReloadRefused("the files changed while they were confirmed; try again")
                 self._check()  # reading took its time
                 self._tree.pinned.adopt(draft)
                 self._apply(new, found)
             question = "" if refusal is None else refusal.question
             return structs.replace(found, applied=not dry_run, question=question)
+
+    async def _planned(self, *, dry_run: bool, yes: bool) -> tuple[Config, ReloadDraft, ReloadPlan]:
+        """Read the files, and return what a reload would do. Raises ConfigInvalid."""
+        try:
+            new, lock = await asyncio.to_thread(self._read)
+            if not yes and (problems := spoilt(self._written, new)):
+                raise ConfigInvalid(problems, new.files, SPOILT)
+        except ConfigInvalid as error:
+            if not dry_run:
+                self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
+                self._metrics.reloaded(ok=False, now=time.time())
+            raise
+        draft = await self._tree.pinned.draft(new, lock)
+        found = staying(plan(self._written, new), self._overrides)
+        return new, draft, self._tree.pinned.planned(found, draft)
 
     def _refusal(self, new: Config, yes: bool) -> NotConfirmed | None:
         """Return the reason why `new` needs a yes that was not given, or None."""

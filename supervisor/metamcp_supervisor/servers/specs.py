@@ -142,7 +142,7 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 
 def own_log_spec(config: Config) -> LogSpec:
     """Return the log settings of the supervisor, which knows all secrets."""
-    known = [s for server in config.servers.values() for s in secrets_of(server)]
+    known = _secrets_of(config.servers.values())
     elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
     endpoints = secrets_of_endpoints(config.endpoints.values())
     return log_spec(config, [*known, *elsewhere, *endpoints])
@@ -164,8 +164,22 @@ def recording_spec(config: Config) -> RecordingSpec:
         file_bytes=wanted.file_max,
         files=wanted.files_max,
         body_bytes=wanted.body_max,
-        secrets=tuple(dict.fromkeys(s for name in full for s in secrets_of(config.servers[name]))),
+        secrets=_secrets_of(config.servers[name] for name in full),
     )
+
+
+def _passing(config: Config) -> tuple[str, ...]:
+    """Return the secrets that a front must know: those of endpoints, and, because it writes down
+    what passes, those of the servers whose calls are recorded in full, or all if the audit has
+    arguments and results."""
+    ours = secrets_of_endpoints(config.endpoints.values())
+    if config.audit.level in {"redacted", "full"}:
+        return (*ours, *_secrets_of(config.servers.values()))
+    return (*ours, *recording_spec(config).secrets)
+
+
+def _secrets_of(servers: Iterable[Server]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(secret for server in servers for secret in secrets_of(server)))
 
 
 def meaning_spec(config: Config) -> MeaningSpec | None:
@@ -245,7 +259,7 @@ def front_spec(
             for server in config.servers.values()
             if server.retry != "never"
         },
-        log=log_spec(config, secrets_of_endpoints(config.endpoints.values())),
+        log=log_spec(config, _passing(config)),
         recording=recording_spec(config),
         tool_times=config.metrics.per_tool,
         traced=config.traces.sample if config.traces.endpoint else None,

@@ -147,6 +147,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "name",
         "source",
         "mistake",
+        "referred",
     }
 
 

@@ -94,3 +94,26 @@ def test_a_secret_that_others_could_read_or_exchange_is_refused(tmp_path: Path) 
     ):
         with pytest.raises(Unresolved, match=words):
             files.secret(path)
+
+
+@pytest.mark.promise("M95")
+def test_a_credential_may_be_read_by_the_group_and_changed_by_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("s3cret\n")
+    path.chmod(0o440)  # as systemd makes it
+    assert files.credential(str(tmp_path), "token") == "s3cret"
+    for mode in (0o444, 0o460):
+        path.chmod(mode)
+        with pytest.raises(Unresolved, match="token may be read or changed by others"):
+            files.credential(str(tmp_path), "token")
+
+
+@pytest.mark.promise("M95")
+def test_an_empty_secret_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("\n")
+    path.chmod(0o400)
+    with pytest.raises(Unresolved, match="token is empty"):
+        files.secret(path)
+    with pytest.raises(Unresolved, match="the credential token is empty"):
+        files.credential(str(tmp_path), "token")

@@ -62,12 +62,12 @@ per_tool = true
 [traces]
 endpoint = "https://host/v1/traces"
 sample = 0.5
-headers = { X-Key = "${USER:-nobody}" }
+headers = { X-Key = "${USER:-somebody}" }
 
 [embeddings]
 url = "https://host/v1/embeddings"
 model = "small"
-key = "${USER:-nobody}"
+key = "${USER:-somebody}"
 weight = 0.5
 timeout = "3s"
 batch = 8
@@ -83,7 +83,7 @@ namespace = "default"
 
 [servers.git]
 command = "uvx"
-args = ["mcp-server-git", "--user=${USER:-nobody}"]
+args = ["mcp-server-git", "--user=${USER:-somebody}"]
 inherit_env = ["GIT_*"]
 env = { HOME = "${HOME}", LEVEL = "2" }
 cwd = "sub"
@@ -125,7 +125,7 @@ sharing = "auto"
 era = "legacy"
 
 [servers.wiki]
-url = "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
+url = "https://wiki.example.com/${USER:-somebody}/mcp?key=${HOME}"
 transport = "http"
 headers = { X-Team = "a", Cookie = "id=${HOME}" }
 [servers.wiki.oauth]
@@ -179,12 +179,12 @@ naming = { style = "flat", separator = "-", hyphens = "underscore", length_max =
 
 
 def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
-    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/h"})
+    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/home/me"})
     git = got.servers["git"]
-    assert git.command == ("uvx", "mcp-server-git", "--user=nobody")
-    assert git.command_written == ("uvx", "mcp-server-git", "--user=${USER:-nobody}")
+    assert git.command == ("uvx", "mcp-server-git", "--user=somebody")
+    assert git.command_written == ("uvx", "mcp-server-git", "--user=${USER:-somebody}")
     assert git.inherit_env == ("GIT_*",)
-    assert (git.env, git.cwd) == ({"HOME": "/h", "LEVEL": "2"}, tmp_path / "sub")
+    assert (git.env, git.cwd) == ({"HOME": "/home/me", "LEVEL": "2"}, tmp_path / "sub")
     notes = got.servers["notes"]
     assert git.spares == 1
     assert (git.depends_on, notes.start, notes.idle_stop_s) == (("notes",), "lazy", 300.0)
@@ -211,10 +211,10 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     )
     assert got.gateway.runtime_dir == tmp_path / "run"
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
-    assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "nobody"})
+    assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "somebody"})
     off, on = ToolConfig(enabled=False), ToolConfig(enabled=True)
     assert got.embeddings == Embeddings(
-        url="https://host/v1/embeddings", model="small", key="nobody", weight=0.5, timeout_s=3.0,
+        url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
         batch=8,
     )  # fmt: skip
     assert got.namespaces["dev"].description == "What developers need."
@@ -268,15 +268,15 @@ def test_a_server_behind_the_exposure_servers_is_listed_strictly_unless_it_says_
 
 
 def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path) -> None:
-    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/h"}).servers
+    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/home/me"}).servers
     wiki = got["wiki"]
-    assert wiki.url == "https://wiki.example.com/nobody/mcp?key=/h"
-    assert wiki.url_written == "https://wiki.example.com/${USER:-nobody}/mcp?key=${HOME}"
+    assert wiki.url == "https://wiki.example.com/somebody/mcp?key=/home/me"
+    assert wiki.url_written == "https://wiki.example.com/${USER:-somebody}/mcp?key=${HOME}"
     assert (wiki.command, wiki.module, wiki.transport) == ((), None, "http")
-    assert wiki.headers == {"X-Team": "a", "Cookie": "id=/h"}
+    assert wiki.headers == {"X-Team": "a", "Cookie": "id=/home/me"}
     assert wiki.headers_written == {"X-Team": "a", "Cookie": "id=${HOME}"}
     oauth = OAuth(
-        client_id="me", client_secret="/h", scopes=("read",), grant="client_credentials",
+        client_id="me", client_secret="/home/me", scopes=("read",), grant="client_credentials",
         callback_port=7001,
     )  # fmt: skip
     assert wiki.oauth == oauth
@@ -284,8 +284,8 @@ def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path)
     assert got["mail"].oauth == OAuth(client_metadata_url="https://me.example.com/client.json")
     queue = got["queue"]
     assert (queue.transport, queue.url) == ("kafka", None)
-    assert (queue.options, queue.options_written) == ({"topic": "/h"}, {"topic": "${HOME}"})
-    assert "/h" not in repr(wiki) + repr(queue.options_written)
+    assert (queue.options, queue.options_written) == ({"topic": "/home/me"}, {"topic": "${HOME}"})
+    assert "/home/me" not in repr(wiki) + repr(queue.options_written)
 
 
 def test_the_file_above_has_every_option_there_is() -> None:
@@ -457,7 +457,7 @@ def test_a_wrong_setting_of_a_server_is_told(tmp_path: Path, setting: str, messa
         ("", "has no 'command'"),
         ("command = []", "command: is empty; name a program"),
         ("command = ['']", "command: is empty; name a program"),
-        ("command = ['${E}', 'x']", "command: is empty; name a program"),
+        ("command = ['${E:-}', 'x']", "command: is empty; name a program"),
         ("command = ['x', 3]", "command[1]: must be a string, not a number"),
         (f"command = ['{'x' * 131_072}']", "command[0]: is longer than 131071 bytes"),
         (f"command = {['x'] * 1025}", "command: has more than 1024 arguments"),
@@ -523,7 +523,7 @@ def test_secrets_in_the_file_or_in_arguments_give_a_warning_without_them(tmp_pat
         tmp_path,
         '[servers.git]\ncommand = ["x", "--token=${T}"]\n'
         'env = { API_KEY = "sk-canary", TOKEN_FILE = "/t", A_TOKEN = "${T}" }\n',
-        environ={"T": "canary"},
+        environ={"T": "a-canary"},
     )
     assert len(got.warnings) == 2
     assert "every user of this machine can see arguments" in got.warnings[0]

@@ -13,6 +13,7 @@ from metamcp_supervisor.config.references import (
     expand,
     input_variable,
     refers,
+    starts_program,
 )
 
 
@@ -21,6 +22,7 @@ def references(**environ: str) -> References:
         environ=environ,
         secret=lambda path: f"<{path}>",
         credential=lambda name: f"[{name}]",
+        printed=lambda kind, rest: f"{kind} {rest}",
         inputs={"token": EditorInput("Your token"), "region": EditorInput("", "eu")},
         folders={"workspaceFolder": "/w", "/": "/"},
     )
@@ -33,13 +35,14 @@ def references(**environ: str) -> References:
         ("${env:A}", "a"),
         ("x${A}y${A}", "xaya"),
         ("${NO:-d}${env:NO:-e}", "de"),
-        ("${EMPTY}|${EMPTY:-d}|${NO:-}", "|d|"),
+        ("${EMPTY:-d}|${NO:-}", "d|"),
         ("${NO:-https://x:1/-}", "https://x:1/-"),
         ("${NESTED}", "${A}"),
         ("$${A} $$${A} $$$${A}", "${A} $a $${A}"),
         ("$HOME pa$$word $ {A} $", "$HOME pa$$word $ {A} $"),
         ("${file:/run/x y}", "</run/x y>"),
-        ("${credential:api-key}", "[api-key]"),
+        ("${cred:api-key}${credential:api-key}", "[api-key][api-key]"),
+        ("${cmd:pass show x}|${keyring:a/b}", "cmd pass show x|keyring a/b"),
         ("${input:region}", "eu"),
         ("${workspaceFolder}${/}bin", "/w/bin"),
     ],
@@ -59,13 +62,22 @@ def test_references_become_their_values(text: str, expected: str) -> None:
         ("${A:-${A}}", "cannot be nested"),
         ("${A B}", "is not a reference"),
         ("${}", "is not a reference"),
-        ("${cred:x}", "not available in this version"),
+        ("${EMPTY}", "the environment variable EMPTY is empty; set it, or write"),
+        ("${input:empty}", "the input 'empty' is missing"),
+        ("${command:x}", "not available in this version"),
         ("${vault:x}", "is not a kind of reference"),
     ],
 )
 def test_what_leads_nowhere_is_told(text: str, words: str) -> None:
     with pytest.raises(Unresolved, match=words):
-        expand(text, references(A="a"))
+        expand(text, references(A="a", EMPTY=""))
+
+
+def test_values_of_references_to_secrets_are_told_apart() -> None:
+    found: list[str] = []
+    text = "${A}|x${MY_TOKEN}|${file:f}|${cred:c}|${cmd:c}|${keyring:k/u}|${input:region}"
+    expand(text, references(A="a", MY_TOKEN="t"), found.append)
+    assert found == ["t", "<f>", "[c]", "cmd c", "keyring k/u", "eu"]
 
 
 def test_an_input_is_the_variable_of_its_name_in_upper_case() -> None:
@@ -80,6 +92,19 @@ def test_a_credential_without_a_service_manager_is_told() -> None:
         expand("${credential:key}", References(environ={}, secret=str))
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("${cmd:x}", True),
+        ("a$$${keyring:a/b}", True),
+        ("$${cmd:x}", False),
+        ("${cmdx:y}${file:cmd:}", False),
+    ],
+)
+def test_references_that_start_a_program_are_told_from_others(text: str, found: bool) -> None:
+    assert starts_program(text) is found
+
+
 @given(st.text())
 def test_text_without_references_stays_as_it_is(text: str) -> None:
     if "${" not in text:
@@ -87,7 +112,7 @@ def test_text_without_references_stays_as_it_is(text: str) -> None:
         assert not refers(text)
 
 
-@given(st.text(), st.text())
+@given(st.text(), st.text(min_size=1))
 def test_a_value_is_put_in_once_and_never_looked_into(before: str, value: str) -> None:
     before = before.replace("$", "")
     assert expand(before + "${A}", references(A=value)) == before + value

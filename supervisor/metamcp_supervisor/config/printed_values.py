@@ -1,0 +1,148 @@
+"""Values that a program prints: the references `${cmd:WORDS}` and `${keyring:SERVICE/USER}`.
+
+Owns: when these programs run (once per load, and only after all files were read), their limits, and
+the sentence about a failure, which never contains what a program printed. Never: whether they may
+run at all (`confirmation`, by the caller of `sources.load`).
+
+The keyring is read by a program too: its libraries would stay in the supervisor's memory, and a
+keyring that is locked waits for its user.
+"""
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from metamcp_supervisor.config import environment, installation
+from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.config.references import Unresolved
+
+COMMAND_S_MAX = 10.0
+"""Maximum seconds of a command; each one delays the start of the gateway."""
+OUTPUT_BYTES_MAX = 64 * 1024
+"""Maximum bytes of its output, as of a file with a secret."""
+PROGRAMS_MAX = 64
+"""Maximum number of different references of this kind in a configuration."""
+NOT_RUN = "https://not-run.invalid"
+"""Value of a reference before its program runs; any setting accepts it, also an URL."""
+_CHUNK_BYTES = 16 * 1024
+
+
+class PrintedValues:
+    """Values of one load. `noted`: references that were met so far, as `cmd:pass show x`; `runs`:
+    whether to run the programs, before that each value is NOT_RUN; `refusal`: sentence for every
+    reference, if nothing may run."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.noted: dict[str, None] = {}
+        self.runs = False
+        self.refusal = ""
+        given = environment.passed(environ, ["*"])
+        self._environ = {name: environ[name] for name in given}
+        self._found: dict[tuple[Path, str], tuple[str, str]] = {}
+
+    def of_file(self, base: Path, why_not: str) -> Callable[[str, str], str]:
+        """Return the source of values for a file. `base`: folder of the file, in which its commands
+        run; `why_not`: why commands in it do not run, or an empty text."""
+        return partial(self._value, base, why_not)
+
+    def _value(self, base: Path, why_not: str, kind: str, rest: str) -> str:
+        """Return the value of a reference. Raises Unresolved."""
+        words = _keyring_words(rest) if kind == "keyring" else _command_words(rest, why_not)
+        reference = f"{kind}:{rest}"
+        self.noted.setdefault(reference)
+        if len(self.noted) > PROGRAMS_MAX:
+            raise Unresolved(f"has more than {PROGRAMS_MAX} different commands in references")
+        if self.refusal:
+            raise Unresolved(self.refusal)
+        if not self.runs:
+            return NOT_RUN
+        if (base, reference) not in self._found:
+            what = f"the command '{shown(words[0])}'"
+            if kind == "keyring":
+                what = f"the look-up of '{shown(rest)}' in the keyring"
+            self._found[base, reference] = self._printed(words, base, what)
+        value, why = self._found[base, reference]
+        if why:
+            raise Unresolved(why)
+        return value
+
+    def _printed(self, words: Sequence[str], base: Path, what: str) -> tuple[str, str]:
+        """Run a program. Return what it printed, or why there is nothing, as a sentence."""
+        try:
+            process = subprocess.Popen(
+                words, cwd=base, env=self._environ, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            return "", f"{what} cannot be started: {getattr(error, 'strerror', None) or error}"
+        with process:
+            try:
+                data = _output(process, time.monotonic() + COMMAND_S_MAX)
+            except subprocess.TimeoutExpired:
+                return "", f"{what} did not end within {COMMAND_S_MAX:.0f} s"
+            finally:
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+        if len(data) > OUTPUT_BYTES_MAX:
+            return "", f"{what} printed more than {OUTPUT_BYTES_MAX} bytes"
+        if code := process.returncode:
+            end = f"failed with exit code {code}" if code > 0 else f"died by signal {-code}"
+            return "", f"{what} {end}"
+        try:
+            text = data.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            return "", f"{what} printed something that is not UTF-8 text"
+        return text, "" if text else f"{what} printed nothing"
+
+
+def _output(process: subprocess.Popen[bytes], end: float) -> bytes:
+    """Return the output of a process when it has ended, or as soon as there is too much of it.
+    `end`: monotonic time. Raises TimeoutExpired."""
+    assert process.stdout is not None
+    fd = process.stdout.fileno()
+    poll, data = select.poll(), b""
+    poll.register(fd, select.POLLIN)
+    while len(data) <= OUTPUT_BYTES_MAX:
+        if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            raise subprocess.TimeoutExpired("", COMMAND_S_MAX)
+        chunk = os.read(fd, _CHUNK_BYTES)
+        if not chunk:
+            process.wait(max(0.0, end - time.monotonic()))
+            break
+        data += chunk
+    return data
+
+
+def _command_words(rest: str, why_not: str) -> list[str]:
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        raise Unresolved("'${cmd:…}' has a quote without its end") from None
+    if not words:
+        raise Unresolved("'${cmd:}' names no command")
+    if why_not:
+        raise Unresolved(
+            f"the command '{shown(words[0])}' does not run, because this file {why_not}"
+        )
+    return words
+
+
+def _keyring_words(rest: str) -> list[str]:
+    service, _, user = rest.rpartition("/")
+    if not service or not user:
+        raise Unresolved(
+            f"'${{keyring:{shown(rest)}}}' must be written '${{keyring:SERVICE/USER}}'"
+        )
+    if why := installation.lacking(installation.KEYRING):
+        raise Unresolved(why)
+    # Without -P, a keyring.py in the folder would be run.
+    return [sys.executable, "-P", "-m", "keyring", "get", "--", service, user]
