@@ -21,7 +21,7 @@ MODULES_MAX = 300
 """As many as a newcomer can survey; the goal was 300. Packages of the door are counted apart."""
 DOOR = {
     "access", "audit", "audit_link", "audit_records", "audit_writer", "call_audit", "certificates",
-    "key_table", "keys", "network", "store", "tls", "workspaces",
+    "key_table", "keys", "network", "store", "tls", "token_issuers", "workspaces",
 }  # fmt: skip
 """Packages and modules for keys, principals, limits, the audit, certificates and the database."""
 DOOR_MODULES_MAX = 40

@@ -23,7 +23,7 @@ ISSUER = IssuerSpec(
     issuer="https://id.example.com",
     audience="https://gateway.example.com/metamcp/Work.1/mcp", scopes=("staff",),
     introspection="https://id.example.com/introspect", client_id="gateway",
-    client_secret="/h", allow_private=True,
+    client_secret="/home/me", allow_private=True,
 )  # fmt: skip
 EVERYTHING = """
 [gateway]
