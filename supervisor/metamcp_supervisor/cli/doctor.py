@@ -247,6 +247,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
         yield from (doctor_checks.moving(each) if each.check in moves else each for each in found)
         if config.gateway.health_listen:
             yield doctor_checks.port("health_listen", config.gateway.health_listen)
+    yield doctor_checks.security(config)
     yield from doctor_checks.names(config)
     yield from doctor_checks.certificates(config, time.time())
     yield from advice(config.servers.values(), os.environ, Path.home())

@@ -14,7 +14,7 @@ from metamcp_supervisor.cli import doctor, doctor_checks
 from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Address, UnixAddress
 from tests.supervisor.cli.test_ctl import COMMAND, run, said
-from tests.supervisor.configs import config, server
+from tests.supervisor.configs import config, loaded, server
 from tests.supervisor.small_gateway import server as running
 from tests.supervisor.small_gateway import steered
 
@@ -162,6 +162,50 @@ def test_a_unix_socket_whose_file_somebody_removed_is_told(tmp_path: Path) -> No
     for ops in (f"unix:{path}", "http://127.0.0.1:6271"):
         found = doctor_checks.listening(url, ops)
         assert (found.verdict, found.text) == ("ok", f"{url} and {ops} are the gateway's")
+
+
+def test_every_protection_that_is_weaker_than_it_could_be_is_listed(tmp_path: Path) -> None:
+    text = """
+[servers.seen]
+command = "x"
+pinning = "record"
+[servers.unseen]
+command = "x"
+pinning = "off"
+[endpoints.open]
+namespace = "default"
+auth = "none"
+[endpoints.url]
+namespace = "default"
+auth = "keys"
+url_keys = true
+[endpoints.tokens]
+namespace = "default"
+auth = "oauth"
+oauth = { issuer = "https://id.example", audience = "https://g.example/mcp", allow_private = true }
+"""
+    found = doctor_checks.security(loaded(tmp_path, text))
+    assert found.verdict == "ok"
+    assert found.text.split("; ") == [
+        "no credential is asked for (open)",
+        "a key may stand in the URL (url)",
+        "an issuer may be in this network (tokens)",
+        "changed tools are only recorded (seen)",
+        "changes of tools are not seen (unseen)",
+        "no TLS (127.0.0.1:6270)",
+        "no audit ([audit])",
+    ]
+    wide = """
+[gateway]
+listen = "0.0.0.0:1"
+auth = "keys"
+tls = "local"
+[audit]
+"""
+    found = doctor_checks.security(loaded(tmp_path, wide))
+    assert (found.verdict, found.text) == ("ok", "every protection is on")
+    found = doctor_checks.security(loaded(tmp_path, wide.replace("[audit]\n", "")))
+    assert (found.verdict, found.text) == ("warn", "no audit ([audit])")
 
 
 def test_names_that_do_not_resolve_fail_without_the_rest_of_the_url() -> None:
