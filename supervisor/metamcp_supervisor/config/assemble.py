@@ -281,12 +281,16 @@ def _gateway(
     if health_listen and health_listen.port and health_listen in (listen[0], ops_listen[0]):
         findings.error(site, f"{health_listen} is taken by 'listen' or 'ops_listen'; change one")
     runtime_dir = last.runtime_dir or default.runtime_dir
-    if isinstance(ops_listen[0], UnixAddress):
-        _refuse_control(ops_listen[0], ops_listen[1], runtime_dir, findings)
+    for address, site in (ops_listen, last.socket or (None, _NOWHERE)):
+        if isinstance(address, UnixAddress):
+            _refuse_control(address, site, runtime_dir, findings)
+    if last.socket and last.socket[0] == ops_listen[0]:
+        findings.error(last.socket[1], "is 'ops_listen', too; change one")
     return GatewayConfig(
         listen=listen[0],
         ops_listen=ops_listen[0],
         health_listen=health_listen,
+        socket=last.socket[0] if last.socket else None,
         auth=last.auth or (),
         behind_proxy=bool(last.behind_proxy),
         tls=network.tls_of(last.tls, listen, state_dir, fronts, findings),
@@ -311,6 +315,7 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
             listen=layer.listen or found.listen,
             ops_listen=layer.ops_listen or found.ops_listen,
             health_listen=layer.health_listen or found.health_listen,
+            socket=layer.socket or found.socket,
             auth=found.auth if layer.auth is None else layer.auth,
             tls=found.tls if layer.tls is None else layer.tls,
             behind_proxy=(found.behind_proxy if layer.behind_proxy is None else layer.behind_proxy),

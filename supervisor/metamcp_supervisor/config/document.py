@@ -30,6 +30,7 @@ from metamcp_supervisor.config.config import (
     Tls,
     ToolConfig,
     TracesConfig,
+    UnixAddress,
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import ELSEWHERE, LATER, OPTIONS, Section, keys, option
@@ -232,6 +233,7 @@ class GatewayDraft:
     listen: tuple[Address, Site] | None = None
     ops_listen: tuple[AnyAddress, Site] | None = None
     health_listen: tuple[Address, Site] | None = None
+    socket: tuple[UnixAddress, Site] | None = None
     auth: tuple[str, ...] | None = None
     behind_proxy: bool | None = None
     tls: "Tls | str | None" = None

@@ -156,6 +156,8 @@ OPTIONS: tuple[Option, ...] = (
            "Metrics and health, away from the clients' port; loopback, or `unix:PATH`."),
     Option("gateway", "health_listen", "address", "", "full restart",
            "Health pages without names of servers, for probes from other machines too."),
+    Option("gateway", "socket", "path", "", "full restart",
+           "A unix socket where clients connect, too, without TLS."),
     Option("gateway", "allowed_hosts", "strings", "[]", "full restart",
            'Further names of the gateway in `Host` and `Origin`: `"box:8443"`, `"*.example.com"`.'),
     Option("gateway", "fronts", "integer", "1", "full restart",

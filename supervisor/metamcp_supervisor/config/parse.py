@@ -198,12 +198,15 @@ def _endpoints(table: Table, references: References) -> list[EndpointDraft]:
 def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:
     table.refuse_unknown()
     listen, ops_listen = table.address("listen"), _ops_listen(table, references, home)
+    socket = table.text("socket")
+    clients = None if socket is None else _socket("socket", socket, table, references, home)
     health = table.address("health_listen")
     fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
     watch = table.flag("watch", default=False)
     return GatewayDraft(
         listen=(listen, table.site.at("listen")) if listen else None,
         ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
+        socket=(clients, table.site.at("socket")) if clients else None,
         health_listen=(health, table.site.at("health_listen")) if health else None,
         auth=_auth(table),
         behind_proxy=(
@@ -273,12 +276,17 @@ def _ops_listen(table: Table, references: References, home: Path) -> AnyAddress 
         return None
     if text is None or not text.startswith(UNIX):
         return table.address("ops_listen")
-    written = text.removeprefix(UNIX)
-    path = _path("ops_listen", written, 'a socket, as in "unix:ops.sock"', table, references, home)
+    return _socket("ops_listen", text.removeprefix(UNIX), table, references, home)
+
+
+def _socket(
+    key: str, text: str, table: Table, references: References, home: Path
+) -> UnixAddress | None:
+    path = _path(key, text, 'a socket, as in "run/ops.sock"', table, references, home)
     size = len(str(path).encode(errors="surrogateescape")) if path is not None else 0
     if size > runtime.SOCKET_PATH_BYTES_MAX:
         table.error(
-            "ops_listen",
+            key,
             f"is a path of {size} bytes, and that of a unix socket may have"
             f" {runtime.SOCKET_PATH_BYTES_MAX}; choose a shorter one",
         )

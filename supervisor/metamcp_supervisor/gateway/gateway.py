@@ -346,7 +346,8 @@ class Gateway:
         state = self.config.gateway.state_dir
         said = f"version {self.version}, configuration {main}, state directory {state}"
         self.journal.add("gateway", "starting", said)
-        where = f"clients at {self.listen}, metrics and health at {self.ops_listen}"
+        also = f" and {self.config.gateway.socket}" if self.config.gateway.socket else ""
+        where = f"clients at {self.listen}{also}, metrics and health at {self.ops_listen}"
         self.journal.add("gateway", "listening", where)
 
     async def _wind_down(self) -> None:

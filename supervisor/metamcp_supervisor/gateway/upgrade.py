@@ -336,7 +336,9 @@ class Succession:
         self.ops = [socket.socket(fileno=fd) for fd in before.ops]
         address = upgrade_state.ops_listen(before)
         if before.ops_made and isinstance(address, UnixAddress):
-            self._service.made = address
+            self._service.made.append(address)
+        if (clients := self._reloads.config.gateway.socket) is not None:
+            self._service.made.append(clients)
         try:
             parts.journal.go_on(state.events, state.last_event)
             self._reloads.go_on(before.overrides)  # before any server could run without them
@@ -394,7 +396,7 @@ class Succession:
             listen=(listen.host, listen.port),
             ops_listen=ops_listen,
             ops_path=ops_path,
-            ops_made=self._service.made is not None,
+            ops_made=ops in self._service.made,
             clients=tuple(sock.fileno() for sock in self._clients),
             ops=tuple(sock.fileno() for sock in self.ops),
             overrides=self._reloads.handed(),

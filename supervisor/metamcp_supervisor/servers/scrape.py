@@ -91,6 +91,7 @@ def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
         told = [
             each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING.size)
             for each in listeners
+            if each.family != socket.AF_UNIX
         ]
     except (OSError, AttributeError):  # AttributeError: not on every system
         return None

@@ -45,7 +45,7 @@ LONGER_EVERY_S = 5.0
 
 class Service:
     """Service of systemd. `told`: sender of the reports; `given`: sockets from systemd, which
-    belong to this object from now on; `made`: unix socket whose file is removed at the end."""
+    belong to this object from now on; `made`: unix sockets whose files are removed at the end."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Service:
         status: Callable[[], GatewayStatus],
         journal: Journal,
     ) -> None:
-        self.made: UnixAddress | None = None
+        self.made: list[UnixAddress] = []
         self._told = told
         self._given = given
         self._status = status
@@ -94,6 +94,14 @@ class Service:
             for sock in sockets:
                 sock.close()
             raise
+        if wanted.socket is not None:
+            try:
+                sockets.append(listen.bind_file(wanted.socket, "--socket"))
+            except listen.CannotBind:
+                for sock in (*sockets, *ops):
+                    sock.close()
+                raise
+            self.made.append(wanted.socket)
         if wanted.movable and isinstance(ops_address, Address):
             places.keep_ports(wanted.state_dir, address.port, ops_address.port)
         return sockets, address, ops, ops_address
@@ -115,7 +123,7 @@ class Service:
             return unit, listen.any_address_of(unit)
         if isinstance(address, UnixAddress):
             bound = listen.bind_file(address, "--ops-listen")
-            self.made = address
+            self.made.append(address)
             return [bound], address
         return self._own(address, "--ops-listen", sd_sockets.OPS)
 
@@ -190,8 +198,8 @@ class Service:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         sd_sockets.close(self._given)
-        if self.made is not None:  # no front listens there any more
-            listen.remove(self.made)
+        for address in self.made:  # no front listens there any more
+            listen.remove(address)
         self._told.close()
 
     async def _attend(self) -> None:

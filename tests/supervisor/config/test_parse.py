@@ -13,6 +13,7 @@ from metamcp_supervisor.config.config import (
     OAuth,
     Tls,
     ToolConfig,
+    UnixAddress,
 )
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
@@ -33,6 +34,7 @@ behind_proxy = true
 tls = { cert = "a.pem", key = "a.key", client_ca = "ca.pem" }
 ops_listen = "127.0.0.1:1001"
 health_listen = "0.0.0.0:1002"
+socket = "mcp.sock"
 allowed_hosts = ["box:8443", "*.example.com"]
 fronts = 1
 watch = true
@@ -210,6 +212,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         cert=tmp_path / "a.pem", key=tmp_path / "a.key", client_ca=tmp_path / "ca.pem"
     )
     assert got.gateway.runtime_dir == tmp_path / "run"
+    assert got.gateway.socket == UnixAddress(tmp_path / "mcp.sock")
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "somebody"})
     off, on = ToolConfig(enabled=False), ToolConfig(enabled=True)

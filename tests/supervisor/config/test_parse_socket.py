@@ -41,7 +41,7 @@ def test_metrics_and_health_may_be_on_a_unix_socket(
     ("setting", "message"),
     [
         ("listen = 'unix:/x'", "listen: cannot be a unix socket, where no client of MCP connects"),
-        ("ops_listen = 'unix:'", 'ops_listen: is empty; name a socket, as in "unix:ops.sock"'),
+        ("ops_listen = 'unix:'", 'ops_listen: is empty; name a socket, as in "run/ops.sock"'),
         (
             "ops_listen = '/run/x'",
             'ops_listen: is not an address; write it like "127.0.0.1:6271", a',

@@ -108,7 +108,8 @@ class HttpServer:
             self._fd_max = max(files - client_limits.DESCRIPTORS_KEPT, files // 2)
         for sock in sockets:
             make = partial(Connection, self)
-            shaken = None if self._tls is None else partial(self._shaken, self._tls, make)
+            tls = None if sock.family == socket.AF_UNIX else self._tls
+            shaken = None if tls is None else partial(self._shaken, tls, make)
             self._acceptors.append(Acceptor(sock, make, reserve=self._reserve, shaken=shaken))
 
     async def drain(self, grace_s: float) -> None:
