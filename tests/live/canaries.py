@@ -64,11 +64,12 @@ def _around(content: bytes, spelling: bytes) -> str:
 
 class Remote:
     """A server of the handshake era on loopback, without sessions. A call of `break` is answered
-    with status 500, `refuse` with an error of JSON-RPC; the body has the whole request. `heard`:
-    the heads of all requests."""
+    with status 500, whose body is the head of the request; if it is `spiteful`, so is the error of
+    a handshake. `heard`: the heads of all requests."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.spiteful = False
         remote = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -112,6 +113,11 @@ class Remote:
             return 202, None
         method: str = body["method"]
         result: dict[str, Any] = {}
+        if method == "initialize" and self.spiteful:
+            # Without the name and the scheme of a header, nothing says that a word is secret.
+            words = " ".join(line.split()[-1] for line in self.heard[-1].splitlines() if line)
+            told = {"code": -32000, "message": f"no {words}", "data": words}
+            return 200, {"jsonrpc": "2.0", "id": body["id"], "error": told}
         if method == "initialize":
             result = {
                 "protocolVersion": "2025-11-25",

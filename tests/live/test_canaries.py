@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,20 @@ oauth = {{ client_id = "me", client_secret = "${{file:{here}/client-secret}}" }}
             busy.result(timeout=60)
         self.gateway.wait_ready()
 
+    def fail_at_start(self) -> None:
+        """Remote servers say in the error of the handshake what they were sent."""
+        self.remote.spiteful = True
+        self.gateway.ctl("restart", "far", "granted", ok=(0, 1))
+        for name in ("far", "granted"):
+            until(partial(self._refused, name), f"{name} is down")
+        self.look()
+        self.remote.spiteful = False
+        self.gateway.ctl("restart", "far", "granted")
+        self.gateway.ctl("wait", "far", "granted", "--for", "ready", "--timeout", "60s")
+
+    def _refused(self, name: str) -> bool:
+        return "no /mcp" in self.gateway.server(name)["message"]
+
     def _abandoned(self) -> None:
         """A call while processes abort."""
         with suppress(OSError, http.client.HTTPException, AssertionError, KeyError):
@@ -328,6 +343,7 @@ def test_no_secret_shows_in_anything_that_the_gateway_writes_or_answers() -> Non
             scene.look()
             scene.crash()
             scene.reload()
+            scene.fail_at_start()
             scene.call_everything()
             scene.look()
             until(lambda: scene.collector.spans, "spans have come")
