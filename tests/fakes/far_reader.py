@@ -41,6 +41,9 @@ class Sizes:
     def counted(self, counter: str, times: int = 1) -> None:
         pass
 
+    def secret(self, text: str) -> None:
+        pass
+
     def lost(self, failure: Fail) -> None:
         sys.exit(failure.message)
 

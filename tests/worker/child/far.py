@@ -53,6 +53,9 @@ class Ear:
     def counted(self, counter: str, times: int = 1) -> None:
         pass
 
+    def secret(self, text: str) -> None:
+        pass
+
     def lost(self, failure: Fail) -> None:
         self.losses.append(failure)
         self._news.set()

@@ -55,7 +55,7 @@ Work = Callable[["Flow"], Awaitable[TokenRecord | None]]
 
 def authorized(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
     """Return the transport to `spec.url` that `remote` makes, with tokens. Raises SpawnFailed."""
-    auth = ServerTokens(spec)
+    auth = ServerTokens(spec, listener)
     made = remote(spec, version, listener, auth)
     assert isinstance(made, HttpTransport)
     auth.attach(made)
@@ -95,11 +95,13 @@ class _Failure(NamedTuple):
 
 
 class ServerTokens(Auth):
-    """Authorization of every request to one server."""
+    """Authorization of every request to one server. `listener`: learns the tokens, to mask them."""
 
-    def __init__(self, spec: ServerSpec) -> None:
+    def __init__(self, spec: ServerSpec, listener: TransportListener) -> None:
         assert spec.oauth is not None
         self._spec = spec
+        self._listener = listener
+        self._masked = ""
         self._oauth: OAuthSpec = spec.oauth
         self._url = bare(spec.url or "")
         self._vault = Vault(spec.oauth.store, _key(spec))
@@ -135,6 +137,7 @@ class ServerTokens(Auth):
                 token = await self._token()
                 request.headers.pop("Authorization", None)
                 if token:
+                    self._mask(token)
                     request.headers["Authorization"] = f"Bearer {token}"
                 response = yield request
                 challenge = Challenge.of(
@@ -171,6 +174,13 @@ class ServerTokens(Auth):
             if left_s <= 0:
                 raise
         return self._record.access_token if self._record is not None else ""
+
+    def _mask(self, token: str) -> None:
+        if token != self._masked:
+            self._masked = token
+            refresh = self._record.refresh_token if self._record is not None else ""
+            for each in filter(None, (token, refresh)):
+                self._listener.secret(each)
 
     def _accepted(self, token: str) -> None:
         if token == self._unproven:

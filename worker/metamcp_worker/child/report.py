@@ -5,7 +5,7 @@ that a server wrote. Never: the reason for a message.
 """
 
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 
 from msgspec import structs
 
@@ -30,6 +30,9 @@ from metamcp_worker.ipc.spec import LogSpec, ServerSpec
 from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import Masks
 
+LEARNT_MAX = 16
+"""Maximum number of tokens that are masked; older ones have expired."""
+
 
 class Report:
     def __init__(self, channel: Channel) -> None:
@@ -38,14 +41,14 @@ class Report:
         self._beats = 0
         self._masks = Masks()
         self._log = LogSpec()
+        self._learnt: deque[str] = deque(maxlen=LEARNT_MAX)
 
     def begin(self, spec: ServerSpec) -> None:
         """Set the server that the messages are about."""
-        self._masks = Masks(spec.log.secrets)
         self._log = spec.log
         # Where the code of a server is in this process, its loggers write into its own log.
         logs.go_on({}, whole=spec.module is None)
-        logs.tune(spec.log)
+        self._apply()
 
     def tune(self, wanted: Tune) -> None:
         """Use this format and these levels of the log from now on, still without the secrets of the
@@ -53,7 +56,17 @@ class Report:
         self._log = structs.replace(
             self._log, format=wanted.format, level=wanted.level, levels=wanted.levels
         )
-        logs.tune(self._log)
+        self._apply()
+
+    def _apply(self) -> None:
+        known = (*self._log.secrets, *self._learnt)
+        self._masks = Masks(known)
+        logs.tune(structs.replace(self._log, secrets=known))
+
+    def secret(self, text: str) -> None:
+        """Mask this value, too, from now on."""
+        self._learnt.append(text)
+        self._apply()
 
     def shown(self, text: str) -> str:
         """Return a sentence about the server without its secrets."""

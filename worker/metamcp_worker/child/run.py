@@ -105,7 +105,7 @@ class ServerWorker:
         self._loop = asyncio.get_running_loop()
         self._channel = Channel(sock, self._ordered, self._supervisor_gone, self._fd_lost)
         self._report = Report(self._channel)
-        self.counted = self._report.count  # a Listener
+        self.counted, self.secret = self._report.count, self._report.secret  # a Listener
         self._fronts = FrontPipes(self._front_says, self._front_gone)
         self._session: ServerSession | None = None
         self._connection: Transport | None = None

@@ -135,6 +135,10 @@ class TransportListener(Protocol):
         pipe."""
         ...
 
+    def secret(self, text: str) -> None:
+        """Mask a value from now on, which the configuration does not know: a token."""
+        ...
+
 
 class Transport(Protocol):
     """The way to one server, from the start to the end."""
