@@ -41,7 +41,7 @@ from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.ipc import codec, figures, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.frames import CallFrame
+from metamcp_worker.ipc.frames import CallFrame, payer
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
@@ -168,6 +168,7 @@ class Calls:
             codec.dump(request.meta) if request.meta else b"", caller_said,
             wants_progress=request.wants_progress,
             deadline_ms=self._timeouts_ms.get(owner.server, 0), peer=request.peer,
+            payer=payer(view.spec.workspace, request.principal.name),
         )  # fmt: skip
         call = Call(
             server, frame, routing.loop.create_future(), routing.cancel, monotonic(),
