@@ -175,10 +175,9 @@ class Calls:
             label=method if rule is not None else OTHER, modern=request.modern,
             legacy=owner.legacy, caller=caller,
         )  # fmt: skip
-        name = subject if rule is not None and rule.named else ""
         call.origin = CallOrigin(
-            view.spec.part_of or view.endpoint, name, request.caller, request.who,
-            request.wants_progress, request.version,
+            view.spec.part_of or view.endpoint, subject if rule is not None and rule.named else "",
+            request.caller, request.who, request.wants_progress, request.version,
             owner.original or subject if method == task_ids.CALL else "", request.principal,
         )  # fmt: skip
         call.meters = meters
