@@ -4,8 +4,12 @@ import http.client
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import closing
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -155,3 +159,96 @@ def test_a_stream_above_the_limit_gets_429_and_a_body_413(limited: Gateway) -> N
         lambda: shown(limited, "endpoint", "stream")["refused"] == {"streams": 1, "body_max": 1},
         "both count",
     )
+
+
+# Turns at a server
+
+SHARED = """
+[workspaces.acme.namespaces.dev]
+servers = ["default:slow"]
+[workspaces.acme.endpoints.acme]
+namespace = "dev"
+[endpoints.mine]
+namespace = "default"
+[endpoints.keyed]
+namespace = "default"
+auth = "keys"
+"""
+CALL_MS = 20
+FLOOD = 48
+CALLS = 60
+RATIO_MAX = 3.0
+"""A call waits until one place gets free. The flood waits twelve times as long for its turns."""
+
+
+class KeyedClient(Client):
+    """A client that sends a key."""
+
+    def __init__(self, port: int, key: str, path: str) -> None:
+        self.key = key
+        super().__init__(port, LEGACY, path)
+
+    def headers(self, method: str = "", name: str = "") -> dict[str, str]:
+        return {**super().headers(method, name), "X-API-Key": self.key}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Gateway]:
+    slow = {**fake(), "sharing": "shared", "concurrency": 4}
+    with Gateway({"slow": slow}, extra=SHARED) as found:
+        yield found
+
+
+def key(gateway: Gateway, name: str) -> str:
+    command = [*gateway.command("keys"), "create", name, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    made: str = json.loads(done.stdout)["key"]
+    return made
+
+
+@contextmanager
+def flood(made: Callable[[], Client], gateway: Gateway) -> Generator[None]:
+    """Sessions that call without a pause."""
+    over = threading.Event()
+
+    def call() -> None:
+        with closing(made()) as client:
+            while not over.is_set():
+                client.text("slow__sleep", ms=CALL_MS)
+
+    with ThreadPoolExecutor(FLOOD) as pool:
+        calls = [pool.submit(call) for _ in range(FLOOD)]
+        try:
+            until(lambda: gateway.server("slow")["inflight"] >= FLOOD // 2, "the flood")
+            yield
+        finally:
+            over.set()
+    for one in calls:
+        one.result()
+
+
+def slowest_s(client: Client) -> float:
+    """Seconds within which 95 % of the calls were answered."""
+    found: list[float] = []
+    for _ in range(CALLS):
+        began = time.monotonic()
+        client.text("slow__sleep", ms=CALL_MS)
+        found.append(time.monotonic() - began)
+    return sorted(found)[CALLS * 95 // 100]
+
+
+@pytest.mark.parametrize("owner", ["workspace", "key"])
+def test_a_flood_of_one_hardly_delays_another_at_a_server_of_both(
+    shared: Gateway, owner: str
+) -> None:
+    def client(who: str) -> Client:
+        if owner == "key":
+            return KeyedClient(shared.port, keys[who], "/metamcp/keyed/mcp")
+        return Client(shared.port, LEGACY, f"/metamcp/{who}/mcp")
+
+    keys = {who: key(shared, who) for who in ("mine", "acme")} if owner == "key" else {}
+    with closing(client("acme")) as other:
+        alone_s = slowest_s(other)
+        with flood(lambda: client("mine"), shared):
+            beside_s = slowest_s(other)
+    assert beside_s < alone_s * RATIO_MAX, (alone_s, beside_s)

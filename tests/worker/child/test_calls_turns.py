@@ -14,8 +14,13 @@ HALF = WAITING_BYTES_MAX // 2 - 1024
 """Two of these fit, and nothing large beside them."""
 
 
-def one(peer: int, number: int, front: int = 1, size: int = 0) -> WaitingCall:
-    return WaitingCall(front, CallFrame(number, "tools/call", bytes(size), peer=peer), 100.0, 60.0)
+def one(peer: int, number: int, front: int = 1, size: int = 0, payer: int = 0) -> WaitingCall:
+    frame = CallFrame(number, "tools/call", bytes(size), peer=peer, payer=payer)
+    return WaitingCall(front, frame, 100.0, 60.0)
+
+
+def owned(workspace: int, principal: int, peer: int, number: int) -> WaitingCall:
+    return one(peer, number, payer=workspace << 32 | principal)
 
 
 def filled(turns: Turns, *calls: tuple[int, int]) -> Turns:
@@ -51,6 +56,52 @@ def test_calls_that_stand_alone_are_one_caller_for_each_front() -> None:
     for front, number in ((1, 1), (1, 2), (2, 3), (2, 4)):
         assert turns.put(one(0, number, front)) is None
     assert order(turns) == [1, 3, 2, 4]
+
+
+@pytest.mark.promise("M66")
+def test_a_workspace_with_many_callers_delays_another_by_one_turn() -> None:
+    turns = Turns(4096)
+    for number in range(1000):
+        assert turns.put(owned(1, number % 7, number, number)) is None
+    assert turns.ahead(owned(2, 1, 1, 5000).seat) == 1
+    for number in (5000, 5001, 5002):
+        assert turns.put(owned(2, 1, number, number)) is None
+    assert [number for number in order(turns)[:6] if number >= 5000] == [5000, 5001, 5002]
+
+
+@pytest.mark.promise("M66")
+def test_keys_of_a_workspace_take_turns_and_so_do_the_callers_of_a_key() -> None:
+    turns = Turns(9)
+    for principal, peer, number in ((1, 1, 10), (1, 1, 11), (1, 2, 12), (1, 3, 13), (2, 4, 20)):
+        assert turns.put(owned(1, principal, peer, number)) is None
+    assert turns.put(owned(2, 1, 5, 30)) is None
+    assert turns.put(owned(2, 1, 5, 31)) is None
+    assert order(turns) == [10, 30, 20, 31, 12, 13, 11]
+
+
+@pytest.mark.promise("M66")
+def test_a_workspace_cannot_fill_the_queue_with_callers_of_one_call_each() -> None:
+    turns = Turns(6)
+    for peer in range(6):
+        assert turns.put(owned(1, peer % 2, peer, peer)) is None
+    for number in (10, 11, 12):
+        out = turns.put(owned(2, 1, number, number))
+        assert out is not None
+        assert out.frame.id < 6
+    again = owned(2, 1, 99, 99)
+    assert turns.put(again) is again, "each has its half"
+    assert sorted(call.frame.id for call in turns)[-3:] == [10, 11, 12]
+
+
+@pytest.mark.promise("M66")
+def test_room_is_made_inside_a_workspace_where_another_has_as_many() -> None:
+    turns = Turns(6)
+    for number in range(3):
+        assert turns.put(owned(1, 1, 1, number)) is None
+        assert turns.put(owned(2, 1, 1, 10 + number)) is None
+    out = turns.put(owned(2, 2, 2, 20))
+    assert out is not None
+    assert out.frame.id == 12
 
 
 @pytest.mark.promise("M98")
@@ -104,9 +155,9 @@ def test_a_call_that_is_larger_than_everything_has_no_place() -> None:
 
 def test_what_is_ahead_of_a_caller_is_at_most_its_turns_times_the_callers() -> None:
     turns = filled(Turns(999), *[(1, number) for number in range(500)])
-    assert turns.ahead((1, 1)) == 500
-    assert turns.ahead((1, 2)) == 2
-    assert Turns(9).ahead((1, 1)) == 0
+    assert turns.ahead(one(1, 0).seat) == 500
+    assert turns.ahead(one(2, 0).seat) == 1
+    assert Turns(9).ahead(one(1, 0).seat) == 0
 
 
 def test_removed_calls_leave_the_round_in_order() -> None:
@@ -136,7 +187,7 @@ def test_every_call_is_taken_or_refused_exactly_once(steps: list[Step], calls_ma
     for what, peer in steps:
         if what == "put":
             came += 1
-            out = turns.put(one(peer, came))
+            out = turns.put(owned(peer % 2, peer % 3, peer, came))
             went.update([out.frame.id] if out is not None else [])
         elif what == "take" and len(turns):
             went[turns.take().frame.id] += 1

@@ -42,6 +42,7 @@ calls = st.builds(
     wants_progress=st.booleans(),
     peer=numbers,
     traced=st.booleans(),
+    payer=st.just(0) | ids,
 )
 any_frame = st.one_of(
     calls,
@@ -126,3 +127,17 @@ def test_lengths_that_exceed_the_frame_are_refused() -> None:
 def test_a_method_name_has_a_limit() -> None:
     with pytest.raises(TooLarge, match="a method name"):
         frame_bytes.pack(CallFrame(1, "m" * 257, b"{}"))
+
+
+def test_a_payer_is_the_same_in_all_processes_and_of_its_workspace() -> None:
+    assert frames.payer("default", "local") == frames.NOBODY
+    assert frames.payer("acme", "key:a") == 0x05C4BA3E60046A18
+    assert frames.payer("acme", "key:a") >> 32 == frames.payer("acme", "key:b") >> 32
+    assert frames.payer("acme", "key:a") >> 32 != frames.payer("other", "key:a") >> 32
+
+
+def test_a_paid_call_without_room_for_its_payer_is_broken() -> None:
+    whole = bytearray(payload(CallFrame(1, "tools/call", b"{}")))
+    whole[1] |= 0x80
+    with pytest.raises(FrameBroken, match="no room for its payer"):
+        frame_bytes.unpack(bytes(whole))

@@ -5,7 +5,7 @@ expected wait, from the times of the last calls (`Pace`). Never: calls in flight
 of an answer.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -18,8 +18,9 @@ GiB."""
 _CALL_BYTES = 512
 """Approximate bytes that a waiting call takes beside its parameters."""
 
-Seat = tuple[int, int]
-"""Front and peer."""
+Seat = tuple[object, ...]
+"""Place of a call: workspace, principal, and the caller by front and peer. Each of them takes turns
+with its like, as does every single call of a caller."""
 
 
 class WaitingCall(Struct, gc=False):
@@ -32,139 +33,178 @@ class WaitingCall(Struct, gc=False):
 
     @property
     def seat(self) -> Seat:
-        return (self.front, self.frame.peer)
+        payer = self.frame.payer
+        return (payer >> 32, payer, (self.front, self.frame.peer))
 
     @property
     def size_bytes(self) -> int:
         return len(self.frame.params) + len(self.frame.meta) + len(self.frame.caller) + _CALL_BYTES
 
 
-class _Line:
-    """The calls of one caller."""
+class _Share:
+    """Waiting calls of all, of a workspace, of a principal, or of one caller: then they are in
+    `calls`, else in `shares`, in the order of their turns. `count`, `size_bytes`: of all of
+    them."""
 
-    __slots__ = ("calls", "size_bytes")
+    __slots__ = ("calls", "count", "shares", "size_bytes")
 
     def __init__(self) -> None:
         self.calls: deque[WaitingCall] = deque()
-        self.size_bytes = 0
+        self.shares: OrderedDict[object, _Share] = OrderedDict()
+        self.count = self.size_bytes = 0
+
+    def __iter__(self) -> Iterator[WaitingCall]:
+        yield from self.calls
+        for share in self.shares.values():
+            yield from share
+
+    def put(self, one: WaitingCall, seat: Seat) -> None:
+        self.count += 1
+        self.size_bytes += one.size_bytes
+        if not seat:
+            self.calls.append(one)
+            return
+        share = self.shares.get(seat[0])
+        if share is None:
+            share = self.shares[seat[0]] = _Share()
+        share.put(one, seat[1:])
+
+    def take(self) -> WaitingCall:
+        """Take out the call whose turn it is. Raises IndexError if none waits."""
+        if self.shares:
+            key, share = next(iter(self.shares.items()))
+            one = share.take()
+            if share.count:
+                self.shares.move_to_end(key)
+            else:
+                del self.shares[key]
+        else:
+            one = self.calls.popleft()
+        self.count -= 1
+        self.size_bytes -= one.size_bytes
+        return one
+
+    def ahead(self, seat: Seat) -> int:
+        """Maximum number of calls that are sent before one that is added now."""
+        if not seat:
+            return self.count
+        mine = self.shares.get(seat[0])
+        turns = mine.ahead(seat[1:]) + 1 if mine is not None else 1
+        others = len(self.shares) - (mine is not None)
+        return min(self.count, turns * (others + 1) - 1)
+
+    def yields(self, one: WaitingCall, seat: Seat, *, many: bool) -> WaitingCall | None:
+        """Return the call whose place `one` takes, or None if that would not be fairer. `many`:
+        there are too many calls, and not only too many bytes.
+
+        Every share is looked at, but only where the queue is full.
+        """
+        if not self.shares:
+            return None
+        most, mine = self._most(many=many), self.shares.get(seat[0])
+        if most is not mine:
+            newest = most.newest(many=many)
+            if many:
+                fair = most.count - 1 >= (mine.count if mine else 0) + 1
+            else:
+                own = mine.size_bytes if mine else 0
+                fair = most.size_bytes - newest.size_bytes >= own + one.size_bytes
+            if fair:
+                return newest
+        return mine.yields(one, seat[1:], many=many) if mine is not None else None
+
+    def newest(self, *, many: bool) -> WaitingCall:
+        """Return the newest call of the caller with the most."""
+        return self._most(many=many).newest(many=many) if self.shares else self.calls[-1]
+
+    def drop_newest(self, seat: Seat) -> WaitingCall:
+        """Take out the newest call of a caller."""
+        if seat:
+            share = self.shares[seat[0]]
+            one = share.drop_newest(seat[1:])
+            if not share.count:
+                del self.shares[seat[0]]
+        else:
+            one = self.calls.pop()
+        self.count -= 1
+        self.size_bytes -= one.size_bytes
+        return one
+
+    def keep(self, wanted: Callable[[WaitingCall], bool]) -> None:
+        """Take out all other calls. Turns stay in order."""
+        self.calls = deque(one for one in self.calls if wanted(one))
+        for share in self.shares.values():
+            share.keep(wanted)
+        self.shares = OrderedDict((key, one) for key, one in self.shares.items() if one.count)
+        self.count = len(self.calls) + sum(one.count for one in self.shares.values())
+        self.size_bytes = sum(one.size_bytes for one in self)
+
+    def _most(self, *, many: bool) -> "_Share":
+        return max(self.shares.values(), key=lambda one: one.count if many else one.size_bytes)
 
 
 class Turns:
     """The waiting calls, at most `calls_max`. `count`: how many there are.
 
-    Turns go round the callers, one call each, in the order in which the callers came. So a caller
-    with two hundred waiting calls delays the first call of another one by only as many calls as
-    there are callers. The calls of one caller keep their order. A session is a caller, and so is a
-    client that says who it is. Calls that stand alone count as one caller for each front, since
-    nothing shows that they come from different clients.
+    Turns go round the workspaces, one call each, in the order in which they came; a turn of a
+    workspace goes round its principals, and theirs round their callers. So a workspace, a key or a
+    caller with two hundred waiting calls delays the first call of another one by only as many calls
+    as there are of its kind. The calls of one caller keep their order. A session is a caller, and
+    so is a client that says who it is. Calls that stand alone count as one caller for each front,
+    since nothing shows that they come from different clients.
 
     Places in a full queue are shared in the same way. A call without room takes the place of the
-    newest call of the caller with the most, if that caller then still has at least as many as the
-    newcomer. So a caller cannot keep others out by being first, a caller with few calls loses none,
-    and two callers with equally many do not push each other out. The newest call makes room because
-    it has waited least.
+    newest call of the workspace with the most, if that workspace then still has at least as many as
+    that of the newcomer; else the same is tried inside its own workspace, and so on. So a caller
+    cannot keep others out by being first, a caller with few calls loses none, and two callers with
+    equally many do not push each other out. The newest call makes room because it has waited least.
     """
 
     def __init__(self, calls_max: int) -> None:
         self._calls_max = calls_max
-        self._lines: dict[Seat, _Line] = {}
-        self._round: deque[Seat] = deque()
-        """Every caller with waiting calls, once; the first has the next turn."""
-        self.count = 0
-        self._size_bytes = 0
+        self._all = _Share()
+
+    @property
+    def count(self) -> int:
+        return self._all.count
 
     def __len__(self) -> int:
-        return self.count
+        return self._all.count
 
     def __iter__(self) -> Iterator[WaitingCall]:
         """Yield the calls caller by caller, those of each in order."""
-        for line in self._lines.values():
-            yield from line.calls
+        return iter(self._all)
 
     def put(self, one: WaitingCall) -> WaitingCall | None:
         """Add a call. Return the call that has no room then, if any: this call, or another one that
         made room for it."""
-        size = one.size_bytes
-        many = self.count >= self._calls_max
-        much = self._size_bytes + size > WAITING_BYTES_MAX
+        seat, size = one.seat, one.size_bytes
+        many = self._all.count >= self._calls_max
         moved = None
-        if many or much:
-            moved = self._makes_room(one, many=many)
+        if many or self._all.size_bytes + size > WAITING_BYTES_MAX:
+            moved = self._all.yields(one, seat, many=many)
             if moved is None:
                 return one
-            self._leave(moved)
-        line = self._lines.get(one.seat)
-        if line is None:
-            line = self._lines[one.seat] = _Line()
-            self._round.append(one.seat)
-        line.calls.append(one)
-        line.size_bytes += size
-        self.count += 1
-        self._size_bytes += size
+            if self._all.size_bytes - moved.size_bytes + size > WAITING_BYTES_MAX:
+                return one
+            self._all.drop_newest(moved.seat)
+        self._all.put(one, seat)
         return moved
 
     def take(self) -> WaitingCall:
         """Take out the call whose turn it is. Raises IndexError if none waits."""
-        seat = self._round.popleft()
-        line = self._lines[seat]
-        one = line.calls.popleft()
-        size = one.size_bytes
-        line.size_bytes -= size
-        self.count -= 1
-        self._size_bytes -= size
-        if line.calls:
-            self._round.append(seat)
-        else:
-            del self._lines[seat]
-        return one
+        return self._all.take()
 
     def ahead(self, seat: Seat) -> int:
-        """Maximum number of calls that are sent before one that this caller adds now."""
-        line = self._lines.get(seat)
-        rounds = len(line.calls) + 1 if line is not None else 1
-        return min(self.count, rounds * (len(self._lines) + 1))
+        """Maximum number of calls that are sent before one that is added at this place now."""
+        return self._all.ahead(seat)
 
     def remove(self, unwanted: Callable[[WaitingCall], bool]) -> list[WaitingCall]:
-        """Take out and return the unwanted calls, whichever caller has the next turn."""
+        """Take out and return the unwanted calls, whoever has the next turn."""
         gone = [one for one in self if unwanted(one)]
         if gone:
-            for line in self._lines.values():
-                line.calls = deque(one for one in line.calls if not unwanted(one))
-                line.size_bytes = sum(one.size_bytes for one in line.calls)
-            self._lines = {seat: line for seat, line in self._lines.items() if line.calls}
-            self._round = deque(seat for seat in self._round if seat in self._lines)
-            self.count -= len(gone)
-            self._size_bytes -= sum(one.size_bytes for one in gone)
+            self._all.keep(lambda one: not unwanted(one))
         return gone
-
-    def _makes_room(self, one: WaitingCall, *, many: bool) -> WaitingCall | None:
-        """Return the call whose place this one takes, or None if that would not be fairer. `many`:
-        there are too many calls, and not only too many bytes.
-
-        Every caller is looked at, but only where the queue is full.
-        """
-        if not self._lines:
-            return None
-        mine = self._lines.get(one.seat)
-        if many:
-            most = max(self._lines.values(), key=lambda line: len(line.calls))
-            fair = len(most.calls) - 1 >= (len(mine.calls) if mine else 0) + 1
-        else:
-            most = max(self._lines.values(), key=lambda line: line.size_bytes)
-            left = most.size_bytes - most.calls[-1].size_bytes
-            fair = left >= (mine.size_bytes if mine else 0) + one.size_bytes
-        newest = most.calls[-1]
-        room = self._size_bytes - newest.size_bytes + one.size_bytes <= WAITING_BYTES_MAX
-        return newest if fair and room else None
-
-    def _leave(self, newest: WaitingCall) -> None:
-        """Remove the newest call of a caller, who has other calls, so the line stays."""
-        line = self._lines[newest.seat]
-        line.calls.pop()
-        size = newest.size_bytes
-        line.size_bytes -= size
-        self.count -= 1
-        self._size_bytes -= size
 
 
 SAMPLES_MIN = 8

@@ -41,7 +41,7 @@ from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.ipc import codec, figures, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.frames import CallFrame
+from metamcp_worker.ipc.frames import CallFrame, payer
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
@@ -168,16 +168,16 @@ class Calls:
             codec.dump(request.meta) if request.meta else b"", caller_said,
             wants_progress=request.wants_progress,
             deadline_ms=self._timeouts_ms.get(owner.server, 0), peer=request.peer,
+            payer=payer(view.spec.workspace, request.principal.name),
         )  # fmt: skip
         call = Call(
             server, frame, routing.loop.create_future(), routing.cancel, monotonic(),
             label=method if rule is not None else OTHER, modern=request.modern,
             legacy=owner.legacy, caller=caller,
         )  # fmt: skip
-        name = subject if rule is not None and rule.named else ""
         call.origin = CallOrigin(
-            view.spec.part_of or view.endpoint, name, request.caller, request.who,
-            request.wants_progress, request.version,
+            view.spec.part_of or view.endpoint, subject if rule is not None and rule.named else "",
+            request.caller, request.who, request.wants_progress, request.version,
             owner.original or subject if method == task_ids.CALL else "", request.principal,
         )  # fmt: skip
         call.meters = meters

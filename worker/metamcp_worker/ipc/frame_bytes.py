@@ -15,6 +15,7 @@ from metamcp_worker.ipc.errors import FrameBroken, TooLarge
 from metamcp_worker.ipc.frames import (
     FRAME_BYTES_MAX,
     METHOD_BYTES_MAX,
+    NOBODY,
     VERSION,
     Ask,
     CallFrame,
@@ -44,6 +45,9 @@ _HEADER_BYTES = _HEAD.size - _PREFIX.size
 _RESULT, _CALL = int(Kind.RESULT), int(Kind.CALL)
 # The lowest bits of a call's deadline say whether progress is wanted, and whether it is traced.
 _FLAG_BITS, _PROGRESS, _TRACED = 2, 1, 2
+# Kind of a call with a payer, which stands behind the caller.
+_PAID_CALL = _CALL | 0x80
+_PAYER = Layout("!Q")
 _DEADLINE_MS_MAX = 2 ** (32 - _FLAG_BITS) - 1
 
 
@@ -203,11 +207,17 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     """Build a frame from its parts. `front`: the parts between header and body. Raises
     FrameBroken."""
     _, _, kind, id, deadline, number, first, second, _ = head  # noqa: A001 - the wire's own name
-    if kind == _CALL:
-        middle = first + second
+    if kind in (_CALL, _PAID_CALL):
+        middle, payer = first + second, NOBODY
+        if kind == _PAID_CALL:
+            if len(front) - middle < _PAYER.size:
+                raise FrameBroken("a call has no room for its payer")
+            (payer,) = _PAYER.unpack_from(front, len(front) - _PAYER.size)
+            front = front[: -_PAYER.size]
         return CallFrame(
             id, _text(front[:first]), body, front[first:middle], front[middle:],
             deadline >> _FLAG_BITS, bool(deadline & _PROGRESS), number, bool(deadline & _TRACED),
+            payer,
         )  # fmt: skip
     if kind == _RESULT:
         return Result(id, body)
@@ -272,8 +282,11 @@ def _call_head(frame: CallFrame) -> bytes:
     deadline = min(frame.deadline_ms, _DEADLINE_MS_MAX) << _FLAG_BITS | frame.wants_progress
     if frame.traced:
         deadline |= _TRACED
+    kind = _CALL
+    if frame.payer:
+        kind, caller = _PAID_CALL, caller + _PAYER.pack(frame.payer)
     head = _head(
-        _CALL, frame.id, len(frame.params), deadline, frame.peer, len(name), len(meta), len(caller)
+        kind, frame.id, len(frame.params), deadline, frame.peer, len(name), len(meta), len(caller)
     )
     return b"".join((head, name, meta, caller))
 

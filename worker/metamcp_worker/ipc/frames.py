@@ -5,8 +5,12 @@ Owns: the kinds of frames and their meaning, the version, the limits. Never: the
 """
 
 from enum import IntEnum
+from functools import lru_cache
+from zlib import crc32
 
 from msgspec import Struct
+
+from metamcp_worker.ipc.process_names import DEFAULT
 
 VERSION = 3
 BODY_BYTES_MAX = 16 * 1024 * 1024
@@ -40,6 +44,22 @@ class Kind(IntEnum):
     RELEASE = 15
 
 
+PAYERS_MAX = 4096
+"""Maximum numbers of workspaces and principals that a process keeps; any other one is computed
+again."""
+NOBODY = 0
+"""Payer of the gateway's own requests, and of the user of this machine in the default workspace."""
+
+
+@lru_cache(PAYERS_MAX)
+def payer(workspace: str, principal: str) -> int:
+    """Return the number under which calls take turns at a server, the same in all fronts: workspace
+    in the upper 32 bits, principal in the lower ones. Two that get the same number share turns."""
+    if (workspace, principal) == (DEFAULT, "local"):
+        return NOBODY
+    return crc32(workspace.encode()) << 32 | crc32(principal.encode())
+
+
 class CallFrame(Struct, frozen=True, gc=False):
     """front -> worker: send this request to the server.
 
@@ -50,7 +70,8 @@ class CallFrame(Struct, frozen=True, gc=False):
     `deadline_ms`: how long the answer may take, 0 for the server's own timeout.
     `wants_progress`: the client sent a progress token. `peer`: the front's number of the caller;
     all calls of one session have the same number, 0 is a call that stands alone. `traced`: the
-    front wants to know when the server had the call (`messages.Leg`).
+    front wants to know when the server had the call (`messages.Leg`). `payer`: who takes a turn for
+    it in the queue of the server.
     """
 
     id: int
@@ -62,6 +83,7 @@ class CallFrame(Struct, frozen=True, gc=False):
     wants_progress: bool = False
     peer: int = 0
     traced: bool = False
+    payer: int = NOBODY
 
 
 class Result(Struct, frozen=True, gc=False):
