@@ -44,6 +44,12 @@ class Peer:
             self._note(self._far.recv_bytes())
         return not self._ahead
 
+    def taken(self) -> list[Frame]:
+        """All that is there to read."""
+        self.quiet()
+        found, self._ahead = self._ahead, []
+        return found
+
     def write(self, frame: Frame) -> None:
         self._far.send_bytes(frame_bytes.pack(frame)[4:])  # it puts the length in front by itself
 
