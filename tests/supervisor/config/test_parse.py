@@ -180,6 +180,23 @@ naming = { style = "flat", separator = "-", hyphens = "underscore", length_max =
 """
 
 
+def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> None:
+    got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/home/me"})
+    assert got.gateway.state_dir == Path("/b/state")
+    assert got.gateway.watch
+    assert got.gateway.tls == Tls(
+        cert=tmp_path / "a.pem", key=tmp_path / "a.key", client_ca=tmp_path / "ca.pem"
+    )
+    places = got.gateway.runtime_dir, got.gateway.socket
+    assert places == (tmp_path / "run", UnixAddress(tmp_path / "mcp.sock"))
+    assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
+    assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "somebody"})
+    assert got.embeddings == Embeddings(
+        url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
+        batch=8,
+    )  # fmt: skip
+
+
 def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     got = loaded(tmp_path, EVERYTHING, environ={"BASE": "/b", "HOME": "/home/me"})
     git = got.servers["git"]
@@ -206,22 +223,10 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert (got.servers["notes"].module, got.servers["notes"].cwd) == (
         "notes.main:server", tmp_path,
     )  # fmt: skip
-    assert got.gateway.state_dir == Path("/b/state")
-    assert got.gateway.watch
-    assert got.gateway.tls == Tls(
-        cert=tmp_path / "a.pem", key=tmp_path / "a.key", client_ca=tmp_path / "ca.pem"
-    )
-    assert got.gateway.runtime_dir == tmp_path / "run"
-    assert got.gateway.socket == UnixAddress(tmp_path / "mcp.sock")
-    assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
-    assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "somebody"})
-    off, on = ToolConfig(enabled=False), ToolConfig(enabled=True)
-    assert got.embeddings == Embeddings(
-        url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
-        batch=8,
-    )  # fmt: skip
     assert got.namespaces["dev"].description == "What developers need."
-    assert got.namespaces["dev"].tools == {"git": {"reset.hard": off, "status": on}}
+    assert got.namespaces["dev"].tools == {
+        "git": {"reset.hard": ToolConfig(enabled=False), "status": ToolConfig(enabled=True)}
+    }
     assert git.tools == {"log": ToolConfig(name="history", fixed={"all": "true"})}
     here = ToolConfig(
         hidden=True, aliases=("old",), title="Status", description="What changed.",
