@@ -22,18 +22,25 @@ def made(
     fronts: int = 1,
 ) -> Meters:
     found = Meters()
+    found.configure(spec(endpoint, server, workspace, fronts))
+    found.configure_keys({"bob": key} if key else {})
+    return found
+
+
+def spec(
+    endpoint: UseLimits | None = None,
+    server: UseLimits | None = None,
+    workspace: UseLimits | None = None,
+    fronts: int = 1,
+) -> FrontSpec:
     dev = EndpointSpec(
         name="dev", servers=("git",), workspace="acme", limits=endpoint or UseLimits()
     )
-    found.configure(
-        FrontSpec(
-            version="1", endpoints=(dev,), hosts=(), fronts=fronts,
-            server_limits={"git": server} if server else {},
-            workspace_limits={"acme": workspace} if workspace else {},
-        )
+    return FrontSpec(
+        version="1", endpoints=(dev,), hosts=(), fronts=fronts,
+        server_limits={"git": server} if server else {},
+        workspace_limits={"acme": workspace} if workspace else {},
     )  # fmt: skip
-    found.configure_keys({"bob": key} if key else {})
-    return found
 
 
 def admit(at: Meters, now: float = 0.0, date: float = 0.0) -> tuple[Meter, ...]:
@@ -81,6 +88,33 @@ def test_a_quota_is_for_a_day_and_can_be_resumed() -> None:
     at.resume([DayCount("workspace", "acme", 9, 1)], 0.0)
     refused(at, date=10.5 * DAY_S)
     admit(at, date=11 * DAY_S)
+
+
+@pytest.mark.promise("M66")
+def test_a_quota_that_is_taken_away_and_set_again_goes_on() -> None:
+    at = made(endpoint=UseLimits(calls_per_day=2))
+    limited = spec(endpoint=UseLimits(calls_per_day=2), server=UseLimits(calls_per_day=3))
+    at.resume([DayCount("server", "git", 0, 2)], 0.0)
+    admit(at)
+    at.configure(spec())
+    for _ in range(5):
+        admit(at)
+    at.configure(limited)
+    admit(at)
+    assert refused(at).owner == ("endpoint", "dev")
+    at.configure(spec(server=UseLimits(calls_per_day=3)))
+    assert refused(at).owner == ("server", "git")
+
+
+@pytest.mark.promise("M66")
+def test_a_rate_that_is_set_anew_begins_with_its_whole_burst() -> None:
+    at = made(endpoint=UseLimits(calls_per_day=99))
+    for _ in range(50):
+        admit(at)
+    at.configure(spec(endpoint=UseLimits(calls_per_day=99, calls_per_minute=60, burst=2)))
+    admit(at)
+    admit(at)
+    assert refused(at).wait_s == 1.0
 
 
 @pytest.mark.promise("M66")

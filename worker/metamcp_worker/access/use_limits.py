@@ -63,8 +63,8 @@ class Meter:
         self.inflight = self.day = self.today = self.untold = 0
         self._news = news
         self._when = now
+        self._per_s = self._tokens = 0.0
         self.adjust(limits, share)
-        self._tokens = self._burst
 
     def adjust(self, limits: UseLimits, share: int) -> None:
         """Use these limits from now on. `share`: the number of fronts that share them."""
@@ -74,9 +74,10 @@ class Meter:
             -(-limits.calls_per_day // share),
             -(-limits.in_flight // share),
         )
+        had_rate = self._per_s > 0.0
         self._per_s = self._limits.calls_per_minute / MINUTE_S
         self._burst = max(1.0, float(self._limits.burst or self._limits.calls_per_minute))
-        self._tokens = min(getattr(self, "_tokens", self._burst), self._burst)
+        self._tokens = min(self._tokens, self._burst) if had_rate else self._burst
 
     def check(self, now: float, date: float) -> None:
         """Raise LimitReached if one more call is too much now."""
@@ -98,7 +99,8 @@ class Meter:
 
     def count(self) -> None:
         """Count a call that has passed."""
-        self._tokens -= 1.0
+        if self._per_s:
+            self._tokens -= 1.0
         self.today += 1
         self.inflight += 1
         if self._limits.calls_per_day:
@@ -131,11 +133,9 @@ class Meters:
         found |= {("workspace", name): one for name, one in spec.workspace_limits.items()}
         self._limits = {owner: one for owner, one in found.items() if one != UNLIMITED}
         self._share = max(1, spec.fronts)
-        for owner in [owner for owner in self._meters if owner[0] != "key"]:
-            if owner in self._limits:
-                self._meters[owner].adjust(self._limits[owner], self._share)
-            else:
-                del self._meters[owner]
+        for owner, meter in self._meters.items():
+            if owner in self._limits:  # any other one stays: a limit may be set again today
+                meter.adjust(self._limits[owner], self._share)
         self.any = bool(self._limits or self._keys)
 
     def configure_keys(self, limits: Mapping[str, UseLimits]) -> None:
@@ -220,9 +220,9 @@ class Meters:
         for one in counts:
             owner = one.kind, one.name
             limits = self._keys.get(one.name) if one.kind == "key" else self._limits.get(owner)
-            if limits is None:
+            if limits is None and one.kind == "key":
                 continue
-            meter = self._meter(owner, limits, now)
+            meter = self._meter(owner, limits or UNLIMITED, now)
             if meter.day < one.day:
                 meter.day, meter.today, meter.untold = one.day, 0, 0
             if meter.day == one.day:
