@@ -182,7 +182,7 @@ def test_callers_with_the_same_ids_get_their_own_answers_while_workers_die(
     over, answered = threading.Event(), itertools.count()
     wrong: list[object] = []
 
-    def call(path: str, word: str, number: int) -> None:
+    def call(path: str, word: str, foreign: str, number: int) -> None:
         client = Client(gateway.port, MODERN, path)
         for at in itertools.count():
             if over.is_set():
@@ -192,19 +192,24 @@ def test_callers_with_the_same_ids_get_their_own_answers_while_workers_die(
             answer = client.call("git__echo", text=nonce)
             if "error" not in answer and answer["result"]["content"][0]["text"] != nonce:
                 wrong.append(answer)
+            if foreign in json.dumps(answer):
+                wrong.append(answer)
             next(answered)
         client.end()
 
     threads = [
-        threading.Thread(target=call, args=(path, word, number))
-        for path, word in (("/metamcp/default/mcp", MINE), ("/metamcp/acme/mcp", THEIRS))
-        for number in range(12)
+        threading.Thread(target=call, args=(path, word, foreign, number))
+        for path, word, foreign in (
+            ("/metamcp/default/mcp", MINE, THEIRS),
+            ("/metamcp/acme/mcp", THEIRS, MINE),
+        )
+        for number in range(50)
     ]
     for thread in threads:
         thread.start()
     ended = threading.Timer(seconds, over.set)
     ended.start()
-    while not over.wait(seconds / 4):
+    while not over.wait(min(10, seconds / 4)):
         os.kill(gateway.server("acme:git")["worker_pid"], 9)
         until(lambda: gateway.server("acme:git")["state"] in ("ready", "active"), "it is back")
     for thread in threads:
