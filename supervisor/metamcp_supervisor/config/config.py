@@ -343,7 +343,7 @@ class Endpoint:
     oauth: IssuerSpec | None = None
     """Issuer of the tokens that are accepted, if `auth` has `oauth`."""
     secret_written: str = field(default="", compare=False, repr=False)
-    """Its `client_secret`, as written in the file."""
+    """`client_secret` of `oauth`, as written in the file."""
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
