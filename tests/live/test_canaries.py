@@ -111,6 +111,9 @@ class Scene:
         self.gateway.extra = f"""
 [gateway]
 fronts = 2
+[log]
+level = "debug"
+levels = {{ asyncio = "debug", httpx2 = "debug", httpcore2 = "debug", mcp = "debug" }}
 [audit]
 level = "metadata"
 [recording]

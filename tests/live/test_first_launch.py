@@ -194,3 +194,8 @@ def test_a_command_in_a_reference_runs_only_when_its_file_is_confirmed(folder: F
     assert ran.read_text() == "one\ntwo\n"
     assert folder.metamcp(folder.path, "ctl", "reload").returncode == 0
     assert ran.read_text() == "one\ntwo\ntwo\n"
+    assert folder.metamcp(folder.path, "ctl", "upgrade").returncode == 0
+    until(folder.answers, "the next program listens")
+    assert ran.read_text() == "one\ntwo\ntwo\n", "what was printed is kept"
+    assert folder.metamcp(folder.path, "ctl", "reload").returncode == 0
+    assert ran.read_text() == "one\ntwo\ntwo\ntwo\n"

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,10 +201,23 @@ class CommandLineConfig:
         if main is not None:
             self._ensure(main, yes=yes, ask=ask)
         if self.config.unrun:
-            self.config = self._first(self.load, said=self.config)
+            self.config = self._printed_before() or self._first(self.load, said=self.config)
         if self.config.unrun:
             _say("the configuration changed while it was confirmed; start again")
             self.config = self._before(Exit.NO_PERMISSION)
+
+    def _printed_before(self) -> "Config | None":
+        """Return the configuration with the values that programs printed for the gateway which is
+        taken over, if it is the same configuration; the one without them, if this program is only
+        tried."""
+        from metamcp_supervisor.config.reload import fingerprint
+        from metamcp_supervisor.gateway import upgrade_exec
+
+        if self._environ.get(upgrade_exec.VARIABLE) == upgrade_exec.TRIAL:
+            return replace(self.config, unrun=False)
+        before = upgrade_exec.before(self._environ)
+        same = before is not None and fingerprint(before) == fingerprint(self.config)
+        return before if same else None
 
     def _ensure(self, main: Path, *, yes: bool, ask: Callable[[str], bool] | None) -> None:
         from metamcp_supervisor.config import confirmation_io

@@ -344,6 +344,8 @@ class Endpoint:
     """Accepted credentials, as in `spec.EndpointSpec`; empty: none is needed."""
     oauth: IssuerSpec | None = None
     """Issuer of the tokens that are accepted, if `auth` has `oauth`."""
+    secret_written: str = field(default="", compare=False, repr=False)
+    """`client_secret` of `oauth`, as written in the file."""
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])

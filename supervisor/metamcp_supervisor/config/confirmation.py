@@ -53,9 +53,15 @@ def digest(config: Config, file: str) -> str:
 
 def _sent(config: Config) -> list[tuple[str, str]]:
     """Return what the gateway itself would send, if a reference is in it: the address and headers
-    for spans, the address and key for vectors, as written in the file."""
+    for spans, the address and key for vectors, the addresses and secrets for questions about
+    tokens, as written in the file."""
     traces, vectors = config.traces, config.embeddings
     found = [
+        *(
+            [("introspection", each.oauth.introspection), ("client_secret", each.secret_written)]
+            for _, each in sorted(config.endpoints.items())
+            if each.oauth is not None
+        ),
         [("endpoint", traces.endpoint_written), *sorted(traces.headers_written.items())],
         [("url", vectors.url_written), ("key", vectors.key_written)],
     ]
@@ -99,7 +105,7 @@ def question(config: Config, file: str) -> str:
         lines.append(f"  {server.name}: {_words(server)}")
         lines += [f"    with {printable(name)}={printable(text)}" for name, text in _given(server)]
     for name, text in _sent(config):
-        lines.append(f"  for traces or vectors: {printable(name)}={printable(_hidden(name, text))}")
+        lines.append(f"  it sends: {printable(name)}={printable(_hidden(name, text))}")
     lines += [f"  for a value: {printable(reference)}" for reference in config.programs]
     return "\n".join(lines)
 

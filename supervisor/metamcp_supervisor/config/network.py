@@ -14,7 +14,7 @@ from msgspec import structs
 from metamcp_supervisor.config import sections, units
 from metamcp_supervisor.config.config import Address, Endpoint, GatewayConfig, Tls
 from metamcp_supervisor.config.document import ConfigFindings, Site, Table
-from metamcp_supervisor.config.program import warn_of_literal
+from metamcp_supervisor.config.program import warn_of_literal, warn_of_short
 from metamcp_supervisor.config.references import Resolving
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import IssuerSpec
@@ -109,6 +109,7 @@ def issuer_of(endpoint: Table, resolving: Resolving) -> IssuerSpec | None:
         client_secret=resolving.text(secret, table.site.at("client_secret")) if secret else "",
         allow_private=private,
     )  # fmt: skip
+    warn_of_short([found.client_secret], table)
     if introspection and not (found.client_id and secret):
         table.error("introspection", "needs 'client_id' and 'client_secret' to ask there")
     for site, why in resolving.unresolved:

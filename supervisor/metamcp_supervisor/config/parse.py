@@ -540,6 +540,9 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
             limits=sections.use_limits(table, "endpoints.*.limits"),
             url_keys=table.flag("url_keys", default=default.url_keys),
             oauth=network.issuer_of(table, resolving),
+            secret_written=str(
+                (table_of(table.values.get("oauth")) or {}).get("client_secret", "")
+            ),
         ),
         auth=_auth(table),
         sse=table.flag("sse", default=True) if table.has("sse") else None,

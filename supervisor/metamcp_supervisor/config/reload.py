@@ -31,6 +31,7 @@ from metamcp_supervisor.config.options import OPTIONS
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.config.references import starts_program
 from metamcp_supervisor.verbs import PlannedChange, ReloadPlan
+from metamcp_worker.ipc.spec import IssuerSpec
 
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
@@ -44,7 +45,7 @@ _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "server
 _NOT_COMPARED = {
     "source", "mistake", "command_written", "env_written", "url_written", "headers_written",
     "oauth_written", "options_written", "endpoint_written", "key_written", "folder",
-    "referred",
+    "referred", "secret_written",
 }  # fmt: skip
 _HIDDEN = {"url", "endpoint", "key", "oauth"}
 _BY_NAME = {"env", "headers", "options"}
@@ -228,7 +229,8 @@ def _groups(
         if was is None or now is None:
             yield PlannedChange(server=label, action="add" if was is None else "remove")
         elif was != now:
-            keys = [each.name for each in fields(now) if _differ(was, now, each.name)]
+            names = [each.name for each in fields(now) if each.name not in _NOT_COMPARED]
+            keys = [name for name in names if _differ(was, now, name)]
             why = _sentence([f"{key} changed" for key in keys])
             yield PlannedChange(server=label, action="in-place", why=why)
 
@@ -255,6 +257,9 @@ def _plain(value: GatewayConfig | Told | Server | Namespace | Endpoint) -> dict[
         if each.name in _NOT_COMPARED:
             continue
         content = _lasting(getattr(value, each.name), getattr(value, f"{each.name}_written", None))
+        if isinstance(content, IssuerSpec) and isinstance(value, Endpoint):
+            secret = _lasting(content.client_secret, value.secret_written)
+            content = structs.replace(content, client_secret=secret)
         if each.name in _BY_NAME and (values := table_of(content)) is not None:
             found[each.name] = {name: _digest(str(values[name])) for name in sorted(values)}
         else:

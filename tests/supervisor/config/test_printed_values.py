@@ -15,6 +15,17 @@ from tests.waiting import until
 pytestmark = pytest.mark.promise("M95")
 
 ENVIRON = {"PATH": os.environ["PATH"], "METAMCP_X": "of the gateway", "T": "of the user"}
+ISSUER = """
+[gateway]
+auth = "oauth"
+[endpoints.e]
+namespace = "default"
+[endpoints.e.oauth]
+issuer = "https://i/"
+introspection = 'https://x/'
+client_id = "a"
+client_secret = "{}"
+"""
 CANARY = "s3cret-canary-of-this-test"
 
 
@@ -185,7 +196,7 @@ def test_what_a_command_prints_changes_no_hash_and_no_confirmation(tmp_path: Pat
         "[servers.a]\ncommand = ['x', '${cmd:./script.sh}']\nenv = { A = '${cmd:./script.sh}' }\n"
         "[servers.b]\nurl = 'https://x/?k=${cmd:./script.sh}'\noauth = { client_id = 'a',"
         " client_secret = '${cmd:./script.sh}' }\n"
-    )
+    ) + ISSUER.format("${cmd:./script.sh}")
     unrun, first, second = (
         loaded(tmp_path, written, environ=ENVIRON, may_run=may_run) for may_run in (None, yes, yes)
     )
@@ -203,6 +214,7 @@ def test_what_a_command_prints_changes_no_hash_and_no_confirmation(tmp_path: Pat
         "[embeddings]\nurl = 'https://x/'\nmodel = 'm'\nkey = '${cmd:echo 1}'\n",
         "[traces]\nendpoint = 'https://x/'\nheaders = { Authorization = '${env:T}' }\n",
         "[servers.a]\nurl = 'https://x/'\nheaders = { X = '${keyring:a/b}' }\n",
+        ISSUER.format("${env:T}"),
     ],
 )
 def test_a_reference_anywhere_in_a_strangers_file_has_to_be_confirmed(

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from metamcp_worker.access import api_key, gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
-from metamcp_worker.ipc.spec import UNLIMITED, EndpointSpec, UseLimits
+from metamcp_worker.ipc.spec import UNLIMITED, Discreet, EndpointSpec, UseLimits
 
 KEYS, OAUTH = "keys", "oauth"
 FAILURES_MAX = 10
@@ -67,7 +67,7 @@ class Arrival(Struct, frozen=True, gc=False):
     now: float = 0.0
 
 
-class Credential(Struct, frozen=True, gc=False):
+class Credential(Discreet, frozen=True, gc=False):
     """Credential of a request. `kind`: `bearer`, `header`, `url`, or `post` for the token of a
     stream of HTTP+SSE."""
 

@@ -17,7 +17,15 @@ First = Literal["auto", "modern", "legacy", "legacy-first"]
 `legacy-first` the other way round; `modern` and `legacy` try one only."""
 
 
-class LogSpec(Struct, frozen=True, kw_only=True):
+class Discreet(Struct, frozen=True):
+    """Base of values with secrets in them: their repr, which may get into a log, is the name of
+    the class alone."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class LogSpec(Discreet, frozen=True, kw_only=True):
     """How a process logs. `format`: `auto` (text on a terminal, else JSON), `text` or `json`;
     `level`: of the gateway's own rooms; `levels`: of single rooms and of loggers of libraries.
     `secrets`: values that must not appear in the log."""
@@ -28,7 +36,7 @@ class LogSpec(Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
 
 
-class RecordingSpec(Struct, frozen=True, kw_only=True):
+class RecordingSpec(Discreet, frozen=True, kw_only=True):
     """How a front records finished calls. `servers`: `metadata` or `full`, for each server whose
     calls are recorded. `folder`: where the files are. Limits: `file_bytes` of one file; `files` of
     all fronts; `body_bytes` of the arguments and of the result. `secrets`: of the servers with
@@ -47,7 +55,7 @@ CALLBACK_PORT = 6273
 accept an address only as it was registered; next to the ports of the gateway."""
 
 
-class OAuthSpec(Struct, frozen=True, kw_only=True):
+class OAuthSpec(Discreet, frozen=True, kw_only=True):
     """How to authorize towards a remote server.
 
     `client_id`, `client_secret`: of a client that was registered beforehand. `client_metadata_url`:
@@ -84,7 +92,7 @@ class LimitsSpec(Struct, frozen=True, kw_only=True):
     cgroup: str = ""
 
 
-class ServerSpec(Struct, frozen=True, kw_only=True):
+class ServerSpec(Discreet, frozen=True, kw_only=True):
     """Configuration of one MCP server for its worker.
 
     Exactly one of `command`, `module`, `url` is set, or none of them with a custom transport.
@@ -181,7 +189,7 @@ RESOURCE_METADATA = "/.well-known/oauth-protected-resource"
 """Beginning of the path of the document about a protected resource (RFC 9728, section 3)."""
 
 
-class IssuerSpec(Struct, frozen=True, kw_only=True):
+class IssuerSpec(Discreet, frozen=True, kw_only=True):
     """Authorization server whose tokens an endpoint accepts. `issuer`: its identifier, a URL (RFC
     8414, section 2); `audience`: URL of the endpoint, for which the tokens must be; `scopes`: that
     each token must have; `introspection`: URL to ask about tokens that are not JWTs (RFC 7662),
@@ -260,7 +268,7 @@ class MeaningSpec(Struct, frozen=True, kw_only=True):
     weight: float
 
 
-class EmbeddingsSpec(Struct, frozen=True, kw_only=True):
+class EmbeddingsSpec(Discreet, frozen=True, kw_only=True):
     """Source of vectors. `url`: of an embeddings endpoint like OpenAI's; empty: `folder` is the
     folder of a model on this machine. `model`: name of the model at the endpoint; `key`: a bearer
     token, or empty. `id`: as `MeaningSpec.model`. `store`: file of stored vectors. `timeout_s`: of
@@ -286,7 +294,7 @@ class TlsSpec(Struct, frozen=True, kw_only=True):
     client_ca: str = ""
 
 
-class AuditSpec(Struct, frozen=True, kw_only=True):
+class AuditSpec(Discreet, frozen=True, kw_only=True):
     """How a front audits calls. `socket`: path of the writer's socket, empty: nothing is audited.
     `level`: `metadata`, `redacted` or `full`. `required`: whether calls are refused while their
     records cannot be written. `salt`: of pseudonyms. `spools`: as in `audit_link.AuditLink`."""
