@@ -344,6 +344,8 @@ class Endpoint:
     """Accepted credentials, as in `spec.EndpointSpec`; empty: none is needed."""
     oauth: IssuerSpec | None = None
     """Issuer of the tokens that are accepted, if `auth` has `oauth`."""
+    keys: tuple[str, ...] = ()
+    """Names or ids of the only API keys that are accepted; empty: all of the workspace."""
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
