@@ -5,12 +5,14 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.live.gateway import ROOT, Gateway, fake
+from tests.live.test_keys import keys
 
 pytestmark = pytest.mark.live
 
@@ -75,3 +77,29 @@ def test_every_status_that_the_document_names_is_explained(gateway: Gateway) -> 
     explained = set(re.findall(r"^\| (\d{3}) \|", TEXT, re.MULTILINE))
     for path in document["paths"].values():
         assert set(path["post"]["responses"]) <= explained
+
+
+JUDGED_ELSEWHERE = "negative_data_rejection,positive_data_acceptance"
+"""Servers judge arguments; the gateway passes them on as they are."""
+GENERATED_S_MAX = 90.0
+
+
+@pytest.mark.promise("M98")
+def test_requests_made_from_the_document_get_answers_as_it_says_and_no_5xx() -> None:
+    typed = {"module": "tests.fakes.typed_tools:server", "cwd": str(ROOT)}
+    servers = {"typed": {**typed, "env": {"PYTHONPATH": str(ROOT)}}}
+    with Gateway(servers, extra='[gateway]\nauth = "keys"\n') as gateway:
+        key = keys(gateway, "create", "rest")["key"]
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "run", "--no-color"),
+                f"http://127.0.0.1:{gateway.port}/metamcp/default/api/openapi.json",
+                *("--header", f"Authorization: Bearer {key}"),
+                *("--phases", "coverage,fuzzing", "--max-examples", "60", "--seed", "17"),
+                *("--exclude-checks", JUDGED_ELSEWHERE, "--suppress-health-check", "all"),
+            ],
+            capture_output=True, text=True, timeout=GENERATED_S_MAX, check=False,
+            cwd=gateway.folder,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"\d{3} generated, \d{3} passed", done.stdout), done.stdout

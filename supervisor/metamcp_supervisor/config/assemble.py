@@ -511,6 +511,7 @@ def _endpoints(
         sse = loopback if draft.sse is None else draft.sse
         auth = gateway.auth if draft.auth is None else draft.auth
         endpoint = replace(draft.endpoint, sse=sse, auth=auth)
+        network.refuse_unused_keys(endpoint, draft.site, findings)
         endpoint = network.with_audience(endpoint, gateway, draft.site, findings)
         if endpoint.name in found:
             findings.error(

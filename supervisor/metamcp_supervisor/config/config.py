@@ -346,6 +346,8 @@ class Endpoint:
     """Issuer of the tokens that are accepted, if `auth` has `oauth`."""
     secret_written: str = field(default="", compare=False, repr=False)
     """`client_secret` of `oauth`, as written in the file."""
+    keys: tuple[str, ...] = ()
+    """Names or ids of the only API keys that are accepted; empty: all of the workspace."""
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])

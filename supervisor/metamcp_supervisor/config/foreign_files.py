@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from metamcp_supervisor.config import naming, program, sections
-from metamcp_supervisor.config.config import OAuth
+from metamcp_supervisor.config import naming, network, program, sections
+from metamcp_supervisor.config.config import Endpoint, OAuth
 from metamcp_supervisor.config.document import (
     ConfigDocument,
     ConfigDraft,
     ConfigFindings,
+    EndpointDraft,
     ServerDraft,
     Site,
     Table,
@@ -25,7 +26,7 @@ from metamcp_supervisor.config.document import (
     shown,
     table_of,
 )
-from metamcp_supervisor.config.parse import described, settled, unread
+from metamcp_supervisor.config.parse import described, segment, settled, unread
 from metamcp_supervisor.config.references import EditorInput, References, Resolving, for_server
 from metamcp_supervisor.config.sections import RemoteSettings
 
@@ -56,6 +57,7 @@ _OF_CLIENTS = {
     "tags", "timeout", "title", "trust", "version",
 }  # fmt: skip
 """Keys of a server that clients write for themselves and that have no effect here."""
+_OF_ENDPOINTS = {"namespaceId", "apiKeyRequired", "allowedApiKeys"}
 _TOP_OF_CLIENTS = {
     "globalShortcut", "inputs", "mcpServers", "mcp_servers", "preferences", "servers",
 }  # fmt: skip
@@ -87,7 +89,8 @@ def parse(
         )
         return ConfigDraft(site=site)
     if shape != "aliases":
-        _warn_of_ignored(site, _unknown(document.values, _TOP_OF_CLIENTS), findings)
+        known = {*_TOP_OF_CLIENTS, *(("endpoints",) if _has_endpoints(document.values) else ())}
+        _warn_of_ignored(site, _unknown(document.values, known), findings)
     references = replace(
         references,
         inputs=_inputs(document.values) if shape == "servers" else {},
@@ -99,11 +102,12 @@ def parse(
             "/": "/",
         },
     )
+    endpoints = _endpoints(site, document.values, findings)
     drafts: list[ServerDraft] = []
     for place in _entries(shape, Table(document.values, site, findings)):
         with findings.about(place[0]):
             drafts.append(_draft(place, findings, references, home))
-    return ConfigDraft(site=site, servers=tuple(drafts))
+    return ConfigDraft(site=site, servers=tuple(drafts), endpoints=endpoints)
 
 
 def _is_entry(table: Mapping[str, object]) -> bool:
@@ -180,6 +184,40 @@ def _server(name: str, table: Table, references: References, home: Path) -> Serv
     _warn_of_ignored(table.site, _unknown(table.values, _USED | _OF_CLIENTS), findings)
     server = replace(described(name, table, found, far), enabled=enabled)
     return settled(table, server, resolving)
+
+
+def _has_endpoints(values: Mapping[str, object]) -> bool:
+    """Whether `endpoints` are those of a gateway, and not something else of another program."""
+    tables = [table_of(item) for item in list_of(values.get("endpoints")) or ()]
+    return any(table is not None and table.keys() & _OF_ENDPOINTS for table in tables)
+
+
+def _endpoints(
+    site: Site, values: Mapping[str, object], findings: ConfigFindings
+) -> tuple[EndpointDraft, ...]:
+    """Read endpoints as Borg writes them. A list of API keys means that one of them is needed."""
+    found: list[EndpointDraft] = []
+    items = list_of(values.get("endpoints")) if _has_endpoints(values) else None
+    for at, item in enumerate(items or ()):
+        table = Table(table_of(item) or {}, site.at("endpoints", at), findings)
+        written = table.text("path") or table.text("name") or table.text("id") or ""
+        name, path = naming.adapted(written), segment(table)
+        if not name:
+            findings.error(
+                table.site, "has no 'path' or 'name' that can be the name of an endpoint"
+            )
+            continue
+        keys = network.keys_of(table, "allowedApiKeys")
+        guarded = table.flag("apiKeyRequired", default=False) or bool(keys)
+        endpoint = Endpoint(
+            name=name,
+            namespace=table.text("namespaceId") or "default",
+            path="" if path == name else path,
+            keys=keys,
+        )
+        auth = ("keys",) if guarded else None
+        found.append(EndpointDraft(site=table.site, endpoint=endpoint, auth=auth))
+    return tuple(found)
 
 
 def _kind(table: Table) -> str:

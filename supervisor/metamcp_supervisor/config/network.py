@@ -1,7 +1,8 @@
 """Rules for a gateway that other machines can reach: who is asked, and what is encrypted.
 
-Owns: which address is refused, the files of TLS at an address, whose tokens an endpoint accepts.
-Never: certificates themselves (`certificates`), tokens themselves, reading other tables (`parse`).
+Owns: which address is refused, the files of TLS at an address, whose tokens and which API keys an
+endpoint accepts. Never: certificates themselves (`certificates`), tokens themselves, reading other
+tables (`parse`).
 """
 
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from metamcp_supervisor.config.config import Address, Endpoint, GatewayConfig, T
 from metamcp_supervisor.config.document import ConfigFindings, Site, Table
 from metamcp_supervisor.config.program import warn_of_literal, warn_of_short
 from metamcp_supervisor.config.references import Resolving
+from metamcp_worker.access import api_key
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import IssuerSpec
 
@@ -29,6 +31,8 @@ def refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> 
         )
 
 
+KEYS_NAMED_MAX = 64
+"""Maximum API keys that an endpoint can name."""
 LOCAL_CERT, LOCAL_KEY = "tls/gateway.pem", "tls/gateway.key"
 LOCAL_NAMES = "tls/names"
 """Files in the state directory of the certificate that the gateway makes itself, and of the names
@@ -76,6 +80,25 @@ def refuse_open(
             " behind_proxy = true if a proxy in front of it speaks TLS, or use 127.0.0.1, [::1] or"
             " localhost",
         )
+
+
+def keys_of(table: Table, key: str) -> tuple[str, ...]:
+    """Return the names or ids of the only API keys that an endpoint accepts, empty for all of its
+    workspace. A whole key stands for its id. `key`: of the table, where they are written."""
+    found = table.texts(key)
+    if found is not None and not 0 < len(found) <= KEYS_NAMED_MAX:
+        table.error(
+            key,
+            f"names 1 to {KEYS_NAMED_MAX} API keys; without '{key}' every key of the workspace is"
+            " accepted",
+        )
+    return tuple(api_key.id_of(word) or word for word in found or ())
+
+
+def refuse_unused_keys(endpoint: Endpoint, site: Site, findings: ConfigFindings) -> None:
+    """Refuse an endpoint that names API keys and accepts requests without any."""
+    if endpoint.keys and "keys" not in endpoint.auth:
+        findings.error(site, 'names API keys and asks for none; write auth = "keys"')
 
 
 def issuer_of(endpoint: Table, resolving: Resolving) -> IssuerSpec | None:

@@ -363,6 +363,8 @@ OPTIONS: tuple[Option, ...] = (
            ("none", "keys", "oauth")),
     Option("endpoints.*", "oauth", "table", "", "in place",
            "Whose tokens are accepted, with `oauth` in `auth`."),
+    Option("endpoints.*", "keys", "strings", "", "in place",
+           "Names or ids of the only API keys that it accepts, of those of its workspace."),
     Option("endpoints.*", "url_keys", "boolean", "false", "in place",
            "A key may stand in the URL as `?api_key=`, if it was made with `--url`."),
     Option("endpoints.*", "sse", "boolean", "true", "in place",
@@ -461,7 +463,7 @@ ELSEWHERE: dict[Section, dict[str, str]] = {
     "endpoints.*": {
         "namespaceId": "write namespace",
         "apiKeyRequired": _KEYS,
-        "allowedApiKeys": _KEYS,
+        "allowedApiKeys": 'write keys = ["NAME"]',
         "name": _NAMED,
         "id": _NAMED,
     },

@@ -531,13 +531,14 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
         endpoint=Endpoint(
             name=name,
             namespace=namespace if namespace is not None else "default",
-            path=_segment(table),
+            path=segment(table),
             naming=_naming(rules) if rules else Naming(),
             rest=table.flag("rest", default=True),
             exposure=cast("Exposure", table.choice("exposure") or default.exposure),
             view_scope=cast("ViewScope | None", table.choice("view_scope")),
             call_hidden=table.flag("call_hidden", default=default.call_hidden),
             limits=sections.use_limits(table, "endpoints.*.limits"),
+            keys=network.keys_of(table, "keys"),
             url_keys=table.flag("url_keys", default=default.url_keys),
             oauth=network.issuer_of(table, resolving),
             secret_written=str(
@@ -550,7 +551,8 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
     )
 
 
-def _segment(table: Table) -> str:
+def segment(table: Table) -> str:
+    """Return the part of its URLs that an endpoint names as `path`, empty if it names none."""
     path = table.text("path")
     if path is None or _PATH.fullmatch(path):
         return path or ""

@@ -391,6 +391,7 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
             "length_max": naming.length_max,
         },
         "auth": list(endpoint.auth) or "none",
+        **({"keys": list(endpoint.keys)} if endpoint.keys else {}),
         "url_keys": endpoint.url_keys,
         **({} if endpoint.oauth is None else {"oauth": _issuer(endpoint.oauth)}),
         "sse": endpoint.sse,

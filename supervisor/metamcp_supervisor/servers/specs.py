@@ -242,6 +242,7 @@ def front_spec(
                 limits=endpoint.limits,
                 auth=endpoint.auth,
                 workspace=endpoint.workspace,
+                keys=endpoint.keys,
                 url_keys=endpoint.url_keys,
                 oauth=endpoint.oauth,
             )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth
+from metamcp_worker.access import api_key
 from tests.supervisor.configs import loaded, messages
 
 CLAUDE = """{
@@ -225,3 +226,47 @@ def test_any_json_is_a_configuration_or_a_list_of_errors(values: dict[str, Any])
         else:
             return
         assert all(each.message for each in problems)
+
+
+BORG = """{
+  "mcpServers": {"git": {"command": "git-mcp"}},
+  "endpoints": [
+    {"id": "1", "name": "Dev tools", "path": "dev", "namespaceId": "default",
+     "apiKeyRequired": true, "allowedApiKeys": ["laptop", "KEY"]},
+    {"id": "2", "name": "Open", "namespaceId": "default", "apiKeyRequired": false},
+    {"id": "3", "name": "All", "path": "All", "namespaceId": "default", "apiKeyRequired": true},
+    {"id": "4", "name": "few", "namespaceId": "default", "allowedApiKeys": ["ci"]}
+  ]
+}"""
+
+
+@pytest.mark.promise("M16")
+@pytest.mark.promise("M62")
+def test_endpoints_that_need_keys_are_read_with_the_keys_that_may(tmp_path: Path) -> None:
+    key = api_key.make(bytes(range(40)))
+    got = loaded(tmp_path, BORG.replace("KEY", key), name=".mcp.json").endpoints
+    assert {name: (one.path, one.auth, one.keys) for name, one in got.items()} == {
+        "dev": ("", ("keys",), ("laptop", api_key.id_of(key))),
+        "open": ("", (), ()),
+        "all": ("All", ("keys",), ()),
+        "few": ("", ("keys",), ("ci",)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "said"),
+    [
+        ('[{"namespaceId": "x", "name": "a"}]', "no namespace is named 'x'"),
+        ('[{"namespaceId": "default"}]', "has no 'path' or 'name' that can be the name"),
+        ('[{"apiKeyRequired": "yes", "name": "a"}]', "must be true or false"),
+        ('[{"apiKeyRequired": true, "allowedApiKeys": [], "name": "a"}]', "names 1 to 64 API keys"),
+    ],
+)
+def test_a_mistake_in_an_endpoint_is_named(tmp_path: Path, endpoints: str, said: str) -> None:
+    text = f'{{"mcpServers": {{"git": {{"command": "x"}}}}, "endpoints": {endpoints}}}'
+    assert any(said in one for one in messages(tmp_path, text, name=".mcp.json"))
+
+
+def test_endpoints_of_another_program_mean_nothing(tmp_path: Path) -> None:
+    text = '{"mcpServers": {"git": {"command": "x"}}, "endpoints": ["https://a.example"]}'
+    assert list(loaded(tmp_path, text, name=".mcp.json").endpoints) == ["default"]

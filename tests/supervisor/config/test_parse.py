@@ -168,6 +168,7 @@ oauth.client_id = "gateway"
 oauth.client_secret = "${HOME}"
 oauth.allow_private = true
 url_keys = true
+keys = ["ci", "mmcp_k3Jq9ZxA"]
 tools."git.status".hidden = true
 tools."git.status".aliases = ["old"]
 tools."git.status".title = "Status"
@@ -236,7 +237,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     endpoint = Endpoint(
         name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
         exposure="toolset", view_scope="session", call_hidden=False,
-        auth=("keys", "oauth"), url_keys=True, oauth=ISSUER,
+        auth=("keys", "oauth"), url_keys=True, keys=("ci", "mmcp_k3Jq9ZxA"), oauth=ISSUER,
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
         tools={"git": {"status": here}},
     )  # fmt: skip

@@ -145,6 +145,27 @@ def test_a_foreign_session_looks_like_an_unknown_one() -> None:
     guarded(test)
 
 
+def test_an_endpoint_that_names_its_keys_accepts_no_others() -> None:
+    async def test(door: Door) -> None:
+        door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=KEYS))
+        for path, allowed in (("id", (KEY,)), ("name", (KEY, OTHER)), ("nobody", ())):
+            asked = {
+                key: await door.ask(
+                    modern("tools/list", {}, f"X-API-Key: {key}", path=f"/metamcp/{path}/mcp")
+                )
+                for key in (KEY, OTHER)
+            }
+            assert tuple(key for key, one in asked.items() if one.status == 200) == allowed
+            assert {one.status for one in asked.values()} <= {200, 401}
+
+    with_door(
+        test,
+        endpoint("id", keys=(api_key.id_of(KEY), "x")),
+        endpoint("name", keys=("k",)),
+        endpoint("nobody", keys=("x",)),
+    )
+
+
 def test_two_keys_of_one_principal_share_a_session() -> None:
     async def test(door: Door) -> None:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}

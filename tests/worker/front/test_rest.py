@@ -192,6 +192,9 @@ def test_requests_from_pages_of_other_sites_and_of_other_kinds_come_to_nothing()
         assert (await status(path=""), await status(path="/openapi.json")) == (405, 404)
         reply = await door.ask(get("/t"))
         assert (reply.status, reply.headers["allow"]) == (405, "POST, OPTIONS")
+        for path, allowed in (("/t", "POST, OPTIONS"), ("", "GET, OPTIONS")):
+            reply = await door.ask(bodiless("OPTIONS", path=API + path))
+            assert (reply.status, reply.headers["allow"]) == (204, allowed)
         assert door.peer.quiet()
 
     with_door(talk)
@@ -250,8 +253,11 @@ def test_the_document_describes_each_tool_with_the_schemas_of_its_server() -> No
         assert operation["operationId"] == "refers"
         assert (operation["summary"], operation["description"]) == ("Refers", "dé")
         assert set(operation["responses"]) == {
-            "200", "400", "403", "404", "413", "422", "501", "502", "503", "504",
+            "200", "400", "401", "403", "404", "413", "415", "422", "429",
+            "501", "502", "503", "504",
         }  # fmt: skip
+        assert operation["requestBody"]["required"]
+        assert "security" not in found
         schemas = found["components"]["schemas"]
         here = "#/components/schemas/refers.input"
         assert schemas["refers.input"]["properties"] == {
@@ -261,6 +267,16 @@ def test_the_document_describes_each_tool_with_the_schemas_of_its_server() -> No
         assert schemas["refers.input"]["$defs"]["A"] == {"minimum": 1.0, **inner}
 
     with_door(talk)
+
+
+def test_the_document_says_that_a_protected_endpoint_needs_a_credential() -> None:
+    endpoint = EndpointSpec(name="e", servers=(), auth=("keys",))
+    found = codec.value(web_pages.document(endpoint, [], "1", None))
+    (scheme,) = found["components"]["securitySchemes"].values()
+    assert scheme == {"type": "http", "scheme": "bearer"}
+    assert [list(one) for one in found["security"]] == [
+        list(found["components"]["securitySchemes"])
+    ]
 
 
 def test_the_document_is_sound_whatever_servers_call_their_tools() -> None:

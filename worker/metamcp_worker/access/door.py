@@ -208,6 +208,8 @@ class Door:
             return ABSENT
         if KEYS not in spec.auth or (key.endpoints and spec.name not in key.endpoints):
             return UNAUTHORIZED
+        if spec.keys and key.id not in spec.keys and key.name not in spec.keys:
+            return UNAUTHORIZED
         if credential.kind == "url" and not (key.url and spec.url_keys):
             return UNAUTHORIZED
         return Entered(principal, key.expires or FOREVER)

@@ -40,7 +40,7 @@ from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
-from metamcp_worker.front.rest import Rest, is_rest, rest_error
+from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
 from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
@@ -362,7 +362,9 @@ class App:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
         legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
         if method == "OPTIONS":
-            exchange.empty(204, [(b"allow", ", ".join(METHODS[facts.kind]).encode())])
+            at_all = ", ".join(METHODS[facts.kind]).encode()
+            allowed = rest_methods(facts.rest) if facts.kind == guard.API else at_all
+            exchange.empty(204, [(b"allow", allowed)])
         elif view is None:
             self._refuse(exchange, _NOT_YET)
         elif facts.kind == guard.METADATA:

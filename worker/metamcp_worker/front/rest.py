@@ -80,10 +80,9 @@ class Rest:
             elif method == "GET" and not path:
                 exchange.json(200, self._list(view))
             else:
-                allowed = b"POST" if path and path != DOCUMENT else b"GET"
-                why = f"Only {allowed.decode()} is served at this path."
-                error = rest_error(Code.INVALID_REQUEST, why)
-                exchange.json(405, error, [(b"allow", allowed + b", OPTIONS")])
+                allowed = rest_methods(path)
+                why = f"Only {allowed.partition(b',')[0].decode()} is served at this path."
+                exchange.json(405, rest_error(Code.INVALID_REQUEST, why), [(b"allow", allowed)])
         except LimitReached as why:
             after = (b"retry-after", b"%d" % max(1, round(why.wait_s)))
             exchange.json(429, rest_error(why.code, why.message), [after])
@@ -158,6 +157,11 @@ class Rest:
             known = web_pages.document(view.spec, _tools(view), version, view.instructions)
             self._documents[view] = known
         return known
+
+
+def rest_methods(path: bytes) -> bytes:
+    """Return the methods of the path of a tool, or of another path of REST."""
+    return b"POST, OPTIONS" if path and path != DOCUMENT else b"GET, OPTIONS"
 
 
 def _tools(view: View) -> list[OpenApiTool]:

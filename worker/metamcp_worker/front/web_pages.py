@@ -99,12 +99,17 @@ _SHARED: dict[str, object] = {
         },
     },
 }
+#: How a request carries an API key or a token.
+_BEARER = {"type": "http", "scheme": "bearer"}
 #: Meaning of each status, except success and a failed tool.
 _STATUSES = {
     "400": "The arguments are not a JSON object, or the server does not accept them.",
-    "403": "The tool is in quarantine: it is not as it was approved.",
+    "401": "A valid credential is needed.",
+    "403": "The tool is in quarantine: it is not as it was approved; or a scope is missing.",
     "404": "There is no such tool.",
     "413": "The arguments or the result are too large.",
+    "415": "The arguments are not sent as JSON.",
+    "429": "A limit is reached; Retry-After says when to try again.",
     "501": "The tool needs a client that can be asked something.",
     "502": "The server of the tool is not there, or failed.",
     "503": "The gateway or the server has too much to do; try again later.",
@@ -141,13 +146,17 @@ def document(
             schemas[result] = output
         operation = _operation(tool, arguments, result if output is not None else "")
         paths["/" + quote(tool.name, safe="")] = {"post": operation}
-    return codec.dump({
+    found: dict[str, object] = {
         "openapi": VERSION,
         "info": info,
         "servers": [{"url": f"{endpoint.base}/api"}],
         "paths": paths,
         "components": {"schemas": schemas},
-    })  # fmt: skip
+    }
+    if endpoint.auth:
+        found["components"] = {"schemas": schemas, "securitySchemes": {"credential": _BEARER}}
+        found["security"] = [{"credential": []}]
+    return codec.dump(found)
 
 
 def _operation(tool: OpenApiTool, arguments: str, output: str) -> dict[str, object]:
@@ -173,7 +182,7 @@ def _operation(tool: OpenApiTool, arguments: str, output: str) -> dict[str, obje
     for status, description in _STATUSES.items():
         responses[status] = {"description": description, "content": error}
     body = _json({"$ref": _SCHEMAS + arguments})
-    return {**operation, "requestBody": {"content": body}, "responses": responses}
+    return {**operation, "requestBody": {"content": body, "required": True}, "responses": responses}
 
 
 def _json(schema: object) -> dict[str, object]:

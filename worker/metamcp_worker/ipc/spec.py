@@ -240,6 +240,8 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     workspace: str = "default"
     auth: tuple[str, ...] = ()
     """Accepted credentials, `keys` and `oauth`; empty: none is asked for."""
+    keys: tuple[str, ...] = ()
+    """Names or ids of the only API keys that are accepted; empty: all of the workspace."""
     url_keys: bool = False
     """Whether a key may stand in the URL, if the key allows it too."""
     oauth: IssuerSpec | None = None
