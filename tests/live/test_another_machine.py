@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,19 @@ def environ(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHONPATH": str(ROOT)}
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path, because sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="metamcp-", dir="/tmp") as name:
+        yield Path(name)
+
+
 @pytest.mark.promise("M64")
-def test_four_lines_let_a_colleague_in(machines: tuple[str, str], tmp_path: Path) -> None:
+def test_four_lines_let_a_colleague_in(machines: tuple[str, str], folder: Path) -> None:
     here, there = machines
-    server, laptop = tmp_path / "server", tmp_path / "laptop"
-    for folder in (server, laptop):
-        folder.mkdir()
+    server, laptop = folder / "server", folder / "laptop"
+    for made in (server, laptop):
+        made.mkdir()
     entry = fake("--era", "both")
     text = "\n".join(f"{key} = {toml(value)}" for key, value in entry.items())
     (server / "metamcp.toml").write_text(f"[servers.git]\n{text}\n")

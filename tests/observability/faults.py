@@ -66,7 +66,9 @@ SERVERS: dict[str, dict[str, Any]] = {
     "flaky": {**fake("--exit-after", "300"), "retry": "read-only", **OFTEN},
     "wiki": {"command": ["no-such-program"]},
     "guest": fake(),
+    "paid": {**fake(), "limits": {"calls_per_day": 10}},
 }
+AUDITED = '[audit]\nlevel = "metadata"'
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 
 
@@ -106,7 +108,7 @@ class Run:
 def running(folder: Path) -> Generator[Run]:
     """All of it has happened when this yields; the gateway still serves."""
     with ExitStack() as stack:
-        gateway = stack.enter_context(Gateway(SERVERS, wait=False))
+        gateway = stack.enter_context(Gateway(SERVERS, wait=False, extra=AUDITED))
         until(gateway.answers, "the gateway answers")
         prometheus = stack.enter_context(Prometheus(folder, gateway.ops_port))
         pool = stack.enter_context(ThreadPoolExecutor(64))
@@ -166,6 +168,7 @@ def _load(run: Run) -> Generator[None]:
         (MODERN, ["flaky__sleep", "wiki__echo"]),
         (MODERN, ["db__echo"]),
         (MODERN, ["chat__echo"]),
+        (MODERN, ["paid__echo"]),
         *((MODERN, ["mail__sleep"]) for _ in range(QUEUED)),
     ]
     futures = [run.pool.submit(_calling, run.gateway.port, era, tools, over)
