@@ -110,14 +110,17 @@ class Meter:
 
 
 class Meters:
-    """Meters of a front. `any`: whether there is a limit at all."""
+    """Meters of a front. `any`: whether there is a limit at all; `bodies`: whether there is one of
+    the size of bodies."""
 
     def __init__(self) -> None:
-        self.any = False
+        self.any = self.bodies = False
         self._limits: dict[Owner, UseLimits] = {}
         self._keys: dict[str, UseLimits] = {}
         self._workspaces: dict[str, str] = {}
         self._meters: dict[Owner, Meter] = {}
+        self._passed: dict[tuple[str, str, str], tuple[Meter, ...]] = {}
+        """Meters of calls by endpoint, server and key."""
         self._news: list[Meter] = []
         self._refused: Counter[tuple[str, str, str]] = Counter()
         """Refused requests by kind, name and limit. The configuration has the names, so there are
@@ -136,7 +139,7 @@ class Meters:
         for owner, meter in self._meters.items():
             if owner in self._limits:  # any other one stays: a limit may be set again today
                 meter.adjust(self._limits[owner], self._share)
-        self.any = bool(self._limits or self._keys)
+        self._changed()
 
     def configure_keys(self, limits: Mapping[str, UseLimits]) -> None:
         """Set the limits of API keys, by id."""
@@ -146,19 +149,22 @@ class Meters:
                 self._meters[owner].adjust(self._keys[owner[1]], self._share)
             else:
                 del self._meters[owner]
-        self.any = bool(self._limits or self._keys)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._passed.clear()
+        limits = (*self._limits.values(), *self._keys.values())
+        self.any, self.bodies = bool(limits), any(one.body_max for one in limits)
 
     def admit(
         self, principal: Principal, endpoint: str, server: str, now: float, date: float
     ) -> tuple[Meter, ...]:
         """Return the meters at which this call counts, for `leave`. Raises LimitReached; then it
         counts at none. `now`: seconds of a clock that never jumps; `date`: since the epoch."""
-        owners: list[Owner] = [("endpoint", endpoint), ("server", server)]
-        owners.append(("workspace", self._workspaces.get(endpoint, "")))
-        meters = [self._meter(one, self._limits[one], now) for one in owners if one in self._limits]
-        if principal.key in self._keys:
-            key = "key", principal.key
-            meters.append(self._meter(key, self._keys[principal.key], now))
+        way = endpoint, server, principal.key
+        meters = self._passed.get(way)
+        if meters is None:
+            meters = self._meters_of(*way, now)
         try:
             for meter in meters:
                 meter.check(now, date)
@@ -167,7 +173,19 @@ class Meters:
             raise
         for meter in meters:
             meter.count()
-        return tuple(meters)
+        return meters
+
+    def _meters_of(self, endpoint: str, server: str, key: str, now: float) -> tuple[Meter, ...]:
+        """Return the meters of these calls, and keep them for the next one."""
+        owners: list[Owner] = [("endpoint", endpoint), ("server", server)]
+        owners.append(("workspace", self._workspaces.get(endpoint, "")))
+        meters = [self._meter(one, self._limits[one], now) for one in owners if one in self._limits]
+        if key in self._keys:
+            meters.append(self._meter(("key", key), self._keys[key], now))
+        if len(self._passed) >= METERS_MAX:
+            self._passed.clear()
+        found = self._passed[endpoint, server, key] = tuple(meters)
+        return found
 
     def body_max(self, principal: Principal, endpoint: str) -> int:
         """Maximum bytes of a request of this principal to this endpoint."""
@@ -234,6 +252,7 @@ class Meters:
             meter = self._meters[owner] = Meter(owner, limits, self._share, now, self._news)
             if len(self._meters) > METERS_MAX:
                 del self._meters[next(iter(self._meters))]
+                self._passed.clear()
         return meter
 
 

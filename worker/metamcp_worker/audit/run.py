@@ -315,6 +315,8 @@ class AuditWorker:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
+            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return  # its process lives, and has put a new file in its place
             head, bodies = self._segments.senders.get(path.name, 0), list[bytes]()
             for line in file:
                 number = _number(line)
@@ -326,6 +328,7 @@ class AuditWorker:
                 self._segments.add(part, {path.name: _number(part[-1] + b"\n")})
                 self._counts["records"] += len(part)
             path.unlink()
+            path.with_name(f".{path.name}").unlink(missing_ok=True)
 
     # Segments
 

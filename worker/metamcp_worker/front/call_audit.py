@@ -11,16 +11,22 @@ from functools import partial
 from time import time_ns
 from typing import Self
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.front import server_links
 from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.audit_link import AuditLink
-from metamcp_worker.ipc.audit_records import CLIENT_CHARS_MAX, COMMITTED, EVENTS, AuditRecord
+from metamcp_worker.ipc.audit_records import (
+    CLIENT_CHARS_MAX,
+    COMMITTED,
+    EVENTS,
+    AuditRecord,
+    CallEnd,
+)
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 from metamcp_worker.runtime.masking import Masks
@@ -33,18 +39,11 @@ NAME_CHARS_MAX = 256
 """Maximum characters of a name that a client made up."""
 CLIENTS_MAX = 256
 """Maximum clients whose names, and pseudonyms, are kept for the next call."""
+KINDS_MAX = 4096
+"""Maximum kinds of calls, by tool and client, of which the members of their records are kept."""
 CLOSE_S_MAX = 2.0
 """Seconds for the last records of a front that ends."""
 WORKER = "front"
-
-
-class _Begun(Struct, gc=False):
-    subject: str
-    args_bytes: int
-    args_hmac: str
-    client: str
-    trace: str
-    arguments: str
 
 
 class CallAudit:
@@ -54,17 +53,20 @@ class CallAudit:
         self._worker = f"{WORKER}-{front}"
         self._spec = AuditSpec()
         self._link: AuditLink | None = None
-        self._begun: dict[int, _Begun] = {}
+        self._begun: dict[int, tuple[bytes, CallEnd]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._held: set[int] = set()
         self._workspaces: dict[str, str] = {}
         self._clients: dict[bytes, str] = {}
         self._sessions: dict[str, str] = {}
+        self._common: dict[tuple[object, ...], tuple[Principal, bytes]] = {}
+        """Members that the records of some calls have in common; a principal has its own."""
         self._masks = Masks()
 
     def adjust(self, spec: FrontSpec) -> Self | None:
         """Apply this configuration. Returns None if nothing is audited."""
         found = spec.audit
+        self._common.clear()
         self._workspaces = {one.name: one.workspace for one in spec.endpoints}
         before, self._spec = (self._spec.socket, self._spec.spools), found
         if self._link is not None and before != (found.socket, found.spools):
@@ -105,16 +107,42 @@ class CallAudit:
         """Keep what is recorded of a call that goes to its server now."""
         if call.label not in COMMITTED:
             return
-        arguments = params.get("arguments", b"")
+        arguments = bytes(params.get("arguments", b""))
+        end = CallEnd(args_bytes=len(arguments), arguments=self._shown(arguments))
+        if arguments:
+            end.args_hmac = audit.pseudonym(self._spec.salt, arguments)
         trace = request.meta.get("traceparent") if request.meta else None
-        self._begun[call.id] = _Begun(
-            subject,
-            len(arguments),
-            audit.pseudonym(self._spec.salt, bytes(arguments)) if arguments else "",
-            self._client(request.caller),
-            (codec.text(trace) or "")[3:35] if trace is not None else "",
-            self._shown(bytes(arguments)),
-        )
+        if trace is not None:
+            end.trace = (codec.text(trace) or "")[3:35]
+        self._begun[call.id] = self._members(call, subject, request.caller), end
+
+    def _members(self, call: Call, subject: str, client: bytes) -> bytes:
+        """Return the members that do not change from one call of this kind to the next."""
+        of = call.origin or _NOWHERE
+        kind = (call.label, of.endpoint, of.tool, subject, of.who, of.version, call.server, client)
+        found = self._common.get(kind)
+        if found is None or found[0] is not of.principal:
+            if len(self._common) >= KINDS_MAX:
+                self._common.clear()
+            made = audit.members(self._record(call, of, subject, client))
+            found = self._common[kind] = (of.principal, made)
+        return found[1]
+
+    def _record(self, call: Call, of: CallOrigin, subject: str, client: bytes) -> AuditRecord:
+        assert self._link is not None
+        read = call.label == "resources/read"
+        known = call.origin is not None
+        return AuditRecord(
+            ts=0, n=0, origin=self._link.origin, worker=self._worker, event=EVENTS[call.label],
+            workspace=self._workspaces.get(of.endpoint, ""), endpoint=of.endpoint,
+            key=of.principal.key, principal=self._named(of.principal) if known else "",
+            auth=of.principal.auth if known else "",
+            session=self._session(of.who), client=self._client(client), protocol=of.version,
+            server=process_names.base(call.server),
+            tool=of.tool if isinstance(of.tool, str) else codec.text(of.tool) or "",
+            exposed="" if read else subject[:NAME_CHARS_MAX],
+            uri=self._pseudonym(subject) if read else "",
+        )  # fmt: skip
 
     def holds(self, call: Call) -> bool:
         """Whether the answer to this call waits for its record."""
@@ -123,7 +151,7 @@ class CallAudit:
     def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
         """Record a call that is over, and pass its answer on when that is committed. `answer`: None
         if it was cancelled; `outcome`: empty, or what was wrong."""
-        origin, link = call.origin, self._link
+        link = self._link
         begun = self._begun.pop(call.id, None)
         # A call that a front before this one began has no origin, but somebody who waits for it.
         ours = begun is not None or (call.caller is not None and call.label in COMMITTED)
@@ -133,34 +161,14 @@ class CallAudit:
             if answer is not None and not call.answer.done():
                 call.answer.set_result(answer)
             return
-        about = begun or _UNKNOWN
-        tool = origin.tool if origin is not None else ""
-        read = call.label == "resources/read"
-        principal = origin.principal if origin is not None else None
-        endpoint = origin.endpoint if origin is not None else ""
-        body = audit.encoded(AuditRecord(
-            ts=time_ns(), n=link.number, origin=link.origin, worker=self._worker,
-            event=EVENTS[call.label],
-            workspace=self._workspaces.get(endpoint, ""),
-            key=principal.key if principal is not None else "",
-            principal=self._named(principal) if principal is not None else "",
-            auth=principal.auth if principal is not None else "",
-            session=self._session(origin.who) if origin is not None else "",
-            client=about.client,
-            protocol=origin.version if origin is not None else "",
-            endpoint=endpoint,
-            server=process_names.base(call.server),
-            tool=tool if isinstance(tool, str) else codec.text(tool) or "",
-            exposed="" if read else about.subject[:NAME_CHARS_MAX],
-            uri=self._pseudonym(about.subject) if read else "",
-            args_bytes=about.args_bytes, args_hmac=about.args_hmac,
-            result_bytes=len(answer.body) if answer is not None else 0,
-            outcome=_outcome(answer, outcome),
-            code=answer.code if answer is not None else 0,
-            ms=round(seconds * 1000, 3),
-            trace=about.trace, arguments=about.arguments,
-            result=self._shown(answer.body) if answer is not None else "",
-        ))  # fmt: skip
+        common, end = begun or (self._members(call, "", b""), CallEnd())
+        end.outcome = _outcome(answer, outcome)
+        end.ms = round(seconds * 1000, 3)
+        if answer is not None:
+            end.result_bytes = len(answer.body)
+            end.code = answer.code
+            end.result = self._shown(answer.body)
+        body = audit.of_call(time_ns(), link.number, common, end)
         if answer is None:
             link.add(body)
         else:
@@ -242,7 +250,7 @@ class CallAudit:
 
     def _session(self, who: str) -> str:
         """Return the pseudonym of a session or client, which calls often."""
-        found = self._sessions.get(who)
+        found = self._sessions.get(who) if who else ""
         if found is None:
             if len(self._sessions) >= CLIENTS_MAX:
                 self._sessions.clear()
@@ -284,4 +292,5 @@ def _unavailable(error: int) -> str:
     return f"audit unavailable ({why}), so no call is made; its operator sees why in the log"
 
 
-_UNKNOWN = _Begun("", 0, "", "", "", "")
+_NOWHERE = CallOrigin("", "", b"", "", False)
+"""Origin of a call that a front before this one began."""

@@ -410,7 +410,7 @@ class App:
 
     def _post(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> Pending:
         """Answer a request with a body, at once if the whole body is there, as most are."""
-        limited = self._calls.meters.any
+        limited = self._calls.meters.bodies
         most = self._body_max(exchange.facts) if limited else BODY_BYTES_MAX
         if exchange.whole and exchange.size <= most:
             return answer(exchange.take())
@@ -431,7 +431,7 @@ class App:
 
     def _body_max(self, facts: RequestFacts) -> int:
         """Maximum bytes of the body of this request."""
-        if not self._calls.meters.any:
+        if not self._calls.meters.bodies:
             return BODY_BYTES_MAX
         most = self._calls.meters.body_max(facts.principal, self._whole(facts))
         return min(most, BODY_BYTES_MAX)
@@ -449,7 +449,7 @@ class App:
         try:
             return await exchange.body(self._body_max(exchange.facts))
         except TooLarge as why:
-            if self._calls.meters.any:
+            if self._calls.meters.bodies:
                 facts, most = exchange.facts, why.limit_bytes
                 self._calls.meters.too_large(facts.principal, self._whole(facts), most)
             self._refuse(exchange, too_large(bytes_max=why.limit_bytes))

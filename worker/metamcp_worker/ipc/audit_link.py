@@ -1,8 +1,8 @@
 """Connection of a process to the writer of the audit.
 
-Owns: sending records in the order of their numbers, many in one write, keeping those that are not
-committed, and sending them again to the next writer; the spool; telling who waits for a record.
-Never: the content of records, the chain.
+Owns: sending records in the order of their numbers, those of one turn of the loop in one write,
+keeping those that are not committed, and sending them again to the next writer; the spool; telling
+who waits for a record. Never: the content of records, the chain.
 
 With a spool, a record is safe when it is in that file: a process that is killed loses nothing that
 it has written, and the writer takes over the spools of the dead. So no answer waits for another
@@ -18,8 +18,8 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc.audit_records import FRAME, VERDICT
@@ -28,8 +28,8 @@ AGAIN_S = 0.05
 """Seconds between two attempts to reach a writer, which is started again meanwhile."""
 RETRY_S = 0.5
 """Seconds after which records are sent again that the writer could not write."""
-SPOOL_BYTES_MAX = 1024 * 1024
-"""Bytes of a spool beyond which it is emptied, as soon as all of it is committed."""
+SPOOL_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of a spool beyond which a new one takes its place, without what is committed."""
 BATCH_S = 0.02
 """Seconds that records in the spool wait for others before the writer gets them."""
 POLL_S = 0.005
@@ -53,26 +53,25 @@ class _Spool:
         self._fd = -1
         self._bytes = 0
 
-    def add(self, body: bytes) -> int:
-        """Append a line. Return 0, or an error number; then nothing was added."""
-        line = body + b"\n"
+    def add(self, lines: bytes) -> int:
+        """Append records. Return 0, or an error number; then nothing was added."""
+        lines += b"\n"
         try:
             if self._fd < 0:
-                self._open()
-            if os.write(self._fd, line) == len(line):
-                self._bytes += len(line)
+                self._begin()
+            if os.write(self._fd, lines) == len(lines):
+                self._bytes += len(lines)
                 return 0
             os.ftruncate(self._fd, self._bytes)
         except OSError as error:
             return error.errno or errno.EIO
         return errno.ENOSPC
 
-    def committed(self) -> None:
-        """Empty the file if it is large, because all of it is committed."""
+    def shorten(self, kept: Iterable[bytes]) -> None:
+        """Drop what is committed from a large file. `kept`: records that are not committed."""
         if self._bytes > SPOOL_BYTES_MAX:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, 0)
-                self._bytes = 0
+                self._begin(b"".join(b"%b\n" % lines for lines in kept))
 
     def close(self, *, empty: bool) -> None:
         """Close the file. `empty`: whether all of it is committed; then it goes."""
@@ -83,19 +82,24 @@ class _Spool:
             os.close(self._fd)
             self._fd = -1
 
-    def _open(self) -> None:
-        """Make the file, under its name only when it is locked."""
+    def _begin(self, lines: bytes = b"") -> None:
+        """Put a file with these lines in the place of the one before, when it is whole and locked.
+        Raises OSError; then the one before is still there."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         made = os.path.join(self._folder, f".{os.path.basename(self._path)}")
         fd = os.open(made, how, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.write(fd, lines) != len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.rename(made, self._path)
         except OSError:
             os.close(fd)
             raise
-        self._fd = fd
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._bytes = fd, len(lines)
 
 
 Told = Callable[[int], None]
@@ -104,14 +108,25 @@ Gap = Callable[[int, int], bytes]
 """Makes the body of the record about lost records, of its number and their number."""
 
 
-class _Kept:
-    __slots__ = ("body", "number", "told", "weight")
+class _Batch:
+    """Records of one turn of the loop, with the numbers `first` to `last`. `lines`: the records,
+    one a line; `bytes`: of them, with all line ends; `weight`: events that are lost with them."""
 
-    def __init__(self, number: int, body: bytes, told: Told | None, weight: int) -> None:
-        self.number = number
-        self.body = body
+    __slots__ = ("bytes", "first", "last", "lines", "told", "weight")
+
+    def __init__(self, last: int, bodies: list[bytes], told: list[Told], weight: int) -> None:
+        self.first = last - len(bodies) + 1
+        self.last = last
+        self.lines = b"\n".join(bodies)
+        self.bytes = len(self.lines) + 1
         self.told = told
         self.weight = weight
+
+    def tell(self, error: int) -> None:
+        """Tell all who wait, once."""
+        told, self.told = self.told, []
+        for one in told:
+            one(error)
 
 
 class AuditLink:
@@ -129,15 +144,21 @@ class AuditLink:
         self._trial: asyncio.TimerHandle | None = None
         self._gap = gap
         self._loop = asyncio.get_running_loop()
-        self._number = 0
-        self._kept: deque[_Kept] = deque()
+        self._number = self._safe = 0
+        """Numbers of the last record, and of the last one that is committed or given up."""
+        self._new: list[bytes] = []
+        """Records of this turn; `_told`, `_weight`: of them."""
+        self._told: list[Told] = []
+        self._weight = 0
+        self._kept: deque[_Batch] = deque()
         self._kept_bytes = 0
         self._sent = 0
         """Number of the last record that this writer was sent."""
         self._out = bytearray()
         self._in = b""
         self._sock: socket.socket | None = None
-        self._due: asyncio.Handle | None = None
+        self._turn: asyncio.Handle | None = None
+        self._due: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
         self._overdue: asyncio.TimerHandle | None = None
         self._closed = False
@@ -153,31 +174,50 @@ class AuditLink:
     @property
     def full(self) -> bool:
         """Whether no further record is taken now."""
-        return len(self._kept) >= KEPT_MAX or self._kept_bytes >= KEPT_BYTES_MAX
+        return self._number - self._safe >= KEPT_MAX or self._kept_bytes >= KEPT_BYTES_MAX
 
     def add(self, body: bytes, told: Told | None = None, weight: int = 1) -> None:
-        """Send a record with the number `number`; records of one turn of the loop go together. The
-        caller looks at `full` first. `weight`: events that are lost with this record."""
-        if self._spool is not None:
-            error = self._spool.add(body)
-            if told is not None:
-                told(error)
-                told = None
-            if error:
-                self._unspooled(error, weight)
-                return
-            if self._spooled_down:
-                self.down, self._spooled_down = 0, False
+        """Send a record with the number `number`. The caller looks at `full` first. `told`: called
+        when the record is safe; `weight`: events that are lost with this record."""
         self._number += 1
-        self._kept.append(_Kept(self._number, body, told, weight))
-        self._kept_bytes += len(body)
-        if self._due is None and self._sock is not None:
-            if self._spool is None:
-                self._due = self._loop.call_soon(self._flush)
-            else:
-                self._due = self._loop.call_later(BATCH_S, self._flush)
+        self._new.append(body)
+        self._weight += weight
+        self._kept_bytes += len(body) + 1
+        if told is not None:
+            self._told.append(told)
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._turn_over)
+
+    def _turn_over(self) -> None:
+        """Keep the records of this turn, and send them, or put them into the spool."""
+        self._turn = None
+        if not self._new:
+            return
+        batch = _Batch(self._number, self._new, self._told, self._weight)
+        self._new, self._told, self._weight = [], [], 0
+        if self._spool is not None:
+            error = self._spool.add(batch.lines)
+            if error:
+                self._number = batch.first - 1
+                self._count()
+                self._unspooled(error, batch.weight)
+            elif self._spooled_down:
+                self.down, self._spooled_down = 0, False
+            batch.tell(error)
+            if error:
+                return
+        self._kept.append(batch)
+        if self._spool is None:
+            self._flush()
+        elif self._due is None and self._sock is not None:
+            self._due = self._loop.call_later(BATCH_S, self._flush)
         if self._overdue is None:
             self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
+
+    def _count(self) -> None:
+        """Count the bytes of what is kept anew."""
+        self._kept_bytes = sum(one.bytes for one in self._kept)
+        self._kept_bytes += sum(len(body) + 1 for body in self._new)
 
     def _unspooled(self, error: int, weight: int) -> None:
         """Count events that found no room in the spool, and try it again in a while."""
@@ -198,17 +238,23 @@ class AuditLink:
 
     async def close(self, within_s: float = 0.0) -> None:
         """Close the connection, after at most `within_s` seconds for the commits that are due."""
+        self._turn_over()
         self._flush()
         ends = self._loop.time() + within_s
         while self._due_now and self._loop.time() < ends:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(POLL_S)
         self._closed = True
-        for timer in (self._due, self._again, self._overdue, self._trial):
+        for timer in (self._turn, self._due, self._again, self._overdue, self._trial):
             if timer is not None:
                 timer.cancel()
         self._part()
         if self._spool is not None:
             self._spool.close(empty=not self._kept)
+
+    @property
+    def _before_turn(self) -> int:
+        """Number of the last record that was made before this turn."""
+        return self._number - len(self._new)
 
     # The socket
 
@@ -225,7 +271,7 @@ class AuditLink:
         self._sock, self._in = sock, b""
         self._out = bytearray(FRAME.pack(audit.ORIGIN_BYTES, 0, 0) + self.origin.encode())
         self._loop.add_reader(sock, self._readable)
-        self._sent = self._kept[0].number - 1 if self._kept else self._number
+        self._sent = self._kept[0].first - 1 if self._kept else self._before_turn
         self._tell_lost()
         self._flush()
 
@@ -243,12 +289,13 @@ class AuditLink:
         self._due = None
         if self._sock is None:
             return
-        if behind := self._number - self._sent:
-            new = [one.body for one in islice(reversed(self._kept), behind)]
+        unsent = takewhile(lambda one: one.first > self._sent, reversed(self._kept))
+        new = [one.lines for one in unsent]
+        if new:
             new.reverse()
-            body = b"\n".join(new)
-            self._out += FRAME.pack(len(body), behind, self._sent + 1) + body
-            self._sent = self._number
+            lines, last = b"\n".join(new), self._kept[-1].last
+            self._out += FRAME.pack(len(lines), last - self._sent, self._sent + 1) + lines
+            self._sent = last
         self._send()
 
     def _send(self) -> None:
@@ -298,17 +345,17 @@ class AuditLink:
 
     def _committed(self, number: int) -> None:
         kept = self._kept
-        while kept and kept[0].number <= number:
+        while kept and kept[0].last <= number:
             one = kept.popleft()
-            self._kept_bytes -= len(one.body)
-            if one.told is not None:
-                one.told(0)
+            self._kept_bytes -= one.bytes
+            self._safe = one.last
+            one.tell(0)
         if not self._spooled_down:
             self.down = 0
             if self.lost:
                 self._tell_lost()
-        if not kept and self._spool is not None:
-            self._spool.committed()
+        if self._spool is not None:
+            self._spool.shorten(one.lines for one in kept)
 
     def _tell_lost(self) -> None:
         if self.lost and not self.full:
@@ -319,19 +366,17 @@ class AuditLink:
         """Let nobody wait any longer for records that cannot be written."""
         self.down, self._spooled_down = error, False
         for one in list(self._kept):
-            if one.told is not None:
-                told, one.told = one.told, None
-                told(error)
+            one.tell(error)
         if not self.keeps:
             self.lost += sum(one.weight for one in self._kept)
             self._kept.clear()
-            self._kept_bytes = 0
-            self._sent = self._number
+            self._count()
+            self._sent = self._safe = self._before_turn
 
     def _late(self, number: int) -> None:
         """Wait no longer for a writer that does not come."""
         self._overdue = None
-        if self._kept and self._kept[0].number <= number:
+        if self._kept and self._kept[0].first <= number:
             self._release(errno.ETIMEDOUT)
         if self._kept:
             self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)

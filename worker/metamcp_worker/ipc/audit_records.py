@@ -103,6 +103,20 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     last_hash: str = ""
 
 
+class CallEnd(Struct, omit_defaults=True, gc=False):
+    """Members of the record of a call that differ from call to call, see `AuditRecord`."""
+
+    args_bytes: int = 0
+    args_hmac: str = ""
+    result_bytes: int = 0
+    outcome: str = ""
+    code: int = 0
+    ms: float = 0.0
+    trace: str = ""
+    arguments: str = ""
+    result: str = ""
+
+
 class AuditOn(Message, frozen=True, kw_only=True):
     """First message to the writer. `folder`: of the segments; `socket`: path to listen at;
     `durable`: whether a commit survives a loss of power; `retention_s`: age at which a segment is
@@ -167,6 +181,16 @@ def pseudonym(salt: bytes, text: str | bytes) -> str:
 
 encoded = json.Encoder().encode
 """Return the body of a record."""
+
+
+def members(record: AuditRecord) -> bytes:
+    """Return the members behind `ts` and `n` of records that have these in common."""
+    return encoded(record).partition(b'"n":%d,' % record.n)[2][:-1]
+
+
+def of_call(ts: int, n: int, common: bytes, end: CallEnd) -> bytes:
+    """Return the body of the record of a call. `common`: `members` of calls of this kind."""
+    return b'{"ts":%d,"n":%d,%b,%b' % (ts, n, common, encoded(end)[1:])
 
 
 def shown(row: ChainRow, before: str) -> dict[str, object]:

@@ -1,0 +1,180 @@
+"""The connection to the writer of the audit, with a writer that commits when a test says so."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+
+import pytest
+
+from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc.audit_link import KEPT_MAX, SPOOL_BYTES_MAX, AuditLink
+from metamcp_worker.ipc.audit_records import FRAME, VERDICT
+
+WAIT_S = 20.0
+STEP = 100
+RECORD = b'{"ts":1,"n":%d,"text":"' + b"x" * 8000 + b'"}'
+
+
+class Writer:
+    """Writer that listens in `folder`. `frames`: number of the first record, and the records, of
+    each frame that has come."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = str(folder / "audit.sock")
+        self.frames: list[tuple[int, list[bytes]]] = []
+        self._streams: list[asyncio.StreamWriter] = []
+        self._news = asyncio.Event()
+
+    @property
+    def received(self) -> list[bytes]:
+        return [body for _, bodies in self.frames for body in bodies]
+
+    async def until(self, count: int) -> None:
+        """Return when so many records have come."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.received) < count:
+                self._news.clear()
+                await self._news.wait()
+
+    def tell(self, number: int, error: int = 0) -> None:
+        self._streams[-1].write(VERDICT.pack(number, error))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._streams.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                size, count, first = FRAME.unpack(await reader.readexactly(FRAME.size))
+                body = await reader.readexactly(size)
+                if count:
+                    self.frames.append((first, body.split(b"\n")))
+                    self._news.set()
+
+    def close(self) -> None:
+        for one in self._streams:
+            one.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path, because a socket is in it."""
+    with tempfile.TemporaryDirectory(prefix="metamcp-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@contextlib.asynccontextmanager
+async def writing(folder: Path) -> AsyncGenerator[Writer]:
+    found = Writer(folder)
+    async with await asyncio.start_unix_server(found.serve, found.path):
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def linked(writer: Writer, *, spools: bool) -> AuditLink:
+    folder = str(writer.folder / audit.SPOOLS) if spools else ""
+    return AuditLink(writer.path, lambda n, lost: b"gap", keeps=True, spools=folder)
+
+
+def spooled(writer: Writer, link: AuditLink) -> list[bytes]:
+    return (writer.folder / audit.SPOOLS / link.origin).read_bytes().splitlines()
+
+
+def test_records_of_one_turn_are_told_together_when_they_are_in_the_spool(folder: Path) -> None:
+    async def scene() -> None:
+        async with writing(folder) as writer:
+            link = linked(writer, spools=True)
+            told: list[int] = []
+            for number in range(3):
+                link.add(b"%d" % number, told.append)
+            assert not told
+            await asyncio.sleep(0)
+            assert told == [0, 0, 0]
+            assert spooled(writer, link) == [b"0", b"1", b"2"]
+            await writer.until(3)
+            assert writer.frames == [(1, [b"0", b"1", b"2"])]
+            await link.close()
+
+    asyncio.run(scene())
+
+
+def test_without_a_spool_a_record_is_told_when_the_writer_has_committed_it(folder: Path) -> None:
+    async def scene() -> None:
+        async with writing(folder) as writer:
+            link = linked(writer, spools=False)
+            told: asyncio.Queue[int] = asyncio.Queue()
+            link.add(b"one", told.put_nowait)
+            link.add(b"two", told.put_nowait)
+            await writer.until(2)
+            assert told.empty()
+            writer.tell(2)
+            async with asyncio.timeout(WAIT_S):
+                assert [await told.get(), await told.get()] == [0, 0]
+            await link.close()
+
+    asyncio.run(scene())
+
+
+def test_a_spool_stays_small_under_a_load_that_never_pauses(folder: Path) -> None:
+    """The writer is always some records behind, so the spool is at no time all committed."""
+
+    async def scene() -> None:
+        async with writing(folder) as writer:
+            link = linked(writer, spools=True)
+            largest = 0
+            for sent in range(STEP, 3 * SPOOL_BYTES_MAX // len(RECORD), STEP):
+                for number in range(sent - STEP, sent):
+                    link.add(RECORD % number)
+                await asyncio.sleep(0)
+                found = spooled(writer, link)
+                uncommitted = range(max(0, sent - 2 * STEP), sent)
+                assert found[-len(uncommitted) :] == [RECORD % number for number in uncommitted]
+                largest = max(largest, len(found))
+                await writer.until(sent)
+                writer.tell(sent - STEP)
+            assert largest * len(RECORD) < 2 * SPOOL_BYTES_MAX
+            await link.close()
+
+    asyncio.run(scene())
+
+
+def test_the_next_writer_gets_what_the_one_before_did_not_commit(folder: Path) -> None:
+    async def scene() -> None:
+        async with writing(folder) as writer:
+            link = linked(writer, spools=True)
+            for number in range(1, 4):
+                link.add(b"%d" % number)
+                await writer.until(number)
+            writer.tell(1)
+            writer.close()
+            await writer.until(5)
+            assert [first for first, _ in writer.frames] == [1, 2, 3, 2]
+            assert writer.received[-2:] == [b"2", b"3"]
+            await link.close()
+
+    asyncio.run(scene())
+
+
+def test_no_more_records_are_taken_than_are_kept(folder: Path) -> None:
+    async def scene() -> None:
+        async with writing(folder) as writer:
+            link = linked(writer, spools=True)
+
+            def full() -> bool:
+                return link.full
+
+            for number in range(KEPT_MAX):
+                assert not full()
+                link.add(b"%d" % number)
+            assert full()
+            await writer.until(KEPT_MAX)
+            writer.tell(KEPT_MAX)
+            async with asyncio.timeout(WAIT_S):
+                while full():  # noqa: ASYNC110 - nothing tells of it
+                    await asyncio.sleep(0)
+            await link.close()
+
+    asyncio.run(scene())
