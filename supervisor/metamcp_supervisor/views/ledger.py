@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
+from metamcp_worker.ipc import parameters
 from metamcp_worker.ipc.disclosure import (
     DESCRIPTION_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
@@ -217,10 +218,12 @@ class Ledger:
             "parameters": order.parameters, "expose": order.expose,
         }  # fmt: skip
         made = structs.replace(before, **{k: each for k, each in given.items() if each is not None})
-        if made == old:
-            return Delta()
         if why := unfit(made):
             raise OrderImpossible(why)
+        if made.parameters:
+            made = structs.replace(made, parameters=parameters.compact(made.parameters))
+        if made == old:
+            return Delta()
         workspace = workspace_of(name)
         ours = sum(workspace_of(one) == workspace for one in self._scripts)
         if old is None and ours >= SCRIPTS_MAX:

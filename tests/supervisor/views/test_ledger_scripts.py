@@ -24,7 +24,7 @@ from metamcp_worker.ipc.scripts import (
 )
 
 ME = ViewOwner("desk", "local")
-SCHEMA = '{"properties": {"n": {"type": "integer"}}}'
+SCHEMA = '{"properties":{"n":{"type":"integer"}}}'
 FULL = SaveScript("sum", "return 1", "javascript", "Adds.", SCHEMA, expose=True)
 
 
@@ -64,6 +64,8 @@ def test_the_same_once_more_is_not_another_version() -> None:
     ledger = after(FULL)
     assert decided(ledger, FULL, 2.0) == Delta()
     assert decided(ledger, SaveScript("sum", "return 1"), 2.0) == Delta()
+    spaced = SaveScript("sum", "return 1", parameters=SCHEMA.replace(":", " :\n"))
+    assert decided(ledger, spaced, 2.0) == Delta()
 
 
 @pytest.mark.promise("M48")

@@ -20,7 +20,7 @@ from metamcp_worker.access import gate, use_limits
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meter, Meters
 from metamcp_worker.builtin_tools import builtin
-from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, ToolReply
+from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, Run, ToolReply
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
@@ -208,6 +208,7 @@ class Calls:
             named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
             forwarded = structs.replace(request, params=request.params | named)
             return self._start(view, forwarded, caller)
+        assert not isinstance(decision, Run)
         if isinstance(decision, OrderAndThen):
             gate.check_scope(request.principal, gate.META, name)
         call = Call(

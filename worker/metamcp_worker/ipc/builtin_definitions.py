@@ -16,6 +16,7 @@ from typing import Final, Literal
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.code_runs import LANGUAGES
 from metamcp_worker.ipc.disclosure import Exposure
 
 Schema = Mapping[str, object]
@@ -245,6 +246,47 @@ _SEARCH = (
         {"name": _NAME, "arguments": {"type": "object", "description": "Of that tool."}},
         ("name",),
         forwards=True,
+    ),
+)
+_SCRIPT = {"type": "string", "description": "Of the script."}
+SCRIPTS = (
+    OwnTool(
+        "save_script",
+        "Save a script",
+        "Save code as a script, or a new version of one; what is left out stays as it is.",
+        {
+            "name": _SCRIPT,
+            "code": {"type": "string", "description": "As run_code takes it."},
+            "description": {"type": "string"},
+            "language": {"type": "string", "enum": list(LANGUAGES)},
+            "parameters": {"type": "object", "description": "JSON Schema of args."},
+            "expose": {"type": "boolean", "description": "As a tool of its own."},
+        },
+        ("name", "code"),
+        changes=True,
+    ),
+    OwnTool(
+        "run_script",
+        "Run a script",
+        "Run a saved script.",
+        {"name": _SCRIPT, "args": {"type": "object", "description": "By its parameters."}},
+        ("name",),
+        forwards=True,
+    ),
+    OwnTool(
+        "list_scripts",
+        "Saved scripts",
+        "All saved scripts with their parameters, or one with its code.",
+        {"name": {"type": "string", "description": "Only this, with its code."}, "offset": _OFFSET},
+    ),
+    OwnTool(
+        "delete_script",
+        "Delete a script",
+        "Forget a script with all of its versions, for everybody.",
+        {"name": _SCRIPT},
+        ("name",),
+        changes=True,
+        destroys=True,
     ),
 )
 _OWN: Mapping[Exposure, Sequence[OwnTool]] = {

@@ -79,6 +79,11 @@ def unfit(text: str) -> str:
         return f"the parameters have schemas more than {DEPTH_MAX} deep in one another"
 
 
+def compact(text: str) -> str:
+    """Return parameters that are not `unfit` on one line."""
+    return codec.dump(codec.value(text.encode())).decode()
+
+
 def wrong(text: str, arguments: Raw) -> str:
     """Return what is wrong first with arguments, an object, by parameters that are not `unfit`, and
     the place in both; else an empty string. Raises codec.Malformed."""
