@@ -35,7 +35,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:

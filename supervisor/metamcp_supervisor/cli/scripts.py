@@ -1,7 +1,8 @@
 """`metamcp scripts`: programs that a workspace keeps, of a gateway or of its state directory.
 
 Owns: these verbs at the prompt, files of scripts, the table, a run of a script through an endpoint.
-Never: the rules of scripts (`views.ledger`), the form of a file (`metamcp_worker.ipc.scripts`).
+Never: the rules of scripts (`views.ledger`), the form of a file
+(`metamcp_worker.ipc.saved_scripts`).
 """
 
 import time
@@ -17,7 +18,7 @@ from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.cli.keys import GatewayPlace
 from metamcp_supervisor.cli.recordings import pretty
-from metamcp_supervisor.control import client, scripts
+from metamcp_supervisor.control import client, script_orders
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.services import ScriptStore
 from metamcp_supervisor.verbs import (
@@ -32,7 +33,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import LANGUAGES, Language
 from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript
 from metamcp_worker.ipc.process_names import DEFAULT
-from metamcp_worker.ipc.scripts import CODE_BYTES_MAX, SUFFIXES, Script, file_read, written
+from metamcp_worker.ipc.saved_scripts import CODE_BYTES_MAX, SUFFIXES, Script, file_read, written
 
 if TYPE_CHECKING:
     from metamcp_supervisor.store.database import Database
@@ -93,7 +94,7 @@ def list_(where: _Where, as_json: bool) -> None:
         click.echo(raw)
         return
     rows = [_row(one) for one in codec.typed(ScriptList, raw).scripts]
-    foot = "" if rows else "there are no scripts; 'metamcp scripts save FILE' saves one"
+    foot = "" if rows else "nothing is saved yet; 'metamcp scripts save FILE' saves a script"
     show.picture(
         show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"VERSION"}))
     )
@@ -141,7 +142,7 @@ def save(
 ) -> None:
     """Save a file as a script, or as a new version of one.
 
-    What neither options nor the first line of the file say stays as it is.
+    Everything that neither options nor the first line of the file say stays as it is.
     """
     order = _order(file)
     raw = _ordered(
@@ -324,19 +325,19 @@ def _of(shown: ScriptShown) -> Script:
 
 
 def _asked(where: _Where, name: str = "", version: int = 0) -> bytes:
-    wanted = scripts.Scripts(where.workspace, name, version)
+    wanted = script_orders.Scripts(where.workspace, name, version)
     with keys.running(where.place) as gateway:
         if gateway is not None:
             return gateway.call("scripts", wanted)
-    return _at_rest(where, lambda store: scripts.found(store, wanted))
+    return _at_rest(where, lambda store: script_orders.found(store, wanted))
 
 
 def _ordered(where: _Where, order: SaveScript | DeleteScript) -> bytes:
-    params = scripts.ScriptsChange(order=order, workspace=where.workspace)
+    params = script_orders.ScriptsChange(order=order, workspace=where.workspace)
     with keys.running(where.place) as gateway:
         if gateway is not None:
             return gateway.call("scripts-change", params)
-    return _at_rest(where, lambda store: scripts.ordered(store, params))
+    return _at_rest(where, lambda store: script_orders.ordered(store, params))
 
 
 def _at_rest(where: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) -> bytes:
@@ -352,7 +353,7 @@ def _at_rest(where: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) -> 
         config = keys.configured(where.place.config)
         state_dir = config.gateway.state_dir
         tree = workspaces.tree(config, {}, {})
-        scripts.check_workspace(where.workspace, [one.name for one in tree.workspaces])
+        script_orders.check_workspace(where.workspace, [one.name for one in tree.workspaces])
     notes: list[str] = []
 
     async def answer(database: "Database") -> object:

@@ -29,7 +29,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 
 _SHOWN_NAMES = 8
 _SHOWN_CHARACTERS = 64

@@ -39,7 +39,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.process_names import label, workspace_of
-from metamcp_worker.ipc.scripts import SCRIPTS_BYTES_MAX, SCRIPTS_MAX, Script, unfit, weight
+from metamcp_worker.ipc.saved_scripts import SCRIPTS_BYTES_MAX, SCRIPTS_MAX, Script, unfit, weight
 
 VIEWS_MAX = 10_000
 """Maximum number of views with tools or servers: as many as a front has sessions."""
@@ -242,7 +242,7 @@ class Ledger:
         workspace = workspace_of(name)
         ours = [label(one) for one in self._scripts if workspace_of(one) == workspace]
         names = _listed(sorted(ours)) or "none yet"
-        return f"there is no script {label(name)[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
+        return f"no script is named {label(name)[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
 
     def _known(self, name: str) -> ToolSet:
         found = self._toolsets.get(name)

@@ -31,7 +31,7 @@ from metamcp_worker.ipc.disclosure import (
     ViewOwner,
     Wish,
 )
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from metamcp_supervisor.store.database import Database, Rows
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, ViewOwner
-from metamcp_worker.ipc.scripts import VERSIONS_MAX, Script
+from metamcp_worker.ipc.saved_scripts import VERSIONS_MAX, Script
 
 NEWEST = (
     "SELECT body FROM script AS s"

@@ -36,7 +36,7 @@ from metamcp_worker.ipc.disclosure import (
     shift,
 )
 from metamcp_worker.ipc.messages import Message, SessionRecord
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 
 
 class Rounds:

@@ -15,7 +15,7 @@ from metamcp_worker.ipc.disclosure import (
     scoped,
     shift,
 )
-from metamcp_worker.ipc.scripts import (
+from metamcp_worker.ipc.saved_scripts import (
     CODE_BYTES_MAX,
     DESCRIPTION_CHARACTERS_MAX,
     SCRIPTS_BYTES_MAX,
@@ -73,9 +73,9 @@ def test_workspaces_have_scripts_of_the_same_name_and_do_not_hear_of_each_other(
     ledger = after(SaveScript("sum", "return 1"), scoped(SaveScript("sum", "return 2"), "team"))
     assert [one.code for one in ledger.everything().scripts] == ["return 1", "return 2"]
     decided(ledger, scoped(SaveScript("mine", "return 3"), "team"))
-    assert refusal(ledger, DeleteScript("x")) == "there is no script 'x'; there are: sum"
+    assert refusal(ledger, DeleteScript("x")) == "no script is named 'x'; there are: sum"
     theirs = refusal(ledger, scoped(DeleteScript("x"), "team"))
-    assert theirs == "there is no script 'x'; there are: mine, sum"
+    assert theirs == "no script is named 'x'; there are: mine, sum"
     decided(ledger, scoped(DeleteScript("sum"), "team"))
     assert [one.name for one in ledger.everything().scripts] == ["sum", "team:mine"]
 
@@ -111,7 +111,7 @@ def test_fronts_are_told_what_has_changed_alone() -> None:
             f"at most {DESCRIPTION_CHARACTERS_MAX} characters",
         ),
         (SaveScript("a", "1", parameters='{"pattern": "a"}'), "$.pattern that is not checked"),
-        (DeleteScript("a"), "there is no script 'a'; there are: none yet"),
+        (DeleteScript("a"), "no script is named 'a'; there are: none yet"),
     ],
 )
 def test_a_script_that_cannot_be_kept_is_refused_with_the_reason(

@@ -15,7 +15,7 @@ from metamcp_supervisor.store.database import FILE, STEPS, Database, Unstored
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import Everything, Shown
-from metamcp_worker.ipc.scripts import VERSIONS_MAX, Script
+from metamcp_worker.ipc.saved_scripts import VERSIONS_MAX, Script
 from tests.supervisor.stored import ALIVE, ANN, DEV, EQUIPPED, ME, OVER, PUT, read, run, written
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ from metamcp_worker.builtin_tools import script_tools
 from metamcp_worker.builtin_tools.builtin import Builtin, Decision, OrderAndThen, Run, ToolReply
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript, Shown
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 from tests.worker.front.places import Place, sent, structured
 
 SCHEMA = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
@@ -99,7 +99,7 @@ def test_an_unknown_script_is_refused_with_those_that_there_are() -> None:
     for name in ("run_script", "list_scripts", "delete_script"):
         told = reply(here, name, name="other")
         assert told.failed
-        assert told.text.endswith('there is no script "other"; there are: sum, bare')
+        assert told.text.endswith('no script is named "other"; there are: sum, bare')
 
 
 def test_the_list_tells_parameters_and_one_script_its_code() -> None:
@@ -125,5 +125,5 @@ def test_deleting_orders_it_and_says_so() -> None:
     ask = order(here, "delete_script", name="sum")
     assert ask.order == DeleteScript("sum")
     assert "is deleted" in sent(ask.then(OrderOutcome(), here.context())).text
-    late = sent(ask.then(OrderOutcome("there is no script 'sum'", Shown()), here.context()))
+    late = sent(ask.then(OrderOutcome("no script is named 'sum'", Shown()), here.context()))
     assert late.failed

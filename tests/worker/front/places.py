@@ -18,7 +18,7 @@ from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Pair, Shown, ToolSet, ViewOwner
 from metamcp_worker.ipc.messages import ServerState
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 

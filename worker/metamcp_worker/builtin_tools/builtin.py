@@ -23,7 +23,7 @@ from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, OrderOutcome, Pair, Shown, ToolSet
 from metamcp_worker.ipc.messages import ServerState
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import Allowed, Ranking, SearchResult
 

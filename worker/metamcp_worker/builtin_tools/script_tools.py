@@ -1,8 +1,8 @@
 """Built-in tools about scripts: they save, run, list and delete programs of a workspace.
 
 Owns: `save_script`, `run_script`, `list_scripts`, `delete_script`, their words, the check of the
-arguments of a run. Never: the rules of scripts (`ipc.scripts`), carrying a run out (`code_runs`),
-keeping scripts (the supervisor), which exposure has which tool (`tools_by_exposure`).
+arguments of a run. Never: the rules of scripts (`ipc.saved_scripts`), carrying a run out
+(`calls`), keeping scripts (the supervisor), which exposure has which tool (`tools_by_exposure`).
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from metamcp_worker.builtin_tools.builtin import (
     Work,
 )
 from metamcp_worker.builtin_tools.tool_text import Row
-from metamcp_worker.ipc import codec, parameters, scripts
+from metamcp_worker.ipc import codec, parameters, saved_scripts
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 
 
 class ScriptSaving(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class ScriptName(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _save(given: ScriptSaving, context: ToolContext) -> Decision:
-    if why := scripts.misnamed(given.name):
+    if why := saved_scripts.misnamed(given.name):
         return _failed("save", why)
     before = context.scripts.get(given.name)
     schema = bytes(given.parameters).decode()
@@ -104,7 +104,7 @@ def _list(given: SavedScripts, context: ToolContext) -> Decision:
             return _failed("list", _unknown(given.name, context))
         row = _row(script, context)
         value = {**row.value, "code": script.code}
-        text = f"{row.text}\n\n{tool_text.fit(script.code, scripts.CODE_BYTES_MAX)}"
+        text = f"{row.text}\n\n{tool_text.fit(script.code, saved_scripts.CODE_BYTES_MAX)}"
         return ToolReply(text, {"success": True, "scripts": [value]})
     every = list(context.scripts.values())
     part = tool_text.portion(every, given.offset, lambda one: _row(one, context))
@@ -130,7 +130,7 @@ def _delete(given: ScriptName, context: ToolContext) -> Decision:
 
 
 def _row(script: Script, context: ToolContext) -> Row:
-    about = tool_text.line(script.description, scripts.DESCRIPTION_CHARACTERS_MAX)
+    about = tool_text.line(script.description, saved_scripts.DESCRIPTION_CHARACTERS_MAX)
     lines = [f"- {tool_text.code(script.name)}{': ' if about else ''}{about}"]
     if script.parameters:
         lines.append(f"  parameters: {tool_text.fit(script.parameters, len(script.parameters))}")
@@ -141,7 +141,7 @@ def _value(script: Script, context: ToolContext) -> dict[str, object]:
     return {
         "name": script.name,
         "version": script.version,
-        "description": tool_text.fit(script.description, scripts.DESCRIPTION_CHARACTERS_MAX),
+        "description": tool_text.fit(script.description, saved_scripts.DESCRIPTION_CHARACTERS_MAX),
         "language": script.language,
         "parameters": Raw(script.parameters.encode() or b"{}"),
         "expose": script.expose,
@@ -151,7 +151,7 @@ def _value(script: Script, context: ToolContext) -> dict[str, object]:
 
 def _unknown(name: str, context: ToolContext) -> str:
     known = tool_text.told(context.scripts) or "none yet"
-    return f"there is no script {_quoted(name)}; there are: {known}"
+    return f"no script is named {_quoted(name)}; there are: {known}"
 
 
 def _failed(what: str, why: str) -> ToolReply:

@@ -41,7 +41,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.messages import Message, ServerState
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import MeaningSpec
 from metamcp_worker.search.index import Allowed, SearchResult
 

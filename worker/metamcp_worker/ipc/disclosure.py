@@ -3,7 +3,7 @@
 Owns: the owner of a view, its content and size, tool sets, orders, also about scripts, outcomes,
 and the messages between a front and the supervisor about them. Never: deciding on an order (the
 supervisor's `views/ledger`), building lists (`catalog/catalog`, `catalog/exposure`), the names of
-the built-in tools (`builtin_definitions`), scripts themselves (`scripts`).
+the built-in tools (`builtin_definitions`), scripts themselves (`saved_scripts`).
 
 A front asks; the supervisor decides, stores, tells all fronts, and waits until each of them has new
 lists. Only then clients are told and the client that asked is answered: a client that hears of a
@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.codec import Message
-from metamcp_worker.ipc.scripts import Script
+from metamcp_worker.ipc.saved_scripts import Script
 
 Pair = tuple[str, str]
 """Identity of a tool: its server, and the name that the server gives it."""
@@ -168,7 +168,7 @@ class Delete(Order, frozen=True):
 
 
 class SaveScript(Order, frozen=True):
-    """Save a version of a script. What is None stays as it is in the version before."""
+    """Save a version of a script. Members that are None stay as in the version before."""
 
     script: str
     code: str

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import LANGUAGES, Language
-from metamcp_worker.ipc.scripts import Script, ScriptHead, file_read, written
+from metamcp_worker.ipc.saved_scripts import Script, ScriptHead, file_read, written
 
 SCHEMA = '{"type":"object"}'
 

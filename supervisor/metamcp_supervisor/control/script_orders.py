@@ -18,7 +18,7 @@ from metamcp_supervisor.verbs import Exit, ScriptChanged, ScriptList, ScriptShow
 from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript, ViewOwner, Wish, scoped
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 from metamcp_worker.ipc.process_names import DEFAULT, label, within, workspace_of
-from metamcp_worker.ipc.scripts import Script, misnamed
+from metamcp_worker.ipc.saved_scripts import Script, misnamed
 
 _NOBODY = ViewOwner("", "")
 """View that no order about scripts changes."""
