@@ -108,8 +108,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding errors"
-        " exposed_names figures frame_bytes frames key_table messages parameters process_names records roots"
-        " saved_scripts server_catalog spec validation"
+        " exposed_names figures frame_bytes frames key_table messages parameters process_names"
+        " records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",

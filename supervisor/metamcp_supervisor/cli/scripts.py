@@ -30,7 +30,7 @@ from metamcp_supervisor.verbs import (
     ScriptShown,
 )
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import LANGUAGES, Language
+from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript
 from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.saved_scripts import CODE_BYTES_MAX, SUFFIXES, Script, file_read, written
@@ -122,7 +122,7 @@ def show_(where: _Where, name: str, version: int | None, as_json: bool) -> None:
 @scripts_.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="Else the name of the file, without its end.")
-@click.option("--language", type=click.Choice(LANGUAGES), help="Else that of the file's end.")
+@click.option("--language", type=click.Choice([*SUFFIXES]), help="Else that of the file's end.")
 @click.option("--description", metavar="TEXT", help="What it does.")
 @click.option(
     "--parameters", metavar="FILE", type=click.Path(path_type=Path), help="JSON Schema of its args."

@@ -6,8 +6,8 @@ from hypothesis import strategies as some
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import LANGUAGES, Language
-from metamcp_worker.ipc.saved_scripts import Script, ScriptHead, file_read, written
+from metamcp_worker.ipc.code_runs import Language
+from metamcp_worker.ipc.saved_scripts import SUFFIXES, Script, ScriptHead, file_read, written
 
 SCHEMA = '{"type":"object"}'
 
@@ -18,13 +18,13 @@ def test_the_first_line_says_what_the_code_does_not() -> None:
         '// metamcp: {"description":"Adds.","parameters":{"type":"object"},"expose":true}\n'
         "return 1\n"
     )
-    assert written(Script("a", 1, "return 1", "python")) == "return 1"
+    assert written(Script("a", 1, "return 1", "javascript")) == "return 1"
 
 
 @pytest.mark.promise("M48")
 @given(
-    code=some.one_of(some.text(), some.sampled_from(["// metamcp: {}\nx", "# metamcp:1", "\n"])),
-    language=some.sampled_from(LANGUAGES),
+    code=some.one_of(some.text(), some.sampled_from(["// metamcp: {}\nx", "//metamcp:1", "\n"])),
+    language=some.sampled_from(list(SUFFIXES)),
     description=some.text(),
     parameters=some.sampled_from(["", SCHEMA]),
     expose=some.booleans(),

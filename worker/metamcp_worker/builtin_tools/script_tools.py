@@ -6,6 +6,7 @@ arguments of a run. Never: the rules of scripts (`ipc.saved_scripts`), carrying 
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Raw, Struct
 
@@ -20,7 +21,6 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.builtin_tools.tool_text import Row
 from metamcp_worker.ipc import codec, parameters, saved_scripts
-from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript
 from metamcp_worker.ipc.saved_scripts import Script
 
@@ -29,7 +29,7 @@ class ScriptSaving(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     code: str
     description: str | None = None
-    language: Language | None = None
+    language: Literal["typescript", "javascript"] | None = None
     parameters: Raw = Raw(b"null")
     expose: bool | None = None
 

@@ -16,7 +16,6 @@ from typing import Final, Literal
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import LANGUAGES
 from metamcp_worker.ipc.disclosure import Exposure
 
 Schema = Mapping[str, object]
@@ -258,7 +257,7 @@ SCRIPTS = (
             "name": _SCRIPT,
             "code": {"type": "string", "description": "As run_code takes it."},
             "description": {"type": "string"},
-            "language": {"type": "string", "enum": list(LANGUAGES)},
+            "language": {"type": "string", "enum": ["typescript", "javascript"]},
             "parameters": {"type": "object", "description": "JSON Schema of args."},
             "expose": {"type": "boolean", "description": "As a tool of its own."},
         },

@@ -34,13 +34,12 @@ SCRIPTS_BYTES_MAX = 8 * 1024 * 1024
 SUFFIXES: Final[Mapping[Language, str]] = {
     "typescript": ".ts",
     "javascript": ".js",
-    "python": ".py",
 }
-"""End of a file's name by language."""
+"""End of a file's name, by the languages that scripts have."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _NONE = Raw(b"")
-_HEAD = re.compile(r"(?://|#) ?metamcp:(.*)")
+_HEAD = re.compile(r"// ?metamcp:(.*)")
 
 
 class Script(Struct, frozen=True):
@@ -70,6 +69,8 @@ def unfit(script: Script) -> str:
     """Return why a script cannot be kept, or an empty string."""
     if why := misnamed(label(script.name)):
         return why
+    if script.language not in SUFFIXES:
+        return f"a script is written in {' or '.join(SUFFIXES)}"
     if not script.code.strip():
         return "a script has some code"
     if (size := len(script.code.encode("utf-8", "surrogatepass"))) > CODE_BYTES_MAX:
@@ -105,8 +106,7 @@ def written(script: Script) -> str:
     )
     if head == ScriptHead() and _HEAD.match(script.code) is None:
         return script.code
-    mark = "#" if script.language == "python" else "//"
-    return f"{mark} metamcp: {codec.dump(head).decode()}\n{script.code}"
+    return f"// metamcp: {codec.dump(head).decode()}\n{script.code}"
 
 
 def file_read(text: str) -> tuple[ScriptHead, str]:
