@@ -1,11 +1,13 @@
 """Built-in tools about scripts: they save, run, list and delete programs of a workspace.
 
 Owns: `save_script`, `run_script`, `list_scripts`, `delete_script`, their words, the check of the
-arguments of a run. Never: the rules of scripts (`ipc.saved_scripts`), carrying a run out
-(`calls`), keeping scripts (the supervisor), which exposure has which tool (`tools_by_exposure`).
+arguments of a run, the definitions of scripts that are tools of their own. Never: the rules of
+scripts (`ipc.saved_scripts`), carrying a run out (`calls`), keeping scripts (the supervisor), which
+exposure has which tool (`tools_by_exposure`).
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from msgspec import Raw, Struct
@@ -20,9 +22,16 @@ from metamcp_worker.builtin_tools.builtin import (
     Work,
 )
 from metamcp_worker.builtin_tools.tool_text import Row
-from metamcp_worker.ipc import codec, parameters, saved_scripts
+from metamcp_worker.catalog.catalog import ListEntry
+from metamcp_worker.catalog.exposure import OWN
+from metamcp_worker.catalog.offers import OfferedItem
+from metamcp_worker.ipc import codec, exposed_names, parameters, saved_scripts, validation
 from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript
 from metamcp_worker.ipc.saved_scripts import Script
+from metamcp_worker.ipc.spec import NamingSpec
+
+SERVER = "scripts"
+"""Server that scripts which are tools of their own seem to have."""
 
 
 class ScriptSaving(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +104,30 @@ def run(script: Script, args: Raw) -> Decision:
         what = f"the arguments of the script {_quoted(script.name)} are wrong"
         return _failed("run", f"{what}: {why}")
     return Run(script.code, script.language, args, script=script.name, version=script.version)
+
+
+def exposed(
+    scripts: Mapping[str, Script], naming: NamingSpec, taken: Collection[str]
+) -> tuple[ListEntry, ...]:
+    """Return the entries of scripts that are tools of their own, as tools of a server SERVER.
+    `taken`: names that other tools have."""
+    found = [one for one in scripts.values() if one.expose]
+    names = exposed_names.expose([(SERVER, one.name) for one in found], naming, taken)
+    entries = (ListEntry(*one, OWN) for one in zip(names, map(_item, found), strict=True))
+    return tuple(one for one in entries if one.item.fault is None or one.item.fault.legacy)
+
+
+def _item(script: Script) -> OfferedItem:
+    schema = codec.level(script.parameters.encode() or b"{}")
+    raw = codec.dump({
+        "name": script.name,
+        "description": script.description or f"Runs the script {script.name}.",
+        "inputSchema": {**schema, "type": "object"},
+        "annotations": {"readOnlyHint": False, "openWorldHint": True},
+    })  # fmt: skip
+    digest = hashlib.sha256(raw).digest()
+    fault = validation.fault("tools", raw)
+    return OfferedItem(script.name, codec.dump(script.name), raw, digest, fault=fault)
 
 
 def _list(given: SavedScripts, context: ToolContext) -> Decision:
