@@ -163,7 +163,7 @@ class CallAudit:
             return
         common, end = begun or (self._members(call, "", b""), CallEnd())
         end.outcome = _outcome(answer, outcome)
-        end.ms = round(seconds * 1000, 3)
+        end.ms = int(seconds * 1e6) / 1000
         if answer is not None:
             end.result_bytes = len(answer.body)
             end.code = answer.code

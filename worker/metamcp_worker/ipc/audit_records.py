@@ -15,6 +15,7 @@ the process that made the record wrote it, and hash = SHA-256(hash before, seq i
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from msgspec import Raw, Struct, json
 
@@ -175,8 +176,14 @@ def check(before: bytes, seq: int, rows: Iterable[ChainRow]) -> Break | None:
 
 def pseudonym(salt: bytes, text: str | bytes) -> str:
     """Return 16 hexadecimal digits for a text, which do not show it to people without the salt."""
-    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
-    return hashlib.blake2b(data, key=salt, digest_size=8).hexdigest()
+    found = _keyed(salt).copy()
+    found.update(text.encode("utf-8", "replace") if isinstance(text, str) else text)
+    return found.hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _keyed(salt: bytes) -> "hashlib.blake2b":
+    return hashlib.blake2b(key=salt, digest_size=8)
 
 
 encoded = json.Encoder().encode
