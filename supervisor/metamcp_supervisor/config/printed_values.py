@@ -15,8 +15,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +34,16 @@ PROGRAMS_MAX = 64
 NOT_RUN = "https://not-run.invalid"
 """Value of a reference before its program runs; any setting accepts it, also an URL."""
 _CHUNK_BYTES = 16 * 1024
+_STARTS = threading.Lock()
+_RUNNING: set[int] = set()
+
+
+@contextlib.contextmanager
+def running() -> Iterator[frozenset[int]]:
+    """Yield the pids of the programs that run: children of this process which are not orphans.
+    Meanwhile no other one starts. A reload runs them in a thread."""
+    with _STARTS:
+        yield frozenset(_RUNNING)
 
 
 class PrintedValues:
@@ -77,21 +88,21 @@ class PrintedValues:
     def _printed(self, words: Sequence[str], base: Path, what: str) -> tuple[str, str]:
         """Run a program. Return what it printed, or why there is nothing, as a sentence."""
         try:
-            process = subprocess.Popen(
-                words, cwd=base, env=self._environ, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+            with _STARTS:
+                process = subprocess.Popen(
+                    words, cwd=base, env=self._environ, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+                _RUNNING.add(process.pid)
         except (OSError, ValueError) as error:
             return "", f"{what} cannot be started: {getattr(error, 'strerror', None) or error}"
-        with process:
-            try:
+        try:
+            with process:
                 data = _output(process, time.monotonic() + COMMAND_S_MAX)
-            except subprocess.TimeoutExpired:
-                return "", f"{what} did not end within {COMMAND_S_MAX:.0f} s"
-            finally:
-                if process.poll() is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
+        except subprocess.TimeoutExpired:
+            return "", f"{what} did not end within {COMMAND_S_MAX:.0f} s"
+        finally:
+            _RUNNING.discard(process.pid)
         if len(data) > OUTPUT_BYTES_MAX:
             return "", f"{what} printed more than {OUTPUT_BYTES_MAX} bytes"
         if code := process.returncode:
@@ -105,20 +116,25 @@ class PrintedValues:
 
 
 def _output(process: subprocess.Popen[bytes], end: float) -> bytes:
-    """Return the output of a process when it has ended, or as soon as there is too much of it.
-    `end`: monotonic time. Raises TimeoutExpired."""
+    """Return the output of a process when it has ended, or as soon as there is too much of it;
+    then, and when it is late, kill it. `end`: monotonic time. Raises TimeoutExpired."""
     assert process.stdout is not None
     fd = process.stdout.fileno()
     poll, data = select.poll(), b""
     poll.register(fd, select.POLLIN)
-    while len(data) <= OUTPUT_BYTES_MAX:
-        if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
-            raise subprocess.TimeoutExpired("", COMMAND_S_MAX)
-        chunk = os.read(fd, _CHUNK_BYTES)
-        if not chunk:
-            process.wait(max(0.0, end - time.monotonic()))
-            break
-        data += chunk
+    try:
+        while len(data) <= OUTPUT_BYTES_MAX:
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                raise subprocess.TimeoutExpired("", COMMAND_S_MAX)
+            chunk = os.read(fd, _CHUNK_BYTES)
+            if not chunk:
+                process.wait(max(0.0, end - time.monotonic()))
+                break
+            data += chunk
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     return data
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from socket import socket
 from typing import Protocol
 
+from metamcp_supervisor.config import printed_values
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.messages import Born
@@ -134,12 +135,17 @@ look holds the event loop for well under a millisecond."""
 
 
 async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
-    """Kill every child of this process that is not spared. Return the pids of the killed processes,
-    and whether all of them are gone."""
+    """Kill every child of this process that is neither spared nor a program of the configuration.
+    Return the pids of the killed processes, and whether all of them are gone."""
     work = orphans.Sweep()
+
+    def step() -> bool:
+        with printed_values.running() as programs:
+            return work.step({*spared(), *programs})
+
     loop = asyncio.get_running_loop()
     deadline = loop.time() + orphans.SWEEP_S_MAX
-    while not work.step(spared()):
+    while not step():
         if loop.time() > deadline:
             return work.killed, False
         await asyncio.sleep(PAUSE_S)

@@ -1,5 +1,6 @@
 """Values that a program prints: `${cmd:…}` and `${keyring:…}`."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from metamcp_supervisor.config import confirmation, printed_values
 from metamcp_supervisor.config.config import Config, ConfigInvalid
 from metamcp_supervisor.config.reload import fingerprint, launched
+from metamcp_supervisor.processes import nursery_process
+from metamcp_worker.runtime import orphans
 from tests.supervisor.configs import loaded, messages
 from tests.waiting import until
 
@@ -256,3 +259,19 @@ def test_a_secret_comes_from_the_keyring(tmp_path: Path) -> None:
     ):
         (message,) = messages(tmp_path, written.format(name), environ=environ, may_run=yes)
         assert words in message
+
+
+@pytest.mark.process
+def test_a_program_that_runs_is_not_killed_as_an_orphan(tmp_path: Path) -> None:
+    """A reload may run it while a nursery ends, and with it everything below this process."""
+    script(tmp_path, "echo begun > begun; while [ ! -e go ]; do :; done; echo whole")
+    known = orphans.children()
+
+    async def scene() -> Config:
+        reload = asyncio.create_task(asyncio.to_thread(run, tmp_path, "./script.sh"))
+        await asyncio.to_thread(until, (tmp_path / "begun").exists, "the program runs")
+        assert await nursery_process.sweep(lambda: known) == (set(), True)
+        (tmp_path / "go").touch()
+        return await reload
+
+    assert asyncio.run(scene()).servers["a"].env == {"T": "whole"}

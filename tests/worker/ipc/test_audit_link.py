@@ -79,6 +79,13 @@ def linked(writer: Writer, *, spools: bool) -> AuditLink:
     return AuditLink(writer.path, lambda n, lost: b"gap", keeps=True, spools=folder)
 
 
+async def turn() -> None:
+    """Return when everything that was to be called soon has been."""
+    over = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(over.set_result, None)
+    await over
+
+
 def spooled(writer: Writer, link: AuditLink) -> list[bytes]:
     return (writer.folder / audit.SPOOLS / link.origin).read_bytes().splitlines()
 
@@ -91,7 +98,7 @@ def test_records_of_one_turn_are_told_together_when_they_are_in_the_spool(folder
             for number in range(3):
                 link.add(b"%d" % number, told.append)
             assert not told
-            await asyncio.sleep(0)
+            await turn()
             assert told == [0, 0, 0]
             assert spooled(writer, link) == [b"0", b"1", b"2"]
             await writer.until(3)
@@ -128,7 +135,7 @@ def test_a_spool_stays_small_under_a_load_that_never_pauses(folder: Path) -> Non
             for sent in range(STEP, 3 * SPOOL_BYTES_MAX // len(RECORD), STEP):
                 for number in range(sent - STEP, sent):
                     link.add(RECORD % number)
-                await asyncio.sleep(0)
+                await turn()
                 found = spooled(writer, link)
                 uncommitted = range(max(0, sent - 2 * STEP), sent)
                 assert found[-len(uncommitted) :] == [RECORD % number for number in uncommitted]
@@ -173,8 +180,8 @@ def test_no_more_records_are_taken_than_are_kept(folder: Path) -> None:
             await writer.until(KEPT_MAX)
             writer.tell(KEPT_MAX)
             async with asyncio.timeout(WAIT_S):
-                while full():  # noqa: ASYNC110 - nothing tells of it
-                    await asyncio.sleep(0)
+                while full():
+                    await turn()
             await link.close()
 
     asyncio.run(scene())

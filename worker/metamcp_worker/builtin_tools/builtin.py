@@ -174,10 +174,13 @@ def family(
     works: Mapping[str, Work],
     guide: str,
     refusals: Mapping[str, Refuse] | None = None,
+    *,
+    code: bool = False,
 ) -> ToolFamily:
     """Make the family of an exposure. `works`: arguments and function of each tool, by name;
-    `refusals`: for the tools that have their own words for wrong arguments."""
-    own = builtin_definitions.of(exposure)
+    `refusals`: for the tools that have their own words for wrong arguments; `code`: as in
+    `builtin_definitions.of`."""
+    own = builtin_definitions.of(exposure, code=code)
     assert [tool.name for tool in own] == list(works), "a definition for each tool, and back"
     refuse = refusals or {}
     tools = {

@@ -102,13 +102,21 @@ class CallAudit:
             raise ProtocolError(Code.INTERNAL_ERROR, _unavailable(link.down))
 
     def begun(
-        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+        self,
+        call: Call,
+        subject: str,
+        request: McpRequest,
+        params: Mapping[str, Raw],
+        run: str = "",
     ) -> None:
-        """Keep what is recorded of a call that goes to its server now."""
+        """Keep what is recorded of a call that goes to its server now. `run`: id of the run of code
+        that the call is."""
         if call.label not in COMMITTED:
             return
         arguments = bytes(params.get("arguments", b""))
-        end = CallEnd(args_bytes=len(arguments), arguments=self._shown(arguments))
+        end = CallEnd(args_bytes=len(arguments), arguments=self._shown(arguments), run=run)
+        if request.run is not None:
+            end.parent = request.run.id
         if arguments:
             end.args_hmac = audit.pseudonym(self._spec.salt, arguments)
         trace = request.meta.get("traceparent") if request.meta else None
@@ -163,7 +171,7 @@ class CallAudit:
             return
         common, end = begun or (self._members(call, "", b""), CallEnd())
         end.outcome = _outcome(answer, outcome)
-        end.ms = round(seconds * 1000, 3)
+        end.ms = int(seconds * 1e6) / 1000
         if answer is not None:
             end.result_bytes = len(answer.body)
             end.code = answer.code
@@ -200,9 +208,10 @@ class CallAudit:
         subject: str = "",
         code: int = 0,
         text: str = "",
+        parent: str = "",
     ) -> None:
         """Record an event whose answer does not wait: a list, a refused message, a refused
-        credential. `code`: of the refusal."""
+        credential. `code`: of the refusal; `parent`: as in `AuditRecord`."""
         link = self._link
         if link is None:
             return
@@ -219,15 +228,23 @@ class CallAudit:
             exposed="" if read else subject[:NAME_CHARS_MAX],
             uri=self._pseudonym(subject) if read else "",
             outcome="refused" if code else "ok", code=code, text=text[:NAME_CHARS_MAX],
+            parent=parent,
         )))  # fmt: skip
 
     def refused(
-        self, method: str, principal: Principal, endpoint: str, subject: str, why: ProtocolError
+        self,
+        method: str,
+        principal: Principal,
+        endpoint: str,
+        subject: str,
+        why: ProtocolError,
+        parent: str = "",
     ) -> None:
-        """Record a message that was refused before it reached a server."""
+        """Record a message that was refused before it reached a server. `parent`: as in
+        `AuditRecord`."""
         self.noted(
             EVENTS.get(method, "refused"), method[:NAME_CHARS_MAX], principal, endpoint,
-            subject=subject, code=int(why.code),
+            subject=subject, code=int(why.code), parent=parent,
         )  # fmt: skip
 
     def _gap(self, number: int, lost: int) -> bytes:
