@@ -15,9 +15,10 @@ from msgspec import Raw, Struct
 
 from metamcp_supervisor.cli import columns, keys, show
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.errors import Group, told
 from metamcp_supervisor.cli.keys import GatewayPlace
 from metamcp_supervisor.cli.recordings import pretty
+from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client, script_orders
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.services import ScriptStore
@@ -113,8 +114,8 @@ def show_(where: _Where, name: str, version: int | None, as_json: bool) -> None:
         return
     (one,) = codec.typed(ScriptList, raw).scripts
     versions = ", ".join(map(str, one.versions))
-    told = f"{one.name}: version {one.version}, saved {one.savedAt}; versions kept: {versions}"
-    click.echo(show.printable(told), err=True)
+    about = f"{one.name}: version {one.version}, saved {one.savedAt}; versions kept: {versions}"
+    click.echo(show.printable(about), err=True)
     for line in written(_of(one)).removesuffix("\n").split("\n"):
         click.echo(show.printable(line))
 
@@ -172,6 +173,7 @@ def import_(where: _Where, files: tuple[Path, ...], as_json: bool) -> None:
 @scripts_.command()
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.pass_obj
+@told
 def export(where: _Where, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -239,8 +241,7 @@ def run(
 def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
     """Print the result of a run. Return the exit code."""
     if bytes(answer.error):
-        told = codec.value(answer.error).get("message", "")
-        raise Failed(Exit.FAILED, str(told))
+        raise Failed(Exit.FAILED, str(codec.value(answer.error).get("message", "")))
     result: dict[str, Any] = codec.value(answer.result)
     failed = result.get("isError") is True
     found = result.get("structuredContent")
@@ -271,8 +272,9 @@ def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list
     if endpoint is None:
         return list(known.values())
     if endpoint not in known:
-        told = ", ".join(known) or "none"
-        raise Failed(Exit.UNKNOWN_NAME, f"no endpoint is named {endpoint!r}; there are: {told}")
+        raise Failed(
+            Exit.UNKNOWN_NAME, f"no endpoint is named {endpoint!r}; {hint(endpoint, known)}"
+        )
     return [known[endpoint]]
 
 

@@ -4,14 +4,25 @@ import json
 from typing import Any
 
 import pytest
+from mcp_types import Tool
 from msgspec import Raw
+from msgspec.structs import replace
 
 from metamcp_worker.builtin_tools import script_tools
 from metamcp_worker.builtin_tools.builtin import Builtin, Decision, OrderAndThen, Run, ToolReply
+from metamcp_worker.front.front_views import Changed
 from metamcp_worker.ipc import builtin_definitions, codec
-from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript, Shown
+from metamcp_worker.ipc.code_runs import CodeLimits
+from metamcp_worker.ipc.disclosure import (
+    DeleteScript,
+    Exposure,
+    OrderOutcome,
+    SaveScript,
+    Shown,
+)
 from metamcp_worker.ipc.saved_scripts import Script
-from tests.worker.front.places import Place, sent, structured
+from tests.worker.front.offers import offer
+from tests.worker.front.places import HERE, Place, sent, structured
 
 SCHEMA = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
 SUM = Script("sum", 3, "return args.n + 1", "typescript", "Adds one.", SCHEMA, created=7.0)
@@ -25,7 +36,7 @@ def place(*scripts: Script) -> Place:
 
 
 def decide(here: Place, name: str, /, **arguments: Any) -> Decision:
-    own = {tool.name: tool for tool in builtin_definitions.SCRIPTS}[name]
+    own = next(one for one in builtin_definitions.of("code") if one.name == name)
     tool = Builtin(own, *script_tools.WORKS[name], lambda why: ToolReply(why, failed=True))
     return tool.decide(codec.dump(arguments), here.context())
 
@@ -127,3 +138,67 @@ def test_deleting_orders_it_and_says_so() -> None:
     assert "is deleted" in sent(ask.then(OrderOutcome(), here.context())).text
     late = sent(ask.then(OrderOutcome("no script is named 'sum'", Shown()), here.context()))
     assert late.failed
+
+
+# Scripts that are tools of their own
+
+TOOL = Script("add-one", 1, "return args.n + 1", "typescript", "Adds one.", SCHEMA, expose=True)
+CODE = ["search_tools", "describe_tool", "run_code", *script_tools.WORKS]
+
+
+def coded(exposure: Exposure, style: str = "flat", **servers: Any) -> Place:
+    here = Place(exposure, style=style, **servers)
+    here.configure(replace(here.spec, code=CodeLimits()))
+    return here
+
+
+def kept(here: Place, *scripts: Script, workspace: str = "default") -> Changed:
+    here.viewers.keep({workspace: {one.name: one for one in scripts}})
+    return here.viewers.refresh()
+
+
+@pytest.mark.promise("M48")
+def test_the_exposure_code_lists_all_four_and_search_calls_what_it_does_not_list() -> None:
+    assert coded("code").listed == CODE
+    here = coded("search")
+    assert {"save_script", "run_script", "list_scripts"} <= set(here.listed)
+    assert "delete_script" not in here.listed
+    assert here.view.merged.tools["delete_script"].server == ""
+    bare = Place("search")
+    assert not {*script_tools.WORKS} & ({*bare.listed} | {*bare.view.merged.tools})
+
+
+@pytest.mark.promise("M48")
+@pytest.mark.parametrize(
+    ("style", "name"),
+    [("flat", "scripts_add-one"), ("namespaced", "scripts__add-one"), ("bare", "add-one")],
+)
+def test_an_exposed_script_is_listed_by_the_rule_of_its_endpoint(style: str, name: str) -> None:
+    here = coded("code", style)
+    assert kept(here, TOOL, BARE) == {HERE: frozenset({"tools"})}
+    assert here.listed == [*CODE, name]
+    page = codec.value(here.view.page("tools/list", {}, modern=False))
+    told = Tool.model_validate(page["tools"][-1])
+    assert (told.name, told.description) == (name, "Adds one.")
+    assert told.input_schema == json.loads(SCHEMA)
+    assert kept(here, replace(TOOL, expose=False)) == {HERE: frozenset({"tools"})}
+    assert here.listed == CODE
+
+
+def test_a_change_that_no_list_shows_tells_nobody() -> None:
+    here = coded("code")
+    kept(here, TOOL)
+    assert kept(here, replace(TOOL, version=2, code="return 3"), BARE) == {}
+    assert kept(here, TOOL, replace(TOOL, name="b"), workspace="team") == {
+        HERE: frozenset({"tools"})
+    }, "nothing of another workspace is here"
+    assert here.listed == CODE
+
+
+def test_a_script_takes_no_name_that_another_tool_has() -> None:
+    here = coded("code", "bare", git=offer("status"))
+    kept(here, replace(TOOL, name="status"), replace(TOOL, name="run_code"))
+    names = here.listed[len(CODE) :]
+    assert len(names) == 2
+    assert here.view.merged.tools["status"].server == "git"
+    assert not {"status", "run_code"} & {*names}

@@ -86,15 +86,16 @@ def _save(given: ScriptSaving, context: ToolContext) -> Decision:
 
 
 def _run(given: ScriptRun, context: ToolContext) -> Decision:
-    script = context.scripts.get(given.name)
+    return run(context, given.name, given.args)
+
+
+def run(context: ToolContext, name: str, args: Raw) -> Decision:
+    """Return the run of a script with these arguments, or the reply that says why it cannot run.
+    `args`: raw; empty means none."""
+    script = context.scripts.get(name)
     if script is None:
-        return _failed("run", _unknown(given.name, context))
-    return run(script, given.args)
-
-
-def run(script: Script, args: Raw) -> Decision:
-    """Return the run of a script with these arguments, or the reply that says what is wrong with
-    them. `args`: raw."""
+        return _failed("run", _unknown(name, context))
+    args = args if bytes(args) else Raw(b"{}")
     try:
         codec.level(args)
         why = parameters.wrong(script.parameters, args) if script.parameters else ""

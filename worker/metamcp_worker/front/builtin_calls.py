@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import code_tools, tools_by_exposure
+from metamcp_worker.builtin_tools import code_tools, script_tools, tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
@@ -112,12 +112,16 @@ class Builtins:
             of = found.setdefault(process_names.workspace_of(name), {})
             of[process_names.label(name)] = labelled(one)
         self._scripts_of = found
+        self._viewers.keep(found)
 
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
-        spec = view.spec
-        tool = tools_by_exposure.of(spec.exposure, code=spec.code is not None).tools[name]
-        return tool.decide(bytes(request.params.get("arguments", Raw())), self._context(view))
+        spec, arguments = view.spec, request.params.get("arguments", Raw())
+        tool = tools_by_exposure.of(spec.exposure, code=spec.code is not None).tools.get(name)
+        if tool is not None:
+            return tool.decide(bytes(arguments), self._context(view))
+        script = codec.text(view.of(modern=request.modern).tools[name].original) or ""
+        return script_tools.run(self._context(view), script, arguments)
 
     def carry_out(
         self,

@@ -282,16 +282,17 @@ SCRIPTS = (
         "All saved scripts with their parameters, or one with its code.",
         {"name": {"type": "string", "description": "Only this, with its code."}, "offset": _OFFSET},
     ),
-    OwnTool(
-        "delete_script",
-        "Delete a script",
-        "Forget a script with all of its versions, for everybody.",
-        {"name": _SCRIPT},
-        ("name",),
-        changes=True,
-        destroys=True,
-    ),
 )
+DELETE_SCRIPT = OwnTool(
+    "delete_script",
+    "Delete a script",
+    "Forget a script with all of its versions, for everybody.",
+    {"name": _SCRIPT},
+    ("name",),
+    changes=True,
+    destroys=True,
+)
+"""With the exposure `search` it can be called, but is not listed: few clients delete scripts."""
 RUN_CODE = OwnTool(
     "run_code",
     "Run code",
@@ -311,14 +312,18 @@ RUN_CODE = OwnTool(
     ("code",),
     forwards=True,
 )
-CODE = (RUN_CODE,)
+CODE = (RUN_CODE, *SCRIPTS)
 """Tools of endpoints with code mode."""
 _OWN: Mapping[Exposure, Sequence[OwnTool]] = {
     "all": (),
     "toolset": _TOOLSETS,
     "servers": _SERVERS,
     "search": _SEARCH,
-    "code": (*(one for one in _SEARCH if one.name in ("search_tools", "describe_tool")), *CODE),
+    "code": (
+        *(one for one in _SEARCH if one.name in ("search_tools", "describe_tool")),
+        *CODE,
+        DELETE_SCRIPT,
+    ),
 }
 
 
