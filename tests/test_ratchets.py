@@ -24,14 +24,13 @@ DOOR = {
     "key_table", "keys", "network", "store", "tls", "token_issuers", "workspaces",
 }  # fmt: skip
 """Packages and modules for keys, principals, limits, the audit, certificates and the database."""
-CODE = {"code_calls", "code_calls_io", "code_runs", "code_tools", "typescript_types"}
-"""Packages and modules for code mode."""
-DOOR_MODULES_MAX = 45
-"""Modules of these packages; lowered to what there is when the last of them is there."""
 CODE = {
-    "code_runs", "parameters", "saved_scripts", "script_orders", "script_tools", "scripts",
+    "code_calls", "code_calls_io", "code_runs", "code_tools", "typescript_types",
+    "parameters", "saved_scripts", "script_orders", "script_tools", "scripts",
 }  # fmt: skip
-"""Modules of code mode, which are counted apart too."""
+"""Packages and modules for code mode."""
+DOOR_MODULES_MAX = 50
+"""Modules of these packages; lowered to what there is when the last of them is there."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7
 """Modules with fewer lines than that; the goal is 9 of 100."""
@@ -74,10 +73,6 @@ def imported() -> dict[str, frozenset[str]]:
 
 def of_the_door(module: str) -> bool:
     return not (DOOR | CODE).isdisjoint(module.split("."))
-
-
-def of_code_mode(module: str) -> bool:
-    return not CODE.isdisjoint(module.split("."))
 
 
 def last(module: str) -> str:
@@ -155,10 +150,7 @@ def is_no() -> list[str]:
 @pytest.mark.parametrize(
     ("counted", "limit"),
     [
-        (
-            lambda: [name for name in MODULES if not (of_the_door(name) or of_code_mode(name))],
-            MODULES_MAX,
-        ),
+        (lambda: [name for name in MODULES if not of_the_door(name)], MODULES_MAX),
         (lambda: [name for name in MODULES if of_the_door(name)], DOOR_MODULES_MAX),
         (small, SMALL_MODULES_MAX),
         (small_with_one_importer, SMALL_WITH_ONE_IMPORTER_MAX),

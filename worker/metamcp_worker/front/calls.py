@@ -220,7 +220,6 @@ class Calls:
             named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
             forwarded = structs.replace(request, params=request.params | named)
             return self._start(view, forwarded, caller)
-        assert not isinstance(decision, Run)
         if isinstance(decision, OrderAndThen):
             gate.check_scope(request.principal, gate.META, name)
         run = ""
