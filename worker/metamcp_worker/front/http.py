@@ -44,6 +44,7 @@ from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import Elsewhere
 from metamcp_worker.http.request_head import path_and_query
 from metamcp_worker.http.requests import HttpRequest, Pending
