@@ -4,9 +4,11 @@ the names of loggers that can have a level.
 Never: importing an optional library, loading a transport (the worker does).
 """
 
+import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 
 from metamcp_worker.ipc.records import ROOMS
@@ -37,6 +39,19 @@ MEANING = Extra(
     ("numpy", "safetensors.numpy", "tokenizers"),
 )
 KEYRING = Extra("keyring", "a secret cannot be read from a keyring", ("keyring",))
+
+
+CODE = Extra("code", "code cannot be run", ("deno",))
+
+
+def deno() -> str:
+    """Return the path of the program that runs code: that of the package `deno`, else that on PATH;
+    empty if there is none."""
+    try:
+        found: str = import_module(CODE.modules[0]).find_deno_bin()
+    except (ImportError, OSError):
+        return shutil.which("deno") or ""
+    return found
 
 
 def lacking(extra: Extra) -> str:
