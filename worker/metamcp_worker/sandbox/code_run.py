@@ -36,6 +36,8 @@ NO_MEMORY: Final = re.compile(
     r"out of memory|memory allocation of|cannot allocate memory|heap limit|OOM", re.IGNORECASE
 )
 """Last words of V8, of Rust and of the C library in a process that got no more memory."""
+DEEP = "nested too deeply"
+"""Text of codec.Malformed for JSON that is nested more deeply than any reader here goes."""
 _NO_BUFFER = "RangeError: Array buffer allocation failed"
 _PLACE = re.compile(r"blob:null/[0-9a-f-]{36}:(\d+):(\d+)")
 _FRAME = re.compile(r"\s*at (?:(?P<name>[^(]*?) \()?" + _PLACE.pattern)
@@ -175,12 +177,15 @@ class CodeRun:
         made: list[HostCall] = []
         try:
             for body in self._frames.feed(data):
-                if self.end is None and (call := self._read(body)) is not None:
-                    made.append(call)
+                if self.end is None:
+                    made += self._read(body)
         except TooLarge:
             self._too_large("the code returned, printed or passed")
-        except codec.Malformed:
-            self.fail("crashed", "the sandbox sent something that is not part of its protocol")
+        except codec.Malformed as error:
+            if str(error) == DEEP:
+                self.fail("size", f"a value that the code returned or passed is {DEEP}")
+            else:
+                self.fail("crashed", "the sandbox sent something that is not part of its protocol")
         return made
 
     def reply(self, message: HostReply) -> bytes:
@@ -214,7 +219,7 @@ class CodeRun:
                 message=message, line=place[0], column=place[1], stack=stack,
             )  # fmt: skip
 
-    def _read(self, body: bytes) -> HostCall | None:
+    def _read(self, body: bytes) -> tuple[HostCall, ...]:
         """Take one message of the guest. Raises codec.Malformed."""
         match _read_message(body):
             case GuestCall() as call:
@@ -235,26 +240,27 @@ class CodeRun:
                 self._unread(message, stack)
             case _:
                 pass
-        return None
+        return ()
 
-    def _call(self, call: GuestCall) -> HostCall | None:
+    def _call(self, call: GuestCall) -> tuple[HostCall, ...]:
         """Raises codec.Malformed."""
         if self._calls >= self.limits.calls:
             self.fail("calls", f"the code made more than {self.limits.calls:,} calls")
-            return None
+            return ()
         if call.call != self._calls + 1 or len(self._open) >= self.limits.parallel:
             raise codec.Malformed("a call out of order")
-        if bytes(call.arguments[:1]) != b"{":
+        if not bytes(call.arguments).startswith(b"{"):
             raise codec.Malformed("arguments that are not an object")
         if len(call.arguments) > self.limits.output_bytes:
             self._too_large("the code passed to a tool")
-            return None
+            return ()
         self._calls += 1
         self._open.add(call.call)
-        return HostCall(
+        made = HostCall(
             run=self.order.run, call=call.call, kind=call.kind, name=call.name, server=call.server,
             arguments=call.arguments,
         )  # fmt: skip
+        return (made,)
 
     def _returned(self, value: Raw) -> None:
         if self._output_bytes + len(value) > self.limits.output_bytes:
