@@ -80,6 +80,17 @@ class CodeProcess(RoleProcess):
         self._settle()
         return structs.replace(spec, code_socket=self._path() if self._listener else "")
 
+    def handed(self) -> int:
+        """Return the descriptor of the listening socket for the program after this one; -1 without
+        code mode."""
+        return -1 if self._listener is None else self._listener.fileno()
+
+    def adopt(self, fd: int) -> None:
+        """Continue with the listening socket of the previous program. Its process lost the control
+        socket with it, and ends after its runs."""
+        if fd >= 0:
+            self._listener = socket.socket(fileno=fd)
+
     async def close(self) -> None:
         await super().close()
         self._deaf()
@@ -91,7 +102,8 @@ class CodeProcess(RoleProcess):
         """Listen or not, and tell a process other settings, as the configuration says. Runs go on
         with the settings that they began with."""
         on = _order(self._config())
-        if self._closed or (on == self._on and (self._listener is not None or on is None)):
+        listens = self._listener is not None
+        if self._closed or (on == self._on and listens == (on is not None)):
             return
         self._on = on
         if on is None:
