@@ -44,8 +44,8 @@ class GatewayState(Struct, frozen=True, kw_only=True):
     upgrades so far, with this one; `started`: monotonic time of the first program's start;
     `hangup_ends`: see `signals`; `clients`, `ops`, `code`: descriptors of listeners; `ops_path`:
     path of a unix socket in place of `ops_listen`, `ops_made`: the gateway made its file;
-    `overrides`: server, setting, value and end; `config`: configuration of the files, packed by `pack_config`;
-    `lock`: approved definitions, packed by `servers.quarantine_io`."""
+    `overrides`: server, setting, value and end; `config`: configuration of the files, packed by
+    `pack_config`; `lock`: approved definitions, packed by `servers.quarantine_io`."""
 
     version: str
     upgrades: int
