@@ -59,7 +59,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime"}
+CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime", "sandbox"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {

@@ -4,7 +4,6 @@ the names of loggers that can have a level.
 Never: importing an optional library, loading a transport (the worker does).
 """
 
-import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,6 +49,8 @@ def deno() -> str:
     try:
         found: str = import_module(CODE.modules[0]).find_deno_bin()
     except (ImportError, OSError):
+        import shutil  # half a MiB, which hardly any gateway needs
+
         return shutil.which("deno") or ""
     return found
 

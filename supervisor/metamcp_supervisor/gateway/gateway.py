@@ -223,7 +223,8 @@ class Gateway:
         return Succession(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
-            quotas=self._house.quotas, signals=self._signals, check=self._check_not_ending,
+            quotas=self._house.quotas, code=self._house.code, signals=self._signals,
+            check=self._check_not_ending,
         )  # fmt: skip
 
     # Up and down

@@ -32,7 +32,7 @@ from metamcp_worker.ipc.spec import FrontSpec
 WHO = "code"
 """Name of the process for `ps` and in the journal."""
 END_S_MAX = 30.0
-"""Seconds that runs have to end when their process is replaced or `[code]` is gone."""
+"""Seconds that runs have to end when `[code]` is gone."""
 CONNECTIONS_MAX = 128
 """Maximum connections that wait for the process: each front has one."""
 
@@ -80,6 +80,17 @@ class CodeProcess(RoleProcess):
         self._settle()
         return structs.replace(spec, code_socket=self._path() if self._listener else "")
 
+    def handed(self) -> int:
+        """Return the descriptor of the listening socket for the program after this one; -1 without
+        code mode."""
+        return -1 if self._listener is None else self._listener.fileno()
+
+    def adopt(self, fd: int) -> None:
+        """Continue with the listening socket of the previous program. Its process lost the control
+        socket with it, and ends after its runs."""
+        if fd >= 0:
+            self._listener = socket.socket(fileno=fd)
+
     async def close(self) -> None:
         await super().close()
         self._deaf()
@@ -88,19 +99,23 @@ class CodeProcess(RoleProcess):
         return str(Path(self._config().gateway.runtime_dir) / SOCKET)
 
     def _settle(self) -> None:
-        """Listen or not, and end a process with other settings, as the configuration says."""
-        found = self._config()
-        on = _order(found)
-        if self._closed or (on == self._on and (self._listener is not None or on is None)):
+        """Listen or not, and tell a process other settings, as the configuration says. Runs go on
+        with the settings that they began with."""
+        on = _order(self._config())
+        listens = self._listener is not None
+        if self._closed or (on == self._on and listens == (on is not None)):
             return
         self._on = on
-        self._dismiss()
         if on is None:
+            self._dismiss()
             self._deaf()
             self._count({}, None)
+            return
+        self._count({}, self._now)
+        if self._channel is not None:
+            self._channel.send(messages.pack(on))
         else:
             self._listen()
-            self._count({}, self._now)
 
     def _listen(self) -> None:
         if self._listener is None:

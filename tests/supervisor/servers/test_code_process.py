@@ -1,5 +1,5 @@
 """The process of the sandboxes, played by the test over a real control socket: started by the first
-connection, replaced when it dies or its settings change, ended with its table."""
+connection, replaced when it dies, ended with its table."""
 
 import asyncio
 import os
@@ -42,7 +42,9 @@ class PlayedSandboxes:
         self._channel = packets.Channel(sock, self._packet, self._left)
 
     def _packet(self, data: bytes, fds: list[int]) -> None:
-        self.on, self.listener = _read(data), socket.socket(fileno=fds.pop())
+        self.on = _read(data)
+        if fds:
+            self.listener = socket.socket(fileno=fds.pop())
 
     def _left(self) -> None:
         self.gone = True
@@ -204,25 +206,22 @@ def test_a_fork_that_fails_is_tried_again_while_the_connection_waits(tmp_path: P
     play(tmp_path, test)
 
 
-def test_other_settings_end_it_and_the_next_connection_gets_another_one(tmp_path: Path) -> None:
+def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(tmp_path: Path) -> None:
     async def test(house: CodeHouse) -> None:
         house.settle(house.code)
+        house.settle(CodeConfig(enabled=True, warm=4))
         with house.connect():
             first = await house.told(0)
             first.accept()
-        house.settle(house.code)
-        assert not first.gone
+        assert first.on is not None
+        assert first.on.warm == 4
         house.settle(CodeConfig(enabled=True, warm=5, jit=True))
-        await until(lambda: first.gone, "it is to end")
+        await until(lambda: first.on is not None and first.on.jit, "it is told")
+        assert (first.on.warm, first.gone, len(house.born)) == (5, False, 1)
+        assert house.process.exited(WorkerExit(first.pid, 0, 0, 0, "exit"))
         first.close()
         with house.connect():
-            second = await house.told(1)
-            second.accept()
-        assert second.on is not None
-        assert (second.on.warm, second.on.jit) == (5, True)
-        assert house.process.exited(WorkerExit(first.pid, 0, 0, 0, "exit"))
-        assert house.process.pid == second.pid
-        assert [what for what, _ in house.said()] == ["ready", "ready"]
+            assert (await house.told(1)).on == first.on
 
     play(tmp_path, test)
 
