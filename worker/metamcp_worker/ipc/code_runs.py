@@ -20,7 +20,9 @@ FRAME = struct.Struct("<I")
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 Language = Literal["typescript", "javascript", "python"]
 LANGUAGES: Final[tuple[Language, ...]] = ("typescript", "javascript", "python")
-Failure = Literal["syntax", "exception", "timeout", "memory", "calls", "size", "crashed", "language", "busy"]
+Failure = Literal[
+    "syntax", "exception", "timeout", "memory", "calls", "size", "crashed", "language", "busy"
+]
 
 
 class CodeLimits(Struct, frozen=True):
