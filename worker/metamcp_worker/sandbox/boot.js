@@ -6,7 +6,7 @@
 // Frames go both ways over standard input and output: 4 bytes with the size, little-endian, then
 // JSON. The code may change every prototype, so all that is used after it has begun is captured here.
 
-const { apply, deleteProperty, ownKeys, setPrototypeOf } = Reflect;
+const { apply, defineProperty, deleteProperty, ownKeys, setPrototypeOf } = Reflect;
 const { create, freeze, hasOwn, keys } = Object;
 const { isArray } = Array;
 const { parse, stringify } = JSON;
@@ -69,13 +69,13 @@ function call(kind, name, server, given, self) {
   const error = new Failure("");
   captureStackTrace(error, self);
   const id = ++calls;
+  if (id > limits.calls) send('{"type":"GuestOverrun"}');
   const frame = `{"type":"GuestCall","call":${id},"kind":"${kind}","name":${stringify(name)},` +
     `"server":${stringify(server)},"arguments":${made}}`;
   return new Later((resolve, reject) => {
     const one = freeze({ __proto__: null, resolve, reject, error });
     pending[id] = one;
-    // The call beyond the limit goes at once: it ends the run.
-    if (running < limits.parallel || id > limits.calls) {
+    if (running < limits.parallel) {
       running++;
       send(frame);
     } else waiting[last++] = frame;
@@ -256,6 +256,10 @@ addEventListener("load", () => {
     if (!KEPT.has(name)) deleteProperty(globalThis, name);
   }
   setPrototypeOf(globalThis, Object.prototype);
+  // Deno's own code calls its functions by these, and would hand them to a replacement.
+  for (const name of ["apply", "bind", "call"]) {
+    defineProperty(Function.prototype, name, { writable: false, configurable: false });
+  }
   serve();
   send('{"type":"GuestReady"}');
 });

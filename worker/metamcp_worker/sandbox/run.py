@@ -35,7 +35,7 @@ from metamcp_worker.runtime.loop import Chores
 from metamcp_worker.sandbox import code_run, confinement
 from metamcp_worker.sandbox.byte_stream import ByteStream
 from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer
-from metamcp_worker.sandbox.deno_process import BOOT, DenoProcess, DenoSpec
+from metamcp_worker.sandbox.deno_process import DenoProcess, DenoSpec, boot_file
 from metamcp_worker.sandbox.run_queue import WAITING_MAX, RunQueue
 
 BEAT_S = 1.0
@@ -94,7 +94,7 @@ class CodeWorker:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[int] = self._loop.create_future()
         self._spec = CodeOn(deno="", runs_max=1)
-        self._deno = DenoSpec("", 0)
+        self._deno = DenoSpec("", 0, -1)
         self._confined = ""
         self._listener: socket.socket | None = None
         self._numbers = itertools.count(1)
@@ -151,29 +151,18 @@ class CodeWorker:
             listener.setblocking(False)
             self._listener = listener
             self._loop.add_reader(listener, self._accept)
-        rules = -1 if self._deno.program != spec.deno else self._deno.rules
-        if spec.confinement == "off":
-            rules, self._confined = -1, "none"
-        elif rules < 0:
-            rules = self._rules(spec)
-        self._deno = DenoSpec(spec.deno, spec.memory_bytes, spec.jit, rules)
+        version = 0 if spec.confinement == "off" else confinement.landlock_version()
+        if spec.confinement == "require" and not version:
+            raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
+        if spec.confinement == "prefer" and not version:
+            log.warning("this kernel has no Landlock: code is confined by Deno and limits alone")
+        self._confined = f"landlock-{version}" if version else "none"
+        boot = self._deno.boot if self._deno.boot >= 0 else boot_file()
+        self._deno = DenoSpec(spec.deno, spec.memory_bytes, boot, spec.jit, version)
         self._spec = spec
         self._queue.runs_max = max(1, spec.runs_max)
         self._give_back()
         self._go()
-
-    def _rules(self, spec: CodeOn) -> int:
-        """Return the rules of Landlock, -1 if there are none and none are required. Raises
-        OSError."""
-        version = confinement.landlock_version()
-        if version:
-            self._confined = f"landlock-{version}"
-            return confinement.landlock_rules(version, spec.deno, (BOOT,))
-        self._confined = "none"
-        if spec.confinement == "require":
-            raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
-        log.warning("this kernel has no Landlock: code is confined by Deno and by limits alone")
-        return -1
 
     # Fronts
 
