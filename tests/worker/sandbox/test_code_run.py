@@ -4,9 +4,8 @@ import pytest
 from msgspec import Raw, json
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import CodeLimits, HostCall, HostReply, RunEnded, StartRun
+from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, HostCall, HostReply, RunEnded, StartRun
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.sandbox import code_run
 from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer, frame
 
 PLACE = "blob:null/5b68516d-05d4-4fa2-af95-9d209b57a1c3"
@@ -17,7 +16,7 @@ def run(code: str = "one\ntwo\nthree") -> CodeRun:
     return CodeRun(StartRun(run=7, code=code, limits=LIMITS))
 
 
-def say(state: CodeRun, kind: str, **members: object) -> list[HostCall]:
+def say(state: CodeRun, kind: str, /, **members: object) -> list[HostCall]:
     return state.read(frame(json.encode({"type": kind, **members})))
 
 
@@ -62,7 +61,7 @@ def test_a_run_that_returns_has_its_value_lines_and_calls() -> None:
     (body,) = FrameBuffer(1000).feed(
         state.reply(HostReply(run=7, call=1, result=Raw(b'{"content": []}')))
     )
-    assert body == b'{"type":"reply","call":1,"result":{"content": []}}'
+    assert body == b'{"type":"reply","call":1,"result":{"content": []},"error":""}'
     say(state, "GuestLog", line="a line")
     say(state, "GuestValue", value=[1])
     assert state.end == RunEnded(run=7, value=Raw(b"[1]"), logs=("a line",), calls=1)
@@ -74,7 +73,7 @@ def test_an_answer_is_an_error_or_has_a_result_and_is_given_once() -> None:
     call(state, 2)
     assert b'"error":"gone"' in state.reply(HostReply(run=7, call=1, error="gone"))
     assert state.reply(HostReply(run=7, call=1, error="gone")) == b""
-    assert b'"error":"the call had no result"' in state.reply(HostReply(run=7, call=2))
+    assert b'"result":1,"error":""' in state.reply(HostReply(run=7, call=2, result=Raw(b"1")))
     assert state.reply(HostReply(run=7, call=3)) == b""
 
 
@@ -149,7 +148,7 @@ def test_output_has_a_limit_over_lines_and_value() -> None:
         lambda state: say(state, "GuestValue", value="x" * 99),
         lambda state: say(state, "GuestLarge"),
         lambda state: call(state, 1, {"a": "x" * 100}),
-        lambda state: state.read(code_run.FRAME.pack(10**6)),
+        lambda state: state.read(FRAME.pack(10**6)),
         lambda state: [say(state, "GuestLog", line="") for _ in range(7)],
         lambda state: state.read(
             frame(b'{"type":"GuestValue","value":' + b"[" * 3000 + b"]" * 3000 + b"}")
@@ -190,7 +189,8 @@ def test_an_exception_has_the_frames_of_the_code_alone_from_line_1() -> None:
     state = run()
     stack = (
         "RangeError: no\n    at call (file:///dev/fd/3:1:2)\n"
-        f"    at foo ({PLACE}:3:10)\n    at {PLACE}:4:2\n    at async Module.default ({PLACE}:2:1)\n"
+        f"    at foo ({PLACE}:3:10)\n    at {PLACE}:4:2\n"
+        f"    at async Module.default ({PLACE}:2:1)\n"
         "    at ext:core/01_core.js:9:9"
     )
     say(state, "GuestThrew", message="RangeError: no", stack=stack)

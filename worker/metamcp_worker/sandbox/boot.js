@@ -222,28 +222,25 @@ function threw(type, error) {
 
 async function serve() {
   let data = new Bytes(0);
-  let piece = new Bytes(65536);
   for (;;) {
-    let size = 4;
-    while (data.length < size) {
+    const size = data.length < 4 ? 4
+      : 4 + (data[0] | data[1] << 8 | data[2] << 16) + data[3] * 2 ** 24;
+    if (data.length < size || size === 4) {
+      const piece = new Bytes(size - data.length < 65536 ? 65536 : size - data.length);
       const count = await read(piece);
       if (!count) return;
       const more = new Bytes(data.length + count);
       fill(more, data);
       fill(more, new Bytes(piece.buffer, 0, count), data.length);
       data = more;
-      if (data.length >= 4) {
-        size = 4 + (data[0] | data[1] << 8 | data[2] << 16) + data[3] * 2 ** 24;
-        if (piece.length < size - data.length) piece = new Bytes(size - data.length);
-      }
+    } else {
+      const message = parse(decode(new Bytes(data.buffer, 4, size - 4)));
+      const rest = new Bytes(data.length - size);
+      fill(rest, new Bytes(data.buffer, size));
+      data = rest;
+      if (message.type === "run") begin(message);
+      else answer(message);
     }
-    const frame = new Bytes(data.buffer, 4, size - 4);
-    const rest = new Bytes(data.length - size);
-    fill(rest, new Bytes(data.buffer, size));
-    data = rest;
-    const message = parse(decode(frame));
-    if (message.type === "run") begin(message);
-    else answer(message);
   }
 }
 

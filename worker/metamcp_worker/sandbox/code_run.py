@@ -157,10 +157,10 @@ class _Order(Struct, frozen=True, kw_only=True, tag="run"):
     limits: _Limits
 
 
-class _Reply(Struct, frozen=True, kw_only=True, tag="reply", omit_defaults=True):
+class _Reply(Struct, frozen=True, kw_only=True, tag="reply"):
     call: int
-    result: Raw = Raw(b"")
-    error: str = ""
+    result: Raw
+    error: str
 
 
 class CodeRun:
@@ -207,9 +207,9 @@ class CodeRun:
         if message.call not in self._open or self.end is not None:
             return b""
         self._open.remove(message.call)
-        error = message.error or ("" if message.result else "the call had no result")
-        reply = _Reply(call=message.call, result=message.result, error=error)
-        return frame(codec.dump(reply))
+        return frame(codec.dump(_Reply(
+            call=message.call, result=message.result, error=message.error
+        )))  # fmt: skip
 
     def late(self) -> None:
         """The time of the run is over."""
