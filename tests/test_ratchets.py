@@ -25,11 +25,12 @@ DOOR = {
 }  # fmt: skip
 """Packages and modules for keys, principals, limits, the audit, certificates and the database."""
 CODE = {
-    "code_calls", "code_calls_io", "code_runs", "code_tools", "typescript_types",
-    "parameters", "saved_scripts", "script_orders", "script_tools", "scripts",
+    "code_calls", "code_calls_io", "code_mode", "code_process", "code_runs", "code_tools",
+    "parameters", "role_process", "saved_scripts", "script_orders", "script_tools", "scripts",
+    "typescript_types",
 }  # fmt: skip
-"""Packages and modules for code mode."""
-DOOR_MODULES_MAX = 50
+"""Packages and modules for code mode, and the base of processes that it brought."""
+DOOR_MODULES_MAX = 53
 """Modules of these packages; lowered to what there is when the last of them is there."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7

@@ -59,7 +59,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime"}
+CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime", "sandbox"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -72,9 +72,9 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirmation document environment foreign_files formats json_schema"
-        " naming network options overrides parse program references reload sections show tools"
-        " units workspaces"
+        "assemble code_mode config confirmation document environment foreign_files formats"
+        " json_schema naming network options overrides parse program references reload sections"
+        " show tools units workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",

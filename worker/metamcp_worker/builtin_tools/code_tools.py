@@ -1,8 +1,8 @@
 """Built-in tools of code mode: programs that call tools.
 
 Owns: `run_code`; the families of endpoints that have it, with scripts; the words of a run that is
-over; the list of tools that code gets. Never: running code (`sandbox`), the calls of a run
-(`front.code_calls_io`), what a program may call (`calls`).
+over; the list of tools that code gets. Never: running code, the calls of a run (`code_calls_io`),
+what a program may call (`calls`).
 """
 
 from collections.abc import Mapping

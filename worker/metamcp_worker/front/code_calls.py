@@ -113,17 +113,22 @@ def refused(why: ProtocolError, name: str, merged: Merged) -> str:
     return why.message if known else why.message + code_tools.unknown(name, merged.offered)
 
 
+def error(run: int, number: int, why: str) -> HostReply:
+    """Return what code gets for a call that failed. `why`: a sentence."""
+    return HostReply(run=run, call=number, result=Raw(b"null"), error=why)
+
+
 def reply(run: int, number: int, answer: CallAnswer | None) -> HostReply:
     """Return what code gets for an answer; None: the call was cancelled."""
     if answer is None:
-        return HostReply(run=run, call=number, error="the call was cancelled")
+        return error(run, number, "the call was cancelled")
     try:
         if answer.code:
             said = codec.text(codec.level(answer.body).get("message", b"null"))
-            return HostReply(run=run, call=number, error=said or f"error {answer.code}")
+            return error(run, number, said or f"error {answer.code}")
         if mrtr.parse(answer.body) is not None:
-            return HostReply(run=run, call=number, error=ASKS)
+            return error(run, number, ASKS)
         codec.level(answer.body)
-    except codec.Malformed as error:
-        return HostReply(run=run, call=number, error=f"the answer cannot be read: {error}")
+    except codec.Malformed as why:
+        return error(run, number, f"the answer cannot be read: {why}")
     return HostReply(run=run, call=number, result=Raw(answer.body))

@@ -1,7 +1,7 @@
 """Runs of code of one front: the connection to the sandboxes, and the calls that the code makes.
 
 Owns: the connection, opened at the first run; the runs on it with their calls under way; the end of
-a run from either side. Never: running code (`sandbox`), what a call is and what it answers
+a run from either side. Never: running code, what a call is and what it answers
 (`code_calls`), whether a call is allowed: each goes through `calls`, like any other.
 """
 
@@ -320,7 +320,7 @@ class CodeRuns:
             self._reply(HostReply(run=run.number, call=number, result=found))
 
     def _refuse(self, run: CodeRun, number: int, why: str) -> None:
-        self._reply(HostReply(run=run.number, call=number, error=why))
+        self._reply(code_calls.error(run.number, number, why))
 
     def _reply(self, reply: HostReply) -> None:
         if reply.run in self._runs:

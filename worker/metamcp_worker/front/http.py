@@ -332,6 +332,7 @@ class App:
             return None
         facts, principal = exchange.facts, found.principal
         facts.principal = principal
+        version = self.door.version  # a part that is made below changes the facts of this head
         if principal.servers is not None:
             try:
                 whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
@@ -340,7 +341,7 @@ class App:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, why)
                 return None
         if found.until:
-            exchange.head.entry = _Entry(self.door.version, found.until, found.principal)
+            exchange.head.entry = _Entry(version, found.until, found.principal)
         return self._answer(exchange, exchange.head.method)
 
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:

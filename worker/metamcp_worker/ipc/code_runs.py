@@ -1,7 +1,7 @@
 """Messages about runs of code, between a front and the process of the sandboxes.
 
 Owns: their fields, limits and frames. Never: sandboxes (`sandbox`), carrying out the calls of a run
-(`front.code_calls`).
+(`front.code_runs`).
 
 A front connects to the socket SOCKET in the runtime directory and sends frames: 4 bytes with the
 size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. When
@@ -52,11 +52,11 @@ class EndRun(Message, frozen=True, kw_only=True):
 
 
 class HostReply(Message, frozen=True, kw_only=True):
-    """Front: answer to a `HostCall`. `result`: raw, if there is one; `error`: else a sentence."""
+    """Front: answer to a `HostCall`. `result`: raw; `error`: a sentence, if there is none."""
 
     run: int
     call: int
-    result: Raw = Raw(b"")
+    result: Raw = Raw(b"null")
     error: str = ""
 
 

@@ -345,7 +345,7 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     tls: TlsSpec | None = None
     """TLS for clients; None: plain HTTP."""
     code_socket: str = ""
-    """Path of the socket of the sandboxes; empty: there is no code mode."""
+    """Path of the socket of the sandboxes; empty without code mode."""
     server_limits: dict[str, UseLimits] = {}
     workspace_limits: dict[str, UseLimits] = {}
     call_hold_s: float = 2.0
