@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway, fake
+from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import Raw
 from tests.live.test_audit import records
 from tests.live.test_keys import keys
@@ -40,7 +42,11 @@ namespace = "default"
 exposure = "code"
 code = { timeout = "500ms", calls_max = 3 }
 """
+NOTES = {"command": [sys.executable, str(ROOT / "tests" / "fakes" / "notes_server.py")]}
+GUIDE = (ROOT / "docs" / "code-mode.md").read_text()
+EXAMPLES = re.findall(r"```ts\n(.*?)```\n+```json\n(.*?)```", GUIDE, re.DOTALL)
 SERVERS = {
+    "notes": NOTES,
     "old": fake("--era", "legacy"),
     "new-one": fake("--era", "modern"),
     "few": {**fake("--era", "modern"), "limits": {"calls_per_day": 2}},
@@ -178,6 +184,19 @@ def test_search_has_run_code_too_and_describes_tools_as_typescript(gateway: Gate
         assert 'function call(name: "old__echo"' in described["content"][0]["text"]
         found = described["structuredContent"]
         assert found["typescript"] in described["content"][0]["text"]
+
+
+@pytest.mark.parametrize(("code", "returned"), EXAMPLES)
+def test_the_examples_of_the_guide_return_what_it_says(
+    client: Client, code: str, returned: str
+) -> None:
+    assert value(client, code) == json.loads(returned)
+
+
+def test_the_guide_shows_a_tool_as_describe_tool_does(client: Client) -> None:
+    assert len(EXAMPLES) >= 4
+    described = client.call("describe_tool", name="notes__read_note")["result"]
+    assert described["content"][0]["text"] in GUIDE
 
 
 @pytest.mark.promise("M47")

@@ -60,12 +60,13 @@ def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
         assert "metamcp_code_running 0.0" in page
 
 
-def test_a_killed_one_is_replaced_at_the_next_run() -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_was_killed_or_hangs_is_replaced_at_the_next_run(number: signal.Signals) -> None:
     with Gateway(SERVERS, extra=CODE) as gateway:
         run(gateway)
         first = role(gateway)["pid"]
         sandboxes = set(denos(first))
-        os.kill(first, signal.SIGKILL)
+        os.kill(first, number)
         until(lambda: role(gateway)["pid"] != first, "it is gone")
         run(gateway)
         assert role(gateway)["pid"] not in (0, first)

@@ -86,8 +86,8 @@ class CodeProcess(RoleProcess):
         return -1 if self._listener is None else self._listener.fileno()
 
     def adopt(self, fd: int) -> None:
-        """Continue with the listening socket of the previous program. Its process lost the control
-        socket with it, and ends after its runs."""
+        """Continue with the listening socket of the previous program, whose process ends after its
+        runs: it lost its control socket."""
         if fd >= 0:
             self._listener = socket.socket(fileno=fd)
 

@@ -173,7 +173,7 @@ def test_calls_of_the_code_run_at_the_same_time() -> None:
     [
         ({"name": "a_tt"}, "did you mean a_t"),
         ({"name": "uu", "kind": "server", "server": "b"}, "Unknown tool: b.uu"),
-        ({"name": "t", "kind": "server", "server": "c"}, "there is no server 'c'"),
+        ({"name": "t", "kind": "server", "server": "c"}, "server 'c' is not behind"),
     ],
 )
 def test_an_unknown_name_is_refused_with_what_there_is(wish: dict[str, Any], said: str) -> None:

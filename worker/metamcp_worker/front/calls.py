@@ -31,7 +31,7 @@ from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
 from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
-from metamcp_worker.front.code_calls_io import CodeRun, CodeRuns
+from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
 from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest, NotUpYet
@@ -248,7 +248,7 @@ class Calls:
             self.audit.begun(call, name, request, request.params, run)
         done = partial(self._replied, call)
         if isinstance(decision, Run):
-            self.code.begin(CodeRun(run, call, view, request, caller, done), decision)
+            self.code.begin(RunUnderWay(run, call, view, request, caller, done), decision)
         else:
             self.builtins.carry_out(view, request, decision, done)
         return call

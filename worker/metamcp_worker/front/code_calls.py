@@ -95,7 +95,7 @@ class ToolNames:
         own = self._servers.get(server)
         if own is None:
             known = ", ".join(sorted(map(process_names.label, self._servers.values()))) or "none"
-            why = f"there is no server {server[:64]!r} behind this endpoint; there are: {known}"
+            why = f"server {server[:64]!r} is not behind this endpoint; there are: {known}"
             raise ProtocolError(Code.INVALID_PARAMS, why)
         name = self._names.get((own, tool)) or self._names.get((own, identifier(tool)))
         if name is not None:

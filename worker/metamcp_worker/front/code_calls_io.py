@@ -73,7 +73,7 @@ class Pipeline(Protocol):
     def first_list(self, server: str) -> Call: ...
 
 
-class CodeRun:
+class RunUnderWay:
     """Run under way. `call`: the client's; `id`: of the run, for the audit; `done`: takes the
     result. `number`: on the connection; `calls`: under way, by their number in the run; `ended`:
     number of calls that are over. `outer`: run whose code waits for this one, if there is one;
@@ -110,7 +110,7 @@ class CodeRuns:
         self._pipeline = pipeline
         self._builtins = builtins
         self._path = ""
-        self._runs: dict[int, CodeRun] = {}
+        self._runs: dict[int, RunUnderWay] = {}
         self._names: dict[str, ToolNames] = {}
         self._link: _Link | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -138,7 +138,7 @@ class CodeRuns:
         """Return the calls that are runs."""
         return [run.call for run in self._runs.values()]
 
-    def begin(self, run: CodeRun, what: Run) -> None:
+    def begin(self, run: RunUnderWay, what: Run) -> None:
         """Run code for a client. `run.done` is called with the result, at once or later."""
         most = run.view.spec.code
         if why := code_calls.refusal(what, run.request):
@@ -222,7 +222,7 @@ class CodeRuns:
 
     # --- the end of a run ---------------------------------------------------------------------
 
-    def _time(self, run: CodeRun, limits: CodeLimits) -> None:
+    def _time(self, run: RunUnderWay, limits: CodeLimits) -> None:
         after_s = limits.timeout_ms / 1000 + RUN_WAIT_S_MAX
         run.timer = asyncio.get_running_loop().call_later(after_s, self._late, run.number)
 
@@ -236,7 +236,7 @@ class CodeRuns:
         if run is not None:
             run.done(code_tools.ended(end))
 
-    def _take(self, number: int) -> CodeRun | None:
+    def _take(self, number: int) -> RunUnderWay | None:
         """Forget a run, and cancel the calls that its code has not waited for."""
         run = self._runs.pop(number, None)
         if run is not None:
@@ -258,7 +258,7 @@ class CodeRuns:
 
     # --- calls of a run -----------------------------------------------------------------------
 
-    def _asked(self, run: CodeRun, asked: HostCall) -> None:
+    def _asked(self, run: RunUnderWay, asked: HostCall) -> None:
         name = asked.name if asked.kind == "call" else ""
         view = run.view
         try:
@@ -284,7 +284,7 @@ class CodeRuns:
             run.calls[asked.call] = call
             call.answer.add_done_callback(partial(self._answered, run, asked, name))
 
-    def _view(self, run: CodeRun) -> View:
+    def _view(self, run: RunUnderWay) -> View:
         """Return the view of the run's client as it is now. Raises ProtocolError."""
         expires = run.request.principal.expires
         if expires and time.time_ns() >= expires * 1e9:
@@ -296,14 +296,14 @@ class CodeRuns:
             raise ProtocolError(Code.OVERLOADED, _FULL)
         return view
 
-    def _names_of(self, view: View, run: CodeRun) -> ToolNames:
+    def _names_of(self, view: View, run: RunUnderWay) -> ToolNames:
         merged = view.of(modern=run.request.modern)
         names = self._names.get(view.endpoint)
         if names is None or names.merged is not merged:
             names = self._names[view.endpoint] = ToolNames(merged)
         return names
 
-    def _wait(self, run: CodeRun, asked: HostCall, why: NotUpYet) -> None:
+    def _wait(self, run: RunUnderWay, asked: HostCall, why: NotUpYet) -> None:
         """Make the call when its server has told what it offers; then it is there, or not."""
         first = self._pipeline.first_list(why.server)
         run.calls[asked.call] = first
@@ -320,7 +320,7 @@ class CodeRuns:
         first.answer.add_done_callback(told)
 
     def _answered(
-        self, run: CodeRun, asked: HostCall, name: str, answer: asyncio.Future[CallAnswer]
+        self, run: RunUnderWay, asked: HostCall, name: str, answer: asyncio.Future[CallAnswer]
     ) -> None:
         if run.calls.pop(asked.call, None) is None:
             return
@@ -330,14 +330,14 @@ class CodeRuns:
         if run.request.wants_progress and run.caller is not None:
             run.caller.progressed(codec.dump({"progress": run.ended, "message": name}))
 
-    def _listed(self, run: CodeRun, number: int, reply: ToolReply) -> None:
+    def _listed(self, run: RunUnderWay, number: int, reply: ToolReply) -> None:
         if reply.structured is None:
             self._refuse(run, number, reply.text)
         else:
             found = Raw(codec.dump(reply.structured["tools"]))
             self._reply(HostReply(run=run.number, call=number, result=found))
 
-    def _refuse(self, run: CodeRun, number: int, why: str) -> None:
+    def _refuse(self, run: RunUnderWay, number: int, why: str) -> None:
         self._reply(code_calls.error(run.number, number, why))
 
     def _reply(self, reply: HostReply) -> None:
