@@ -80,7 +80,8 @@ def value(client: Client, code: str, **arguments: Any) -> Any:
 
 
 def test_an_endpoint_lists_the_tools_for_code_alone(client: Client) -> None:
-    assert client.tools() == ["search_tools", "describe_tool", "run_code"]
+    scripts = ["save_script", "run_script", "list_scripts", "delete_script"]
+    assert client.tools() == ["search_tools", "describe_tool", "run_code", *scripts]
 
 
 def test_code_returns_a_value_and_what_it_logged(client: Client) -> None:
