@@ -12,6 +12,7 @@ import pytest
 
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
+from tests.live.viewed import heard, listeners
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M48")]
@@ -34,6 +35,7 @@ exposure = "code"
 """
 SCHEMA = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
 OURS, FOUND, THEIRS = "/mcp", "/metamcp/found/mcp", "/metamcp/acme/mcp"
+CODE = "return args.n + 1"
 TRIES = 20
 """Connections after which it would be odd if each front had none."""
 
@@ -127,8 +129,9 @@ def test_an_exposed_script_is_a_tool_and_clients_are_told(gateway: Gateway, path
     client = Client(gateway.port, LEGACY, path)
     try:
         assert "scripts__next" not in client.tools()
-        code = "return args.n + 1"
-        done(gateway, "save_script", name="next", code=code, parameters=SCHEMA, expose=True)
+        with listeners(gateway, path) as streams:
+            done(gateway, "save_script", name="next", code=CODE, parameters=SCHEMA, expose=True)
+            heard(streams)
         for _ in range(TRIES):
             assert "scripts__next" in listed(gateway, path)
         assert "scripts__next" in client.tools()

@@ -9,7 +9,7 @@ Schema and arguments both come from clients, so the steps of a judgement are bou
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from msgspec import Raw
 
@@ -42,20 +42,31 @@ _OTHERS: Final = frozenset({"type", "enum", "const", "required", "uniqueItems", 
 _CHECKED: Final = _SCHEMA | _SCHEMAS | _NAMED | _COUNTS | _BOUNDS | _OTHERS
 
 
-def _is_number(value: Any) -> bool:
+def _is_table(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: Any) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
+    "object": _is_table,
+    "array": _is_list,
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
     "number": _is_number,
     "integer": lambda value: _is_number(value) and value % 1 == 0,
 }
-_SIZED: Mapping[str, type] = {"Length": str, "Items": list, "Properties": dict}
+_SIZED: Mapping[str, Callable[[Any], bool]] = {
+    "Length": _TYPES["string"], "Items": _is_list, "Properties": _is_table,
+}  # fmt: skip
+"""Values that a limit of a count is for, by the end of its keyword."""
 
 
 class _Endless(Exception):
@@ -70,7 +81,7 @@ def unfit(text: str) -> str:
         schema = codec.value(text.encode())
     except (codec.Malformed, UnicodeError) as error:
         return f"the parameters are not JSON: {error}"
-    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+    if not _is_table(schema) or schema.get("type", "object") != "object":
         return 'the parameters are a JSON Schema of an object, with "type": "object"'
     definitions = schema.get("$defs", {})
     try:
@@ -100,7 +111,7 @@ def _faults(schema: Any, at: str, definitions: Any, depth: int) -> Iterator[str]
         raise _Endless
     if isinstance(schema, bool):
         return
-    if not isinstance(schema, dict):
+    if not _is_table(schema):
         yield f"the parameters have no schema at {at}"
         return
     for word, value in schema.items():
@@ -122,24 +133,24 @@ def _faults(schema: Any, at: str, definitions: Any, depth: int) -> Iterator[str]
 def _fits(word: str, value: Any, definitions: Any) -> bool:
     """Whether a keyword may have this value, apart from schemas in it."""
     if word in _SCHEMAS:
-        return isinstance(value, list) and bool(value)
+        return _is_list(value) and bool(value)
     if word in _NAMED:
-        return isinstance(value, dict)
+        return _is_table(value)
     if word in _COUNTS:
         return _TYPES["integer"](value) and value >= 0
     if word in _BOUNDS:
         return _is_number(value)
     if word == "type":
-        names = value if isinstance(value, list) and value else [value]
+        names = value if _is_list(value) and value else [value]
         return all(isinstance(name, str) and name in _TYPES for name in names)
     if word == "required":
-        return isinstance(value, list) and all(isinstance(name, str) for name in value)
+        return _is_list(value) and all(isinstance(name, str) for name in value)
     if word == "$ref":
         name = value.removeprefix(_DEFINITIONS) if isinstance(value, str) else "/"
         return value == "#" or (name != value and name in definitions)
     if word == "uniqueItems":
         return isinstance(value, bool)
-    return word != "enum" or isinstance(value, list)
+    return word != "enum" or _is_list(value)
 
 
 class _Judge:
@@ -160,7 +171,7 @@ class _Judge:
         for word, wanted in schema.items():
             if word not in _CHECKED:
                 continue
-            self._spend(1 + (len(wanted) if isinstance(wanted, dict | list) else 0))
+            self._spend(1 + (len(wanted) if (_is_table(wanted) or _is_list(wanted)) else 0))
             here = f"{at}.{word}"
             found = self._within(schema, word, value, here, where, depth + 1)
             if not found and (why := self._alone(word, wanted, value)):
@@ -173,7 +184,7 @@ class _Judge:
         """Return what a keyword without schemas says against a value, or an empty string."""
         match word:
             case "type":
-                names = wanted if isinstance(wanted, list) else [wanted]
+                names = wanted if _is_list(wanted) else [wanted]
                 right = any(_TYPES[name](value) for name in names)
                 return "" if right else f"is not of the type {' or '.join(names)}"
             case "enum" | "const":
@@ -182,15 +193,15 @@ class _Judge:
                 right = any(self._key(each) == known for each in values)
                 told = ", ".join(_cut(codec.dump(each).decode()) for each in values[:8])
                 return "" if right else f"is not {'one of ' if word == 'enum' else ''}{told}"
-            case "required" if isinstance(value, dict):
+            case "required" if _is_table(value):
                 missing = next((name for name in wanted if name not in value), None)
                 return "" if missing is None else f"has no {_cut(missing)!r}, which is required"
-            case "uniqueItems" if wanted and isinstance(value, list):
+            case "uniqueItems" if wanted and _is_list(value):
                 keys = [self._key(each) for each in value]
                 return "" if len({*keys}) == len(keys) else "has two equal items"
-        if word in _COUNTS and isinstance(value, str | list | dict):
-            if not isinstance(value, _SIZED[word[3:]]):
-                return ""
+            case _:
+                pass
+        if word in _COUNTS and _SIZED[word[3:]](value):
             count, least = len(value), word.startswith("min")
             right = count >= wanted if least else count <= wanted
             limit = f"{'at least' if least else 'at most'} {wanted}"
@@ -211,7 +222,7 @@ class _Judge:
                 name = wanted.removeprefix(_DEFINITIONS)
                 target = self._root if wanted == "#" else self._root["$defs"][name]
                 return self.fault(target, value, at, where, depth)
-            case "properties" | "additionalProperties" if isinstance(value, dict):
+            case "properties" | "additionalProperties" if _is_table(value):
                 named = schema.get("properties", {})
                 if word == "properties":
                     parts = [(name, named[name], f"{at}.{_cut(name)}") for name in named]
@@ -223,7 +234,7 @@ class _Judge:
                     if name in value
                 )
                 return next(filter(None, faults), "")
-            case "items" | "prefixItems" if isinstance(value, list):
+            case "items" | "prefixItems" if _is_list(value):
                 first = schema.get("prefixItems", [])
                 if word == "prefixItems":
                     pairs = [(each, f"{at}[{n}]") for n, each in enumerate(first[: len(value)])]
@@ -240,7 +251,8 @@ class _Judge:
                 return "" if why else f"{where} is as it may not be (parameters: {at})"
             case "allOf" | "anyOf" | "oneOf":
                 return self._of(word, wanted, value, at, where, depth)
-        return ""
+            case _:
+                return ""
 
     def _of(self, word: str, wanted: Any, value: Any, at: str, where: str, depth: int) -> str:
         faults = [
@@ -262,9 +274,9 @@ class _Judge:
         if depth > DEPTH_MAX:
             raise _Endless
         self._spend(1)
-        if isinstance(value, dict):
+        if _is_table(value):
             return frozenset((name, self._key(each, depth + 1)) for name, each in value.items())
-        if isinstance(value, list):
+        if _is_list(value):
             return tuple(self._key(each, depth + 1) for each in value)
         return (bool, value) if isinstance(value, bool) else value
 
