@@ -110,7 +110,8 @@ Gap = Callable[[int, int], bytes]
 
 class _Batch:
     """Records of one turn of the loop, with the numbers `first` to `last`. `lines`: the records,
-    one a line; `size`: bytes of them, with all line ends; `weight`: events that are lost with them."""
+    one a line; `size`: their bytes, with all line ends; `weight`: events that are lost with
+    them."""
 
     __slots__ = ("first", "last", "lines", "size", "told", "weight")
 
