@@ -1,5 +1,6 @@
 """Runs of code in a front: each call of the code is one of its client, and goes the same way."""
 
+import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,10 +17,12 @@ from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
+from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import CodeLimits, EndRun, HostReply, RunEnded, StartRun
 from metamcp_worker.ipc.errors import ProtocolError
-from metamcp_worker.ipc.frames import Error, Result
+from metamcp_worker.ipc.frames import Ask, Error, Notice, ReplyFrame, Result
+from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
 
 from .called import Front, request, with_front
@@ -73,7 +76,7 @@ class Client:
     def __init__(self) -> None:
         self.progress: list[Any] = []
         self.notices: list[str] = []
-        self.questions: list[Question] = []
+        self.questions: asyncio.Queue[Question] = asyncio.Queue()
 
     def progressed(self, params: bytes) -> None:
         self.progress.append(codec.value(params))
@@ -82,7 +85,7 @@ class Client:
         self.notices.append(method)
 
     def asked(self, question: Question) -> None:
-        self.questions.append(question)
+        self.questions.put_nowait(question)
 
 
 def test_the_code_goes_to_the_sandboxes_and_its_value_comes_back() -> None:
@@ -364,6 +367,59 @@ def test_a_server_that_wants_input_in_a_result_is_refused_with_a_sentence() -> N
         assert (await sandboxes.read(HostReply)).error == code_calls.ASKS
 
     with_sandboxes(talk, a=offer("t", protocol=MODERN), b=offer("u"))
+
+
+def test_a_question_of_a_server_goes_to_the_client_of_the_code() -> None:
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        client = Client()
+        begin(front, client)
+        run = await sandboxes.started()
+        sandboxes.asked(run, 1, "a_t")
+        sent = await front.peers["a"].call()
+        front.peers["a"].write(Notice("notifications/message", b"{}", sent.id))
+        front.peers["a"].write(Ask(sent.id, 1, "elicitation/create", b"{}"))
+        question = await client.questions.get()
+        assert client.notices == ["notifications/message"]
+        question.answer(b'{"action":"accept"}')
+        reply = await front.peers["a"].read()
+        assert isinstance(reply, ReplyFrame)
+        assert bytes(reply.body) == b'{"action":"accept"}'
+
+    with_sandboxes(talk)
+
+
+def test_a_server_that_has_not_told_its_tools_yet_is_waited_for() -> None:
+    spec = replace(SPEC, servers=("a", "b", "late"))
+
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        front.calls.server_state(
+            ServerState(server="late", state="warming", listed=False, hold_ms=20_000)
+        )
+        begin(front)
+        run = await sandboxes.started()
+        sandboxes.asked(run, 1, "t", kind="server", server="late")
+        sandboxes.asked(run, 2, "a_t")
+        await front.peers["a"].call()  # so the other one waits by now
+        await front.add("late", offer("t"))
+        first = await front.peers["late"].call()
+        assert first.method == "tools/list"
+        front.peers["late"].write(Result(first.id, b'{"tools":[]}'))
+        sent = await front.peers["late"].call()
+        assert codec.value(sent.params)["name"] == "t"
+
+    with_sandboxes(talk, spec)
+
+
+def test_roots_that_decide_on_a_process_are_asked_for_before_the_code_begins() -> None:
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        news = ServerState(server="a", state="ready", listed=True, by="project")
+        front.calls.server_state(news)
+        with pytest.raises(Unasked):
+            begin(front, unasked=True)
+        begin(front, unasked=False)
+        await sandboxes.started()
+
+    with_sandboxes(talk)
 
 
 def test_without_sandboxes_the_tool_says_so() -> None:
