@@ -16,10 +16,10 @@ from metamcp_worker.front import code_calls
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import CodeLimits, EndRun, HostReply, RunEnded, StartRun
+from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, EndRun, HostReply, RunEnded, StartRun
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.frames import Ask, Error, Notice, ReplyFrame, Result
 from metamcp_worker.ipc.messages import ServerState
@@ -336,6 +336,33 @@ def test_what_cannot_be_read_ends_the_connection(data: bytes) -> None:
         assert (await outcome(call))["structuredContent"]["failure"] == "crashed"
 
     with_sandboxes(talk)
+
+
+@pytest.mark.parametrize("value", [b"[" * 5000 + b"]" * 5000, b'"\xff"', b"}"])
+def test_a_value_that_cannot_be_read_ends_its_own_run_alone(value: bytes) -> None:
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        call, other = begin(front), begin(front)
+        run, second = await sandboxes.started(), await sandboxes.started()
+        body = b'{"type":"RunEnded","run":%d,"value":%b}' % (run, value)
+        sandboxes.raw(FRAME.pack(len(body)) + body)
+        assert (await outcome(call))["structuredContent"]["failure"] == "size"
+        assert (await sandboxes.read(EndRun)).run == run
+        sandboxes.write(RunEnded(run=second))
+        assert not (await outcome(other))["isError"]
+
+    with_sandboxes(talk)
+
+
+def test_an_answer_with_too_many_levels_is_refused_before_the_sandboxes_see_it() -> None:
+    most = 0
+    for depth in range(1, 2000):
+        try:
+            codec.check(b"[" * depth + b"]" * depth)
+        except codec.Malformed:
+            break
+        most = depth
+    deep = b'{"content":[],"x":' + b"[" * (most - 20) + b"]" * (most - 20) + b"}"
+    assert "nested too deeply" in code_calls.reply(1, 1, CallAnswer(deep)).error
 
 
 def test_each_call_that_ends_is_progress_for_a_client_that_wants_it() -> None:
