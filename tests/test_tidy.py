@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
-        "audit": "ipc runtime", "embedder": "http ipc runtime search",
+        "audit": "ipc runtime", "sandbox": "ipc runtime", "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
         "front": "access builtin_tools catalog http ipc oauth runtime search",
         "bridge": "http ipc runtime",
@@ -107,12 +107,13 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions codec disclosure embedding errors exposed_names figures"
+        "audit_records builtin_definitions code_runs codec disclosure embedding errors exposed_names figures"
         " frame_bytes frames key_table messages process_names records roots server_catalog spec"
         " validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",
+    "metamcp_worker.sandbox": "code_run run_queue",
     "metamcp_worker.search": "bm25 definitions index vectors words",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
