@@ -165,7 +165,8 @@ def is_no() -> list[str]:
         (is_no, IS_NO_MAX),
     ],
     ids=[
-        "modules", "modules of the door", "modules of code mode", "small modules", "small modules with one importer",
+        "modules", "modules of the door", "modules of code mode", "small modules",
+        "small modules with one importer",
         "shared class names", "shared module names", "participles", "odd openings", "is no",
     ],
 )  # fmt: skip

@@ -107,9 +107,9 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions code_runs codec disclosure embedding errors exposed_names figures"
-        " frame_bytes frames key_table messages process_names records roots server_catalog spec"
-        " validation"
+        "audit_records builtin_definitions code_runs codec disclosure embedding errors"
+        " exposed_names figures frame_bytes frames key_table messages process_names records roots"
+        " server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",

@@ -14,6 +14,7 @@ import logging
 import socket
 import time
 from collections import Counter
+from functools import partial
 
 from msgspec import structs
 
@@ -277,8 +278,8 @@ class CodeWorker:
         limits = run.state.limits
         run.sandbox, run.began = sandbox, time.perf_counter()
         self._used = self._loop.time()
-        sandbox.on_data = lambda data: self._guest(run, data)
-        sandbox.on_exit = lambda code, stderr: self._exited(run, code, stderr)
+        sandbox.on_data = partial(self._guest, run)
+        sandbox.on_exit = partial(self._exited, run)
         run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._late, run)
         try:
             sandbox.limit_memory(limits.memory_bytes)
