@@ -3,7 +3,7 @@
 import subprocess
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -243,8 +243,9 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
-        return [_clean(one) for one in cast("list[Any]", value)]
+        items: list[Any] = value
+        return [_clean(one) for one in items]
     if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
+        members: dict[str, Any] = value
         return {_clean(name): _clean(one) for name, one in members.items()}
     return value
