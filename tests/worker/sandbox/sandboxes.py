@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,14 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deno import find_deno_bin
 from msgspec import Raw, json
 
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.code_runs import (
     CodeFigures,
     CodeLimits,
-    CodeOn,
     EndRun,
     HostCall,
     HostReply,
@@ -26,6 +25,7 @@ from metamcp_worker.ipc.code_runs import (
     RunEnded,
     StartRun,
 )
+from metamcp_worker.ipc.errors import PeerGone
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.sandbox.code_run import FrameBuffer, frame
 from tests.waiting import until
@@ -35,7 +35,7 @@ MAIN = (
     "import socket, sys; from metamcp_worker.sandbox.run import main;"
     "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
 )
-DENO = os.fsdecode(find_deno_bin())
+DENO = shutil.which("deno", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "deno"
 _read = codec.reader(HostCall | RunEnded)
 _read_news = codec.reader(Beat | CodeFigures)
 
@@ -54,7 +54,7 @@ def echo(call: HostCall) -> HostReply:
 
 
 class Front:
-    """A connection of a front. `most_rss_kb`: of any sandbox that was seen while it waited."""
+    """A connection of a front. `calls`: all that its runs made."""
 
     def __init__(self, path: str) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
@@ -125,7 +125,9 @@ class Front:
 class Sandboxes:
     """The process of the sandboxes. `figures`: its last news."""
 
-    def __init__(self, folder: Path, order: CodeOn) -> None:
+    def __init__(self, folder: Path, **members: object) -> None:
+        self._members = members
+        self._fronts: list[Front] = []
         self.path = str(folder / "code.sock")
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
@@ -137,13 +139,16 @@ class Sandboxes:
         )  # fmt: skip
         theirs.close()
         self.figures = CodeFigures(counts={})
-        self.order(order, self.listener.fileno())
+        self.order(self.listener.fileno())
 
-    def order(self, order: CodeOn, *fds: int) -> None:
-        packets.send(self._control, messages.pack(order), fds)
+    def order(self, *fds: int, **members: object) -> None:
+        """Send the order to begin, or to go on with other members."""
+        self._members |= members
+        packets.send(self._control, codec.dump({"type": "CodeOn", **self._members}), fds)
 
     def front(self) -> Front:
-        return Front(self.path)
+        self._fronts.append(Front(self.path))
+        return self._fronts[-1]
 
     def news(self, fact: Callable[[CodeFigures], bool], what: str) -> CodeFigures:
         """Figures of which this is true."""
@@ -157,8 +162,14 @@ class Sandboxes:
 
         return until(heard, what) or self.figures
 
+    def leave(self) -> None:
+        """End the control socket, as a supervisor does that wants this process no longer."""
+        self._control.close()
+
     def stop(self) -> int:
-        with suppress(OSError):
+        for front in self._fronts:
+            front.close()
+        with suppress(OSError, PeerGone):
             packets.send(self._control, messages.pack(messages.Stop(grace_s=0)))
         self._control.close()
         self.listener.close()
@@ -167,10 +178,7 @@ class Sandboxes:
 
 @contextmanager
 def sandboxes(folder: Path, **members: object) -> Iterator[Sandboxes]:
-    order = codec.typed(CodeOn, codec.dump(
-        {"type": "CodeOn", "deno": DENO, "runs_max": 4, **members}
-    ))  # fmt: skip
-    running = Sandboxes(folder, order)
+    running = Sandboxes(folder, **{"deno": DENO, "runs_max": 4, **members})
     try:
         yield running
     finally:
@@ -185,7 +193,9 @@ def denos(parent: int) -> dict[int, str]:
     found: dict[int, str] = {}
     for path in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         with suppress(OSError):
-            found[int(path)] = Path(f"/proc/{path}/status").read_text()
+            status = Path(f"/proc/{path}/status").read_text()
+            if status.startswith("Name:\tdeno"):  # and not a fork that is to become one
+                found[int(path)] = status
     return found
 
 

@@ -52,11 +52,11 @@ class EndRun(Message, frozen=True, kw_only=True):
 
 
 class HostReply(Message, frozen=True, kw_only=True):
-    """Front: answer to a `HostCall`. `result`: raw, if there is one; `error`: else a sentence."""
+    """Front: answer to a `HostCall`. `result`: raw; `error`: a sentence, if there is none."""
 
     run: int
     call: int
-    result: Raw = Raw(b"")
+    result: Raw = Raw(b"null")
     error: str = ""
 
 

@@ -6,7 +6,7 @@
 // Frames go both ways over standard input and output: 4 bytes with the size, little-endian, then
 // JSON. The code may change every prototype, so all that is used after it has begun is captured here.
 
-const { apply, deleteProperty, ownKeys, setPrototypeOf } = Reflect;
+const { apply, defineProperty, deleteProperty, ownKeys, setPrototypeOf } = Reflect;
 const { create, freeze, hasOwn, keys } = Object;
 const { isArray } = Array;
 const { parse, stringify } = JSON;
@@ -69,13 +69,13 @@ function call(kind, name, server, given, self) {
   const error = new Failure("");
   captureStackTrace(error, self);
   const id = ++calls;
+  if (id > limits.calls) send('{"type":"GuestOverrun"}');
   const frame = `{"type":"GuestCall","call":${id},"kind":"${kind}","name":${stringify(name)},` +
     `"server":${stringify(server)},"arguments":${made}}`;
   return new Later((resolve, reject) => {
     const one = freeze({ __proto__: null, resolve, reject, error });
     pending[id] = one;
-    // The call beyond the limit goes at once: it ends the run.
-    if (running < limits.parallel || id > limits.calls) {
+    if (running < limits.parallel) {
       running++;
       send(frame);
     } else waiting[last++] = frame;
@@ -222,28 +222,25 @@ function threw(type, error) {
 
 async function serve() {
   let data = new Bytes(0);
-  let piece = new Bytes(65536);
   for (;;) {
-    let size = 4;
-    while (data.length < size) {
+    const size = data.length < 4 ? 4
+      : 4 + (data[0] | data[1] << 8 | data[2] << 16) + data[3] * 2 ** 24;
+    if (data.length < size || size === 4) {
+      const piece = new Bytes(size - data.length < 65536 ? 65536 : size - data.length);
       const count = await read(piece);
       if (!count) return;
       const more = new Bytes(data.length + count);
       fill(more, data);
       fill(more, new Bytes(piece.buffer, 0, count), data.length);
       data = more;
-      if (data.length >= 4) {
-        size = 4 + (data[0] | data[1] << 8 | data[2] << 16) + data[3] * 2 ** 24;
-        if (piece.length < size - data.length) piece = new Bytes(size - data.length);
-      }
+    } else {
+      const message = parse(decode(new Bytes(data.buffer, 4, size - 4)));
+      const rest = new Bytes(data.length - size);
+      fill(rest, new Bytes(data.buffer, size));
+      data = rest;
+      if (message.type === "run") begin(message);
+      else answer(message);
     }
-    const frame = new Bytes(data.buffer, 4, size - 4);
-    const rest = new Bytes(data.length - size);
-    fill(rest, new Bytes(data.buffer, size));
-    data = rest;
-    const message = parse(decode(frame));
-    if (message.type === "run") begin(message);
-    else answer(message);
   }
 }
 
@@ -256,6 +253,10 @@ addEventListener("load", () => {
     if (!KEPT.has(name)) deleteProperty(globalThis, name);
   }
   setPrototypeOf(globalThis, Object.prototype);
+  // Deno's own code calls its functions by these, and would hand them to a replacement.
+  for (const name of ["apply", "bind", "call"]) {
+    defineProperty(Function.prototype, name, { writable: false, configurable: false });
+  }
   serve();
   send('{"type":"GuestReady"}');
 });

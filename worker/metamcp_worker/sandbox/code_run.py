@@ -38,7 +38,15 @@ NO_MEMORY: Final = re.compile(
 """Last words of V8, of Rust and of the C library in a process that got no more memory."""
 DEEP = "nested too deeply"
 """Text of codec.Malformed for JSON that is nested more deeply than any reader here goes."""
-_NO_BUFFER = "RangeError: Array buffer allocation failed"
+_NO_BUFFER = re.compile(
+    r"RangeError: (?:Array buffer allocation failed|ArrayBuffer\.prototype\.resize: Out of memory)"
+)
+"""Errors of the code for which its process had no memory."""
+_ABORT = 6
+"""SIGABRT: V8 ends with it, and says nothing, when it gets no memory for a large number."""
+_DEEP_CODE = "has overflowed its stack"
+"""Last words of the thread that reads code."""
+_TRACE = re.compile(r"\n\s+at \S")
 _PLACE = re.compile(r"blob:null/[0-9a-f-]{36}:(\d+):(\d+)")
 _FRAME = re.compile(r"\s*at (?:(?P<name>[^(]*?) \()?" + _PLACE.pattern)
 _SYNTAX = re.compile(r"(?:TypeError: )?SyntaxError: ")
@@ -58,6 +66,10 @@ class GuestCall(Message, frozen=True, kw_only=True):
     name: str
     server: str
     arguments: Raw
+
+
+class GuestOverrun(Message, frozen=True):
+    """The code calls more often than it may; the guest keeps calls above `parallel` back itself."""
 
 
 class GuestLog(Message, frozen=True):
@@ -90,7 +102,9 @@ class GuestUnread(Message, frozen=True):
     stack: str
 
 
-GuestMessage = GuestCall | GuestLog | GuestValue | GuestLarge | GuestThrew | GuestUnread
+GuestMessage = (
+    GuestCall | GuestOverrun | GuestLog | GuestValue | GuestLarge | GuestThrew | GuestUnread
+)
 _read_message = codec.reader(GuestMessage)
 _read_ready = codec.reader(GuestReady)
 
@@ -143,10 +157,10 @@ class _Order(Struct, frozen=True, kw_only=True, tag="run"):
     limits: _Limits
 
 
-class _Reply(Struct, frozen=True, kw_only=True, tag="reply", omit_defaults=True):
+class _Reply(Struct, frozen=True, kw_only=True, tag="reply"):
     call: int
-    result: Raw = Raw(b"")
-    error: str = ""
+    result: Raw
+    error: str
 
 
 class CodeRun:
@@ -193,9 +207,9 @@ class CodeRun:
         if message.call not in self._open or self.end is not None:
             return b""
         self._open.remove(message.call)
-        error = message.error or ("" if message.result else "the call had no result")
-        reply = _Reply(call=message.call, result=message.result, error=error)
-        return frame(codec.dump(reply))
+        return frame(codec.dump(_Reply(
+            call=message.call, result=message.result, error=message.error
+        )))  # fmt: skip
 
     def late(self) -> None:
         """The time of the run is over."""
@@ -203,8 +217,11 @@ class CodeRun:
 
     def exited(self, code: int, stderr: str) -> None:
         """The process of the guest has ended by itself. `code`: as os.waitstatus_to_exitcode."""
-        if NO_MEMORY.search(stderr):
+        silent = code == -_ABORT and not stderr.strip()
+        if silent or NO_MEMORY.search(stderr):
             self._no_memory()
+        elif _DEEP_CODE in stderr:
+            self.fail("syntax", "the code is nested too deeply")
         else:
             how = f"signal {-code}" if code < 0 else f"exit status {code}"
             self.fail("crashed", f"the sandbox ended with {how} before the code returned")
@@ -224,6 +241,8 @@ class CodeRun:
         match _read_message(body):
             case GuestCall() as call:
                 return self._call(call)
+            case GuestOverrun():
+                self._too_many_calls()
             case GuestLog(line=line):
                 self._output_bytes += len(line.encode()) + LINE_BYTES
                 if self._output_bytes > self.limits.output_bytes:
@@ -245,7 +264,7 @@ class CodeRun:
     def _call(self, call: GuestCall) -> tuple[HostCall, ...]:
         """Raises codec.Malformed."""
         if self._calls >= self.limits.calls:
-            self.fail("calls", f"the code made more than {self.limits.calls:,} calls")
+            self._too_many_calls()
             return ()
         if call.call != self._calls + 1 or len(self._open) >= self.limits.parallel:
             raise codec.Malformed("a call out of order")
@@ -271,11 +290,12 @@ class CodeRun:
         )
 
     def _threw(self, message: str, stack: str) -> None:
-        if message.startswith(_NO_BUFFER):
+        if _NO_BUFFER.match(message):
             self._no_memory()
             return
-        places, frames = self._frames_of(stack)
-        self.fail("exception", message[:MESSAGE_CHARS_MAX], places, frames)
+        place, frames = self._frames_of(stack)
+        words = _TRACE.split(message[:MESSAGE_CHARS_MAX])[0].strip()
+        self.fail("exception", words, place, frames)
 
     def _unread(self, message: str, stack: str) -> None:
         if not (syntax := _SYNTAX.match(message)):
@@ -306,6 +326,9 @@ class CodeRun:
         if at > len(lines):
             return len(lines), len(lines[-1]) + 1
         return max(1, at), int(column[:9])
+
+    def _too_many_calls(self) -> None:
+        self.fail("calls", f"the code made more than {self.limits.calls:,} calls")
 
     def _too_large(self, what: str) -> None:
         self.fail("size", f"{what} more than {self.limits.output_bytes:,} bytes")

@@ -16,7 +16,6 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Iterable
 
 CREATE, ADD_RULE, RESTRICT = 444, 445, 446
 _VERSION_FLAG = 1
@@ -27,11 +26,13 @@ _FILES_BY_ABI = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
 truncation and device calls."""
 _TCP_ABI, _TCP = 4, 0b11
 _SCOPE_ABI, _SCOPE = 6, 0b11
-LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", "/etc/ld.so.cache")
-"""Places of shared libraries, which may be read."""
+READ = (
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", "/etc/ld.so.cache", "/dev/null",
+    "/dev/urandom", "/proc/self/maps",
+)  # fmt: skip
+"""Shared libraries, and what the C library reads to find the end of the stack."""
 LOADERS = ("/lib/ld-*", "/lib64/ld-*", "/lib/*/ld-*", "/usr/lib64/ld-*", "/usr/lib/ld-*")
 """Places of the program that loads shared libraries, which is executed."""
-DEVICES = ("/dev/null", "/dev/urandom")
 FILES_MAX = 64
 """Open files and sockets of one process; Deno has 20."""
 NICE = 5
@@ -48,36 +49,13 @@ def landlock_version() -> int:
     return max(0, _call(CREATE, None, 0, _VERSION_FLAG)) if sys.platform == "linux" else 0
 
 
-def landlock_rules(version: int, program: str, files: Iterable[str]) -> int:
-    """Return a descriptor of rules, with which a process may execute `program`, read `files` and
-    libraries, and do nothing else with files and TCP. Raises OSError."""
-    rights = 0
-    for abi, bits in _FILES_BY_ABI:
-        rights |= bits if version >= abi else 0
-    tcp = _TCP if version >= _TCP_ABI else 0
-    scope = _SCOPE if version >= _SCOPE_ABI else 0
-    size = 24 if version >= _SCOPE_ABI else 16 if version >= _TCP_ABI else 8
-    attributes = struct.pack("=QQQ", rights, tcp, scope)[:size]
-    rules = _checked(CREATE, attributes, size, 0)
-    os.set_inheritable(rules, False)
-    loaders = [path for pattern in LOADERS for path in glob.glob(pattern)]
-    try:
-        for path in (program, *loaders):
-            _allow(rules, path, _EXECUTE | _READ_FILE)
-        for path in (*LIBRARIES, *DEVICES, *files):
-            _allow(rules, path, _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0))
-    except OSError:
-        os.close(rules)
-        raise
-    return rules
-
-
-def confine(rules: int) -> None:
-    """Confine this process for good, and what it executes. `rules`: of `landlock_rules`, or -1 for
-    none. Raises OSError."""
-    for which, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+def confine(version: int, program: str) -> None:
+    """Confine this process for good, and `program`, which it is about to execute. `version`: of
+    Landlock, or 0 to go without. Raises OSError."""
+    for which, value in (
+        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES_MAX),
+    ):  # fmt: skip
         resource.setrlimit(which, (value, value))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, FILES_MAX))
     os.nice(NICE)
     if sys.platform != "linux":
         return
@@ -85,8 +63,25 @@ def confine(rules: int) -> None:
         file.write(OOM_SCORE_ADJ)
     if _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
-    if rules >= 0:
-        _checked(RESTRICT, rules, 0)
+    if version:
+        _checked(RESTRICT, _rules(version, program), 0)
+
+
+def _rules(version: int, program: str) -> int:
+    """Return a descriptor of rules, with which this process may execute `program`, read libraries,
+    and do nothing else with files and TCP. Raises OSError."""
+    rights = 0
+    for abi, bits in _FILES_BY_ABI:
+        rights |= bits if version >= abi else 0
+    tcp = _TCP if version >= _TCP_ABI else 0
+    scope = _SCOPE if version >= _SCOPE_ABI else 0
+    size = 24 if version >= _SCOPE_ABI else 16 if version >= _TCP_ABI else 8
+    rules = _checked(CREATE, struct.pack("=QQQ", rights, tcp, scope)[:size], size, 0)
+    for path in (program, *(path for pattern in LOADERS for path in glob.glob(pattern))):
+        _allow(rules, path, _EXECUTE | _READ_FILE)
+    for path in READ:
+        _allow(rules, path, _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0))
+    return rules
 
 
 def _allow(rules: int, path: str, rights: int) -> None:

@@ -29,7 +29,9 @@ from metamcp_worker.sandbox import confinement
 from metamcp_worker.sandbox.byte_stream import ByteStream
 from metamcp_worker.sandbox.code_run import STDERR_BYTES_MAX
 
-BOOT = str(Path(__file__).with_name("boot.js"))
+_BOOT_FD = 3
+_BOOT = f"/dev/fd/{_BOOT_FD}"
+"""Place of `boot.js` for Deno; the code sees it in stacks, and not where MetaMCP is installed."""
 NODE_MODULES = (
     "_http_agent _http_common _http_outgoing _http_server _stream_duplex _stream_passthrough"
     " _stream_readable _stream_transform _stream_writable _tls_common _tls_wrap assert"
@@ -42,14 +44,13 @@ NODE_MODULES = (
 )
 """Names, separated by blanks, of the modules of Node.js that Deno has within itself, and that no
 permission keeps from a program. A test compares them with those of the true Deno."""
-_REFUSAL = "data:text/javascript," + quote('throw new Error("modules of Node.js are not there")')
-_IMPORTS = {"imports": {f"node:{name}": _REFUSAL for name in NODE_MODULES.split()}}
+_IMPORTS = {"imports": {f"node:{name}": None for name in NODE_MODULES.split()}}
 _OPTIONS = (
     "--no-prompt", "--no-remote", "--no-npm", "--no-config", "--no-lock", "--cached-only",
-    "--quiet", "--import-map=data:application/json," + quote(codec.dump(_IMPORTS)),
+    "--quiet", "--import-map=data:application/json," + quote(codec.dump(_IMPORTS), safe=":,"),
 )  # fmt: skip
 _ENVIRONMENT = {
-    "DENO_DIR": "/nonexistent",
+    "DENO_DIR": "/dev/null/deno",  # nobody can make it
     # Without it each run would try several times to write a cache: a tenth of a second.
     "DENO_EMIT_CACHE_MODE": "disable",
     "DENO_NO_UPDATE_CHECK": "1",
@@ -60,19 +61,25 @@ _NO_START = 127
 
 
 class DenoSpec(Struct, frozen=True):
-    """How to start sandboxes. `program`: path of Deno; `heap_bytes`: of V8; `jit`: whether V8
-    compiles; `rules`: descriptor of rules of Landlock, or -1."""
+    """How to start sandboxes. `program`: path of Deno; `heap_bytes`: of V8; `boot`: descriptor of
+    `boot.js`; `jit`: whether V8 compiles; `landlock`: its version, or 0 to go without."""
 
     program: str
     heap_bytes: int
+    boot: int
     jit: bool = False
-    rules: int = -1
+    landlock: int = 0
 
     @property
     def command(self) -> list[str]:
         flags = f"{_V8},--max-heap-size={max(1, self.heap_bytes // 2**20)}"
         flags += "" if self.jit else ",--jitless"
-        return [self.program, "run", *_OPTIONS, f"--v8-flags={flags}", BOOT]
+        return [self.program, "run", *_OPTIONS, f"--v8-flags={flags}", _BOOT]
+
+
+def boot_file() -> int:
+    """Return a descriptor of `boot.js`. Raises OSError."""
+    return packets.blob(Path(__file__).with_name("boot.js").read_bytes())
 
 
 class DenoProcess:
@@ -152,12 +159,13 @@ def _become(spec: DenoSpec, sock: int, stderr: int, parent: int) -> NoReturn:
     try:
         os.setsid()
         if orphans.die_with_parent(parent):
-            for fd, number in ((sock, 0), (sock, 1), (stderr, 2)):
+            for fd, number in ((sock, 0), (sock, 1), (stderr, 2), (spec.boot, _BOOT_FD)):
                 os.dup2(fd, number)
+            os.lseek(_BOOT_FD, 0, os.SEEK_SET)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir("/")
-            confinement.confine(spec.rules)
+            confinement.confine(spec.landlock, spec.program)
             os.execve(spec.program, spec.command, _ENVIRONMENT)  # noqa: S606 - a shell is the last thing to have here
     except Exception as error:  # noqa: BLE001 - the parent reads it: nothing else may run here
         with contextlib.suppress(OSError):

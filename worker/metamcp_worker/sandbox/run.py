@@ -35,12 +35,14 @@ from metamcp_worker.runtime.loop import Chores
 from metamcp_worker.sandbox import code_run, confinement
 from metamcp_worker.sandbox.byte_stream import ByteStream
 from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer
-from metamcp_worker.sandbox.deno_process import BOOT, DenoProcess, DenoSpec
+from metamcp_worker.sandbox.deno_process import DenoProcess, DenoSpec, boot_file
 from metamcp_worker.sandbox.run_queue import WAITING_MAX, RunQueue
 
 BEAT_S = 1.0
 END_S = 1.0
 """Seconds for cancelled tasks to end."""
+RETIRE_S_MAX = 30.0
+"""Seconds that runs have to end when the supervisor wants this process no longer."""
 START_S_MAX = 20.0
 """Seconds in which a sandbox is to be ready; 0.02 is usual."""
 START_FAILURES_MAX = 3
@@ -48,6 +50,7 @@ START_FAILURES_MAX = 3
 FRONTS_MAX = 64
 """Maximum connections: one for each front, and those of their heirs."""
 _READY_BYTES_MAX = 1024
+_RETIRES = "the process of the sandboxes is being replaced: try again"
 
 log = logging.getLogger("metamcp.code")
 _read = codec.reader(CodeOn | Tune | Stop)
@@ -94,7 +97,7 @@ class CodeWorker:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[int] = self._loop.create_future()
         self._spec = CodeOn(deno="", runs_max=1)
-        self._deno = DenoSpec("", 0)
+        self._deno = DenoSpec("", 0, -1)
         self._confined = ""
         self._listener: socket.socket | None = None
         self._numbers = itertools.count(1)
@@ -109,7 +112,8 @@ class CodeWorker:
         """Number of sandboxes that are to wait now."""
         self._counts: Counter[str] = Counter()
         self._chores = Chores(self._faulty)
-        self._channel = Channel(sock, self._packet, lambda: self._finish(0))
+        self._retires = False
+        self._channel = Channel(sock, self._packet, lambda: self._retire(RETIRE_S_MAX))
 
     async def run(self) -> int:
         self._chores.begin(self._beat())
@@ -121,9 +125,7 @@ class CodeWorker:
             for front in list(self._fronts.values()):
                 self._drop(front)
             self._give_back()
-            if self._listener is not None:
-                self._loop.remove_reader(self._listener)
-                self._listener.close()
+            self._deafen()
             self._channel.close()
 
     def _packet(self, data: bytes, fds: list[int]) -> None:
@@ -133,8 +135,10 @@ class CodeWorker:
                     self._begin(spec, fds)
                 case Tune(format=form, level=level, levels=levels):
                     logs.tune(LogSpec(format=form, level=level, levels=levels))
+                case Stop(grace_s=grace_s):
+                    self._retire(grace_s)
                 case _:
-                    self._finish(0)
+                    pass
         except (codec.Malformed, OSError) as error:
             log.error("code cannot be run: %s", error)
             self._finish(1)
@@ -145,35 +149,44 @@ class CodeWorker:
         """Begin, or go on with other limits. Raises OSError, codec.Malformed."""
         if fds or self._listener is None:
             listener = socket.socket(fileno=packets.taken(fds))
-            if self._listener is not None:
-                self._loop.remove_reader(self._listener)
-                self._listener.close()
+            self._deafen()
             listener.setblocking(False)
             self._listener = listener
             self._loop.add_reader(listener, self._accept)
-        rules = -1 if self._deno.program != spec.deno else self._deno.rules
-        if spec.confinement == "off":
-            rules, self._confined = -1, "none"
-        elif rules < 0:
-            rules = self._rules(spec)
-        self._deno = DenoSpec(spec.deno, spec.memory_bytes, spec.jit, rules)
+        version = 0 if spec.confinement == "off" else confinement.landlock_version()
+        if spec.confinement == "require" and not version:
+            raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
+        if spec.confinement == "prefer" and not version:
+            log.warning("this kernel has no Landlock: code is confined by Deno and limits alone")
+        self._confined = f"landlock-{version}" if version else "none"
+        boot = self._deno.boot if self._deno.boot >= 0 else boot_file()
+        self._deno = DenoSpec(spec.deno, spec.memory_bytes, boot, spec.jit, version)
         self._spec = spec
         self._queue.runs_max = max(1, spec.runs_max)
         self._give_back()
         self._go()
 
-    def _rules(self, spec: CodeOn) -> int:
-        """Return the rules of Landlock, -1 if there are none and none are required. Raises
-        OSError."""
-        version = confinement.landlock_version()
-        if version:
-            self._confined = f"landlock-{version}"
-            return confinement.landlock_rules(version, spec.deno, (BOOT,))
-        self._confined = "none"
-        if spec.confinement == "require":
-            raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
-        log.warning("this kernel has no Landlock: code is confined by Deno and by limits alone")
-        return -1
+    def _retire(self, within_s: float) -> None:
+        """Take nothing new, and end when the runs have ended, at most `within_s` seconds later."""
+        if self._retires:
+            return
+        self._retires = True
+        self._deafen()
+        self._give_back()
+        for run in self._queue.clear():
+            run.state.fail("busy", _RETIRES)
+            self._settle(run)
+        for front in [one for one in self._fronts.values() if not one.runs]:
+            self._drop(front)
+        self._loop.call_later(within_s, self._finish, 0)
+        self._go()
+
+    def _deafen(self) -> None:
+        """Close the listening socket, of which the supervisor has another descriptor."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
     # Fronts
 
@@ -235,14 +248,20 @@ class CodeWorker:
         front.runs[order.run] = run
         if order.language == "python":
             run.state.fail("language", "Python is not available: write TypeScript or JavaScript")
+        elif self._retires:
+            run.state.fail("busy", _RETIRES)
         elif not self._queue.add(front.number, run):
             run.state.fail("busy", f"{WAITING_MAX:,} runs wait already: try again later")
         self._settle(run)
-        self._warm = self._spec.warm
+        self._warm = 0 if self._retires else self._spec.warm
         self._go()
 
     def _go(self) -> None:
         """Begin the runs whose turn it is, and start the sandboxes that are missing."""
+        if self._retires:
+            if not self._queue.running:
+                self._finish(0)
+            return
         while self._ready and (run := self._queue.begin()) is not None:
             self._assign(run, self._ready.pop())
         warm = 0 if self._failures else self._warm
