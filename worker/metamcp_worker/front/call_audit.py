@@ -62,6 +62,8 @@ class CallAudit:
         self._common: dict[tuple[object, ...], tuple[Principal, bytes]] = {}
         """Members that the records of some calls have in common; a principal has its own."""
         self._masks = Masks()
+        self._shows = False
+        """Whether records have arguments and results."""
 
     def adjust(self, spec: FrontSpec) -> Self | None:
         """Apply this configuration. Returns None if nothing is audited."""
@@ -74,6 +76,7 @@ class CallAudit:
             self._link = None
         if not found.socket:
             return None
+        self._shows = found.level != audit.METADATA
         self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
         if self._link is None:
             keeps = found.required or bool(found.spools)
@@ -108,7 +111,9 @@ class CallAudit:
         if call.label not in COMMITTED:
             return
         arguments = bytes(params.get("arguments", b""))
-        end = CallEnd(args_bytes=len(arguments), arguments=self._shown(arguments))
+        end = CallEnd(args_bytes=len(arguments))
+        if self._shows:
+            end.arguments = self._shown(arguments)
         if arguments:
             end.args_hmac = audit.pseudonym(self._spec.salt, arguments)
         trace = request.meta.get("traceparent") if request.meta else None
@@ -167,7 +172,8 @@ class CallAudit:
         if answer is not None:
             end.result_bytes = len(answer.body)
             end.code = answer.code
-            end.result = self._shown(answer.body)
+            if self._shows:
+                end.result = self._shown(answer.body)
         body = audit.of_call(time_ns(), link.number, common, end)
         if answer is None:
             link.add(body)
@@ -273,10 +279,7 @@ class CallAudit:
 
     def _shown(self, body: bytes) -> str:
         """Return as much of arguments or of a result as the level shows."""
-        level = self._spec.level
-        if level == audit.METADATA or not body:
-            return ""
-        if level == audit.FULL:
+        if self._spec.level == audit.FULL:
             return body[:FULL_CHARS_MAX].decode("utf-8", "replace")
         return self._masks.json(body.decode("utf-8", "replace"))[:REDACTED_CHARS_MAX]
 
