@@ -3,7 +3,7 @@ table, replaced when it dies, gone with the gateway."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ CODE = "[code]\nwarm = 1\n"
 
 
 @contextmanager
-def connected(gateway: Gateway) -> Iterator[Front]:
+def connected(gateway: Gateway) -> Generator[Front]:
     front = Front(str(gateway.folder / "run" / "code.sock"))
     try:
         yield front
@@ -40,7 +40,9 @@ def run(gateway: Gateway) -> None:
 
 def role(gateway: Gateway) -> dict[str, Any]:
     """What the status says of the process; empty if it is not wanted."""
-    return next((one for one in gateway.status()["roles"] if one["role"] == "code"), {})
+    return next(
+        (one for one in gateway.status()["roles"] if one["role"] == "code"), dict[str, Any]()
+    )
 
 
 def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
