@@ -107,6 +107,8 @@ class CodeProcess(RoleProcess):
             return
         self._on = on
         if on is None:
+            if self._pid:
+                self._journal.add(WHO, "stopped", "code mode is switched off")
             self._dismiss()
             self._deaf()
             self._count({}, None)
