@@ -3,17 +3,18 @@ table, replaced when it dies, gone with the gateway."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from metamcp_worker.ipc.code_runs import HostCall
 from tests.live import processes
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
-from tests.worker.sandbox.sandboxes import Front, denos
+from tests.worker.sandbox.sandboxes import Front, denos, echo
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M46")]
 
@@ -22,7 +23,7 @@ CODE = "[code]\nwarm = 1\n"
 
 
 @contextmanager
-def connected(gateway: Gateway) -> Iterator[Front]:
+def connected(gateway: Gateway) -> Generator[Front]:
     front = Front(str(gateway.folder / "run" / "code.sock"))
     try:
         yield front
@@ -39,7 +40,9 @@ def run(gateway: Gateway) -> None:
 
 def role(gateway: Gateway) -> dict[str, Any]:
     """What the status says of the process; empty if it is not wanted."""
-    return next((one for one in gateway.status()["roles"] if one["role"] == "code"), {})
+    return next(
+        (one for one in gateway.status()["roles"] if one["role"] == "code"), dict[str, Any]()
+    )
 
 
 def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
@@ -90,6 +93,24 @@ def test_other_settings_reach_it_and_without_its_table_it_ends() -> None:
         until(lambda: not Path(f"/proc/{pid}").exists(), "it ends")
         assert role(gateway) == {}
         assert "metamcp_code" not in gateway.ops("/metrics")[1]
+        assert not (gateway.folder / "run" / "code.sock").exists()
+
+
+@pytest.mark.parametrize("order", ["upgrade", "reload"])
+def test_a_run_under_way_ends_well_when_its_process_has_to_go(order: str) -> None:
+    with Gateway(SERVERS, extra=CODE) as gateway, connected(gateway) as front:
+        number = front.start("return await mcp.call('x', { n: 7 })")
+        call = until(front.message, "it calls")
+        assert isinstance(call, HostCall)
+        first = role(gateway)["pid"]
+        gateway.extra = ""
+        gateway.write(SERVERS)
+        gateway.ctl(order)
+        until(lambda: role(gateway) == {}, "no further run is possible")
+        front.send(echo(call))
+        ended = front.end(number)
+        assert (ended.failure, bytes(ended.value)) == ("", b'{"n":7}')
+        until(lambda: not Path(f"/proc/{first}").exists(), "it ends after its run")
         assert not (gateway.folder / "run" / "code.sock").exists()
 
 

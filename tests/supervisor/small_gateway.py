@@ -50,7 +50,12 @@ class SmallShelf:
         self.quarantined = frozenset[Pair]()
         self.ledger = Ledger(Everything())
         self.offered = {"git": frozenset({"status", "log"}), "db": frozenset({"query"})}
-        self.exposures: dict[str, Exposure] = {"desk": "toolset", "wide": "all", "whole": "servers"}
+        self.exposures: dict[str, Exposure] = {
+            "desk": "toolset",
+            "wide": "all",
+            "whole": "servers",
+            "program": "code",
+        }
 
     def everything(self) -> Everything:
         return self.ledger.everything()

@@ -46,7 +46,11 @@ PROBLEMS_MAX = 20
 """Maximum problems that the answer to an order shows, and tools in a warning."""
 _THERE = {"active", "ready", "idle"}
 """States of servers whose tools are in lists."""
-_SHOWS = {"all": "all tools", "servers": "the tools of active servers"}
+_SHOWS = {
+    "all": "all tools",
+    "servers": "the tools of active servers",
+    "code": "built-in tools alone",
+}
 """Tools that an endpoint shows, by exposures without tool sets."""
 
 

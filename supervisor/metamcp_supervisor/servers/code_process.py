@@ -77,7 +77,7 @@ class CodeProcess(RoleProcess):
     def with_code(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with the socket for runs, if there is code mode; it
         listens from now on."""
-        self._settle()
+        self._adapt()
         return structs.replace(spec, code_socket=self._path() if self._listener else "")
 
     def handed(self) -> int:
@@ -98,7 +98,7 @@ class CodeProcess(RoleProcess):
     def _path(self) -> str:
         return str(Path(self._config().gateway.runtime_dir) / SOCKET)
 
-    def _settle(self) -> None:
+    def _adapt(self) -> None:
         """Listen or not, and tell a process other settings, as the configuration says. Runs go on
         with the settings that they began with."""
         on = _order(self._config())
@@ -107,6 +107,8 @@ class CodeProcess(RoleProcess):
             return
         self._on = on
         if on is None:
+            if self._pid:
+                self._journal.add(WHO, "stopped", "code mode is switched off")
             self._dismiss()
             self._deaf()
             self._count({}, None)

@@ -108,8 +108,8 @@ class RoleProcess:
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """Adapt the process to the configuration in force; called with every beat."""
-        raise NotImplementedError
+        """Adapt the process to the configuration in force, with every beat, unless something else
+        tells of a reload."""
 
     def _delayed(self, delay_s: float) -> None:
         """The process failed, and starts again after this delay at the earliest."""

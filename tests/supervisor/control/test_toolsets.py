@@ -184,6 +184,11 @@ def test_the_whole_life_of_a_tool_set() -> None:
             [f"endpoint 'whole' shows the tools of active servers, {ELSEWHERE}"],
         ),
         (
+            ("equip", "dev", "--endpoint", "program"),
+            1,
+            [f"endpoint 'program' shows built-in tools alone, {ELSEWHERE}"],
+        ),
+        (
             ("create", "dev", "git.log"),
             1,
             [

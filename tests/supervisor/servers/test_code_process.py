@@ -235,6 +235,7 @@ def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
         await until(lambda: process.gone, "it is to end")
         assert (house.process.wanted, house.process.pid, house.path.exists()) == (False, 0, False)
         assert house.counts[-1] == ({}, None)
+        assert house.said()[-1] == ("stopped", "code mode is switched off")
         assert house.settle(CodeConfig(enabled=True))
         with house.connect():
             assert await house.told(1)

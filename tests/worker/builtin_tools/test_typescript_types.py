@@ -115,7 +115,7 @@ def test_references_are_followed_once_around() -> None:
 
 def test_a_result_with_one_member_is_unwrapped_as_the_call_does() -> None:
     only = {"type": "object", "properties": {"result": {"type": "array"}}}
-    two = {"type": "object", "properties": {"result": {}, "more": {}}}
+    two: Any = {"type": "object", "properties": {"result": {}, "more": {}}}
     assert "Promise<unknown[]>" in declared({}, only)
     assert "Promise<{ result?: unknown; more?: unknown }>" in declared({}, two)
     assert "Promise<unknown>" in declared({})
@@ -243,7 +243,9 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
-        return [_clean(one) for one in value]
+        items: list[Any] = value
+        return [_clean(one) for one in items]
     if isinstance(value, dict):
-        return {_clean(name): _clean(one) for name, one in value.items()}
+        members: dict[str, Any] = value
+        return {_clean(name): _clean(one) for name, one in members.items()}
     return value

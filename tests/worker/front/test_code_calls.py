@@ -1,5 +1,6 @@
 """Runs of code in a front: each call of the code is one of its client, and goes the same way."""
 
+import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,12 +16,14 @@ from metamcp_worker.front import code_calls
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import CodeLimits, EndRun, HostReply, RunEnded, StartRun
+from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, EndRun, HostReply, RunEnded, StartRun
 from metamcp_worker.ipc.disclosure import Everything
 from metamcp_worker.ipc.errors import ProtocolError
-from metamcp_worker.ipc.frames import Error, Result
+from metamcp_worker.ipc.frames import Ask, Error, Notice, ReplyFrame, Result
+from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
 
@@ -75,7 +78,7 @@ class Client:
     def __init__(self) -> None:
         self.progress: list[Any] = []
         self.notices: list[str] = []
-        self.questions: list[Question] = []
+        self.questions: asyncio.Queue[Question] = asyncio.Queue()
 
     def progressed(self, params: bytes) -> None:
         self.progress.append(codec.value(params))
@@ -84,7 +87,7 @@ class Client:
         self.notices.append(method)
 
     def asked(self, question: Question) -> None:
-        self.questions.append(question)
+        self.questions.put_nowait(question)
 
 
 def test_the_code_goes_to_the_sandboxes_and_its_value_comes_back() -> None:
@@ -337,6 +340,33 @@ def test_what_cannot_be_read_ends_the_connection(data: bytes) -> None:
     with_sandboxes(talk)
 
 
+@pytest.mark.parametrize("value", [b"[" * 5000 + b"]" * 5000, b'"\xff"', b"}"])
+def test_a_value_that_cannot_be_read_ends_its_own_run_alone(value: bytes) -> None:
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        call, other = begin(front), begin(front)
+        run, second = await sandboxes.started(), await sandboxes.started()
+        body = b'{"type":"RunEnded","run":%d,"value":%b}' % (run, value)
+        sandboxes.raw(FRAME.pack(len(body)) + body)
+        assert (await outcome(call))["structuredContent"]["failure"] == "size"
+        assert (await sandboxes.read(EndRun)).run == run
+        sandboxes.write(RunEnded(run=second))
+        assert not (await outcome(other))["isError"]
+
+    with_sandboxes(talk)
+
+
+def test_an_answer_with_too_many_levels_is_refused_before_the_sandboxes_see_it() -> None:
+    most = 0
+    for depth in range(1, 2000):
+        try:
+            codec.check(b"[" * depth + b"]" * depth)
+        except codec.Malformed:
+            break
+        most = depth
+    deep = b'{"content":[],"x":' + b"[" * (most - 20) + b"]" * (most - 20) + b"}"
+    assert "nested too deeply" in code_calls.reply(1, 1, CallAnswer(deep)).error
+
+
 def test_each_call_that_ends_is_progress_for_a_client_that_wants_it() -> None:
     async def talk(front: Front, sandboxes: Sandboxes) -> None:
         client = Client()
@@ -366,6 +396,59 @@ def test_a_server_that_wants_input_in_a_result_is_refused_with_a_sentence() -> N
         assert (await sandboxes.read(HostReply)).error == code_calls.ASKS
 
     with_sandboxes(talk, a=offer("t", protocol=MODERN), b=offer("u"))
+
+
+def test_a_question_of_a_server_goes_to_the_client_of_the_code() -> None:
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        client = Client()
+        begin(front, client)
+        run = await sandboxes.started()
+        sandboxes.asked(run, 1, "a_t")
+        sent = await front.peers["a"].call()
+        front.peers["a"].write(Notice("notifications/message", b"{}", sent.id))
+        front.peers["a"].write(Ask(sent.id, 1, "elicitation/create", b"{}"))
+        question = await client.questions.get()
+        assert client.notices == ["notifications/message"]
+        question.answer(b'{"action":"accept"}')
+        reply = await front.peers["a"].read()
+        assert isinstance(reply, ReplyFrame)
+        assert bytes(reply.body) == b'{"action":"accept"}'
+
+    with_sandboxes(talk)
+
+
+def test_a_server_that_has_not_told_its_tools_yet_is_waited_for() -> None:
+    spec = replace(SPEC, servers=("a", "b", "late"))
+
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        front.calls.server_state(
+            ServerState(server="late", state="warming", listed=False, hold_ms=20_000)
+        )
+        begin(front)
+        run = await sandboxes.started()
+        sandboxes.asked(run, 1, "t", kind="server", server="late")
+        sandboxes.asked(run, 2, "a_t")
+        await front.peers["a"].call()  # so the other one waits by now
+        await front.add("late", offer("t"))
+        first = await front.peers["late"].call()
+        assert first.method == "tools/list"
+        front.peers["late"].write(Result(first.id, b'{"tools":[]}'))
+        sent = await front.peers["late"].call()
+        assert codec.value(sent.params)["name"] == "t"
+
+    with_sandboxes(talk, spec)
+
+
+def test_roots_that_decide_on_a_process_are_asked_for_before_the_code_begins() -> None:
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        news = ServerState(server="a", state="ready", listed=True, by="project")
+        front.calls.server_state(news)
+        with pytest.raises(Unasked):
+            begin(front, unasked=True)
+        begin(front, unasked=False)
+        await sandboxes.started()
+
+    with_sandboxes(talk)
 
 
 def test_without_sandboxes_the_tool_says_so() -> None:

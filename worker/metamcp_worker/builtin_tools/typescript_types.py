@@ -29,6 +29,7 @@ LINE_CHARACTERS_MAX = 72
 
 Schema = Mapping[str, Any]
 
+_NOTHING: Schema = {}
 _UNKNOWN = "unknown"
 _INDENT = "  "
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
@@ -43,7 +44,7 @@ def declaration(name: str, definition: bytes) -> str:
     try:
         tool = _object(codec.value(definition))
     except codec.Malformed:  # a number that is too large, or too many levels
-        tool = {}
+        tool = _NOTHING
     given = _object(tool.get("inputSchema"))
     arguments = _Writer(given).type(given, 1)
     if arguments == _UNKNOWN:
@@ -161,20 +162,18 @@ class _Writer:
         return "{\n" + "".join(f"{inner}{line}\n" for line in lines) + outer + "}"
 
 
-def _at(root: Schema, where: str) -> object:
+def _at(root: Schema, where: str) -> Any:
     """Return the schema at a JSON pointer into the root (RFC 6901); None if there is none."""
     if not where.startswith("#"):
         return None
-    found: object = root
+    found: Any = root
     for part in where[1:].split("/")[1:]:
-        if not isinstance(found, Mapping):
-            return None
-        found = cast(Schema, found).get(part.replace("~1", "/").replace("~0", "~"))
+        found = _object(found).get(part.replace("~1", "/").replace("~0", "~"))
     return found
 
 
 def _object(value: object) -> Schema:
-    return cast(Schema, value) if isinstance(value, Mapping) else {}
+    return cast(Schema, value) if isinstance(value, Mapping) else _NOTHING
 
 
 def _union(types: Iterable[str]) -> str:

@@ -21,6 +21,9 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 
 DEPTH_MAX = 3
 """Maximum runs that are within each other: a script that runs a script that runs a script."""
+DEPTH_SPARE = 64
+"""Levels that an answer could have more before a reader refuses it. The sandboxes read it with
+fewer levels to spare than this process, and would end all runs of this front for it."""
 ASKS = (
     "the tool asks its user something before it goes on, which a call from code cannot pass on;"
     " call it without code"
@@ -128,7 +131,7 @@ def reply(run: int, number: int, answer: CallAnswer | None) -> HostReply:
             return error(run, number, said or f"error {answer.code}")
         if mrtr.parse(answer.body) is not None:
             return error(run, number, ASKS)
-        codec.level(answer.body)
+        codec.check(b"[" * DEPTH_SPARE + answer.body + b"]" * DEPTH_SPARE)
     except codec.Malformed as why:
         return error(run, number, f"the answer cannot be read: {why}")
     return HostReply(run=run, call=number, result=Raw(answer.body))

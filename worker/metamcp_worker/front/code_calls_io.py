@@ -7,6 +7,7 @@ a run from either side. Never: running code, what a call is and what it answers
 
 import asyncio
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -47,6 +48,7 @@ UNSENT_BYTES_MAX = 2 * FRAME_BYTES_MAX
 RUN_ID_BYTES = 8
 
 _GONE = "the process of the sandboxes ended or cannot be reached; try again"
+_DEEP = "a value of the code has too many levels, or is not JSON"
 _LATE = "the run was not over in time"
 _FULL = "too many results wait for the code to take them"
 _OVER = "the code that made this call has ended"
@@ -56,6 +58,7 @@ _UNSERVED = "this endpoint is not served any more"
 
 log = logging.getLogger("metamcp.front")
 
+_RUN = re.compile(rb'\{"type":"(?:HostCall|RunEnded)","run":(?P<run>\d{1,18}),')
 _read = codec.reader(HostCall | RunEnded)
 
 
@@ -162,8 +165,7 @@ class CodeRuns:
 
     def leave(self, number: int) -> None:
         """End this run, if it is one: its client does not wait any more."""
-        run = self._take(number)
-        if run is not None and self._connected:
+        if self._take(number) is not None and self._connected:
             self._send(EndRun(run=number))
 
     # --- the connection -----------------------------------------------------------------------
@@ -213,12 +215,26 @@ class CodeRuns:
             self._over(RunEnded(run=number, failure="crashed", message=_GONE))
 
     def _frame(self, body: bytes) -> None:
-        message = _read(body)
+        """Take a message. Raises codec.Malformed."""
+        try:
+            if not body.isascii():
+                body.decode()  # values are passed on as they are
+            message = _read(body)
+        except (codec.Malformed, UnicodeDecodeError):
+            self._unread(body)
+            return
         if isinstance(message, RunEnded):
-            body.decode()  # the value is passed on as it is
             self._over(message)
         elif (run := self._runs.get(message.run)) is not None:
             self._asked(run, message)
+
+    def _unread(self, body: bytes) -> None:
+        """End the run whose code made a value that cannot be read. Raises codec.Malformed for any
+        other message."""
+        found = _RUN.match(body)
+        if found is None:
+            raise codec.Malformed("not a message of a run")
+        self._end(RunEnded(run=int(found["run"]), failure="size", message=_DEEP))
 
     # --- the end of a run ---------------------------------------------------------------------
 
@@ -227,9 +243,13 @@ class CodeRuns:
         run.timer = asyncio.get_running_loop().call_later(after_s, self._late, run.number)
 
     def _late(self, number: int) -> None:
-        if number in self._runs and self._connected:
-            self._send(EndRun(run=number))
-        self._over(RunEnded(run=number, failure="timeout", message=_LATE))
+        self._end(RunEnded(run=number, failure="timeout", message=_LATE))
+
+    def _end(self, end: RunEnded) -> None:
+        """End a run from this side."""
+        if end.run in self._runs and self._connected:
+            self._send(EndRun(run=end.run))
+        self._over(end)
 
     def _over(self, end: RunEnded) -> None:
         run = self._take(end.run)
@@ -407,7 +427,7 @@ class _Link(asyncio.Protocol):
             start = end
             try:
                 self._frame(body)
-            except (codec.Malformed, UnicodeDecodeError) as error:
+            except codec.Malformed as error:
                 self._broken(str(error))
                 return
         del self._data[:start]
