@@ -108,7 +108,7 @@ _VIEW = "a client brings it into view, or an operator with 'metamcp toolsets equ
 _CHECK = "the configuration is checked by 'metamcp config check'"
 #: Words that people know from other programs, and the sentence that names the verb here.
 WORDS = {
-    "run": "the gateway starts with 'metamcp up'",
+    "run": "the gateway starts with 'metamcp up', a script with 'metamcp scripts run NAME'",
     "gateway": "the gateway starts with 'metamcp up'",
     "daemon": "the gateway is a service with 'metamcp serve'",
     "server": "did you mean 'serve', or 'status' for the servers behind the gateway?",
@@ -132,7 +132,8 @@ WORDS = {
     "proxy": "the bridge on stdin and stdout is 'metamcp connect'",
     "stdio": "the bridge on stdin and stdout is 'metamcp connect'",
     "health": "did you mean 'doctor'?",
-    "save": "a tool set is made by 'metamcp toolsets create NAME SERVER.TOOL…'",
+    "save": "a tool set is made by 'metamcp toolsets create NAME SERVER.TOOL…', a script by"
+    " 'metamcp scripts save FILE'",
     "load": _VIEW,
     "equip": _VIEW,
     "activate": _VIEW,
