@@ -110,11 +110,11 @@ def run(context: ToolContext, name: str, args: Raw) -> Decision:
 def exposed(
     scripts: Mapping[str, Script], naming: NamingSpec, taken: Collection[str]
 ) -> tuple[ListEntry, ...]:
-    """Return the entries of scripts that are tools of their own, as tools of a server SERVER.
-    `taken`: names that other tools have."""
-    found = [one for one in scripts.values() if one.expose]
-    names = exposed_names.expose([(SERVER, one.name) for one in found], naming, taken)
-    entries = (ListEntry(*one, OWN) for one in zip(names, map(_item, found), strict=True))
+    """Return the entries of these scripts as tools of a server SERVER. `taken`: names that other
+    tools have."""
+    names = exposed_names.expose([(SERVER, name) for name in scripts], naming, taken)
+    items = map(_item, scripts.values())
+    entries = (ListEntry(name, item, OWN) for name, item in zip(names, items, strict=True))
     return tuple(one for one in entries if one.item.fault is None or one.item.fault.legacy)
 
 

@@ -47,6 +47,7 @@ class Viewers:
         self._opened: dict[str, _Opened] = {}
         self._shown: dict[ViewOwner, Shown] = {}
         self._scripts: Mapping[str, Mapping[str, Script]] = {}
+        """Scripts that are tools, by workspace and name."""
         self._views: dict[ViewOwner, View] = {}
         self.local: dict[str, View] = {}
         self._alike: WeakValueDictionary[_Like, View] = WeakValueDictionary()
@@ -144,11 +145,15 @@ class Viewers:
     def keep(self, scripts: Mapping[str, Mapping[str, Script]]) -> None:
         """Set the scripts by workspace and name; those that are tools are in lists from the next
         `refresh` on."""
-        before, self._scripts = self._scripts, scripts
-        for endpoint in self._endpoints.values():
-            workspace = endpoint.workspace
-            if endpoint.code is not None and before.get(workspace) != scripts.get(workspace):
-                self._stale.add(endpoint.name)
+        before = self._scripts
+        self._scripts = {
+            workspace: {name: one for name, one in those.items() if one.expose}
+            for workspace, those in scripts.items()
+        }
+        for name, endpoint in self._endpoints.items():
+            old, new = (found.get(endpoint.workspace, {}) for found in (before, self._scripts))
+            if endpoint.code is not None and old != new:
+                self._stale.add(name)
 
     def refresh(self) -> "Changed":
         """Build stale views, and return the owners and kinds of lists that have changed. Lists of a
