@@ -50,6 +50,7 @@ SERVERS = {
     "notes": NOTES,
     "old": fake("--era", "legacy"),
     "new-one": fake("--era", "modern"),
+    "asks": fake("--era", "legacy"),
     "few": {**fake("--era", "modern"), "limits": {"calls_per_day": 2}},
 }
 
@@ -256,7 +257,7 @@ ELICITS = b"""
 
 
 @pytest.mark.parametrize(
-    ("era", "server"), [(MODERN, "old"), (MODERN, "new-one"), (LEGACY, "new-one")]
+    ("era", "server"), [(MODERN, "asks"), (MODERN, "new-one"), (LEGACY, "new-one")]
 )
 def test_a_question_that_cannot_be_passed_on_is_a_sentence_for_the_code(
     gateway: Gateway, era: str, server: str
@@ -272,7 +273,7 @@ def test_a_question_between_sessions_reaches_the_client_while_the_code_waits(
     gateway: Gateway,
 ) -> None:
     client = Raw(gateway.port, LEGACY, capabilities={"elicitation": {}})
-    arguments = {"code": ELICITS.decode().replace("SERVER", "old")}
+    arguments = {"code": ELICITS.decode().replace("SERVER", "asks")}
     params = codec.dump({"name": "run_code", "arguments": arguments})
     with client.ask("tools/call", params, b"7") as stream:
         question = stream.next()
