@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from metamcp_worker.ipc import codec
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import Raw
@@ -49,6 +50,7 @@ SERVERS = {
     "notes": NOTES,
     "old": fake("--era", "legacy"),
     "new-one": fake("--era", "modern"),
+    "asks": fake("--era", "legacy"),
     "few": {**fake("--era", "modern"), "limits": {"calls_per_day": 2}},
 }
 
@@ -248,6 +250,38 @@ def test_a_client_that_goes_away_or_cancels_ends_its_run_and_the_calls(
 def under_way(gateway: Gateway) -> set[str]:
     found = json.loads(gateway.ctl("calls", "--json"))
     return {one["name"] for one in found["calls"]}
+
+
+ELICITS = b"""
+    try { return await mcp.call('SERVER__elicit') } catch (error) { return error.message }
+"""
+
+
+@pytest.mark.parametrize(
+    ("era", "server"), [(MODERN, "asks"), (MODERN, "new-one"), (LEGACY, "new-one")]
+)
+def test_a_question_that_cannot_be_passed_on_is_a_sentence_for_the_code(
+    gateway: Gateway, era: str, server: str
+) -> None:
+    client = Raw(gateway.port, era, capabilities={"elicitation": {}})
+    arguments = {"code": ELICITS.decode().replace("SERVER", server)}
+    result = client.result("tools/call", codec.dump({"name": "run_code", "arguments": arguments}))
+    told = json.dumps(result["structuredContent"])
+    assert "cannot be asked" in told or "call it without code" in told
+
+
+def test_a_question_between_sessions_reaches_the_client_while_the_code_waits(
+    gateway: Gateway,
+) -> None:
+    client = Raw(gateway.port, LEGACY, capabilities={"elicitation": {}})
+    arguments = {"code": ELICITS.decode().replace("SERVER", "asks")}
+    params = codec.dump({"name": "run_code", "arguments": arguments})
+    with client.ask("tools/call", params, b"7") as stream:
+        question = stream.next()
+        assert question.method == "elicitation/create"
+        client.reply(bytes(question.id), b'{"action":"accept","content":{"name":"Ann"}}')
+        _, answer = stream.until(b"7")
+    assert "Ann" in bytes(answer.result).decode()
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])

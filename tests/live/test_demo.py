@@ -75,7 +75,7 @@ def real() -> Iterator[Gateway]:
         },
         "memory": {"command": ["node", str(node / "server-memory/dist/index.js")]},
     }
-    extra = "".join(
+    extra = "[code]\n" + "".join(
         f'[endpoints.{exposure}]\nnamespace = "default"\nexposure = "{exposure}"\n'
         for exposure in tool_costs.EXPOSURES
     )
@@ -100,7 +100,7 @@ def test_real_definitions_cost_what_is_told_of_them_and_every_exposure_saves(
     whole = builtin_definitions.tokens_of_all(everything)
     assert len(everything) == found["all"]["tools"] >= 25
     assert abs(found["all"]["at_start"] - whole) <= TOKENS_PER_TOOL_MAX * len(everything)
-    for exposure, definitions_max in (("servers", 3), ("toolset", 7), ("search", 13)):
+    for exposure, definitions_max in (("servers", 3), ("toolset", 7), ("search", 13), ("code", 7)):
         sent = definitions(real, exposure)
         assert len(sent) <= definitions_max
         assert found[exposure]["at_start"] == builtin_definitions.tokens_of_all(sent)

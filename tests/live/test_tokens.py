@@ -19,6 +19,8 @@ EXPOSED = "".join(
     for exposure in tool_costs.EXPOSURES
 )
 EXTRA = f"""
+[code]
+
 [namespaces.default]
 servers = ["*"]
 
@@ -43,9 +45,9 @@ def gateway() -> Iterator[Gateway]:
 
 @pytest.mark.promise("M38")
 def test_what_is_told_of_an_endpoint_is_what_its_client_has_in_context(gateway: Gateway) -> None:
-    until(lambda: len(views(gateway)) == 5, "the front has told of all views")
+    until(lambda: len(views(gateway)) == 6, "the front has told of all views")
     found, now = endpoints(gateway), views(gateway)
-    for name in ("toolset", "servers", "search"):
+    for name in ("toolset", "servers", "search", "code"):
         tokens = cost(gateway, name)
         assert tokens == found[name]["at_start"] == now[name]["tokens"], name
         assert tokens == found["all"]["exposures"][name]

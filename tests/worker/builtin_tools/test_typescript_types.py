@@ -1,5 +1,6 @@
 """TypeScript declarations of tools: what a model reads before it writes code."""
 
+import json
 import subprocess
 from importlib import import_module
 from pathlib import Path
@@ -240,12 +241,4 @@ def run(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str
 
 def _clean(value: Any) -> Any:
     """The value as JSON can have it: without halves of surrogate pairs."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        items: list[Any] = value
-        return [_clean(one) for one in items]
-    if isinstance(value, dict):
-        members: dict[str, Any] = value
-        return {_clean(name): _clean(one) for name, one in members.items()}
-    return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

@@ -122,9 +122,9 @@ class CodeRuns:
 
     def configure(self, path: str) -> None:
         """Use the sandboxes behind the socket at this path; empty: there are none."""
+        self._names.clear()
         if path != self._path:
             self._path = path
-            self._names.clear()
             self.close()
 
     def close(self) -> None:
