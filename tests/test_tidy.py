@@ -59,7 +59,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime"}
+CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime", "sandbox"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -72,9 +72,9 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirmation document environment foreign_files formats json_schema"
-        " naming network options overrides parse program references reload sections show tools"
-        " units workspaces"
+        "assemble code_mode config confirmation document environment foreign_files formats"
+        " json_schema naming network options overrides parse program references reload sections"
+        " show tools units workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -107,9 +107,9 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.http": "mcp_headers request_head sse",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions codec disclosure embedding errors exposed_names figures"
-        " frame_bytes frames key_table messages process_names records roots server_catalog spec"
-        " validation"
+        "audit_records builtin_definitions code_runs codec disclosure embedding errors"
+        " exposed_names figures frame_bytes frames key_table messages process_names records roots"
+        " server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",

@@ -118,10 +118,25 @@ class LimitStatus(Struct, frozen=True, kw_only=True):
     calls_per_day: int = 0
 
 
+class RoleStatus(Struct, frozen=True, kw_only=True):
+    """Process of the gateway that exists at most once. `role`: `embedder`, `audit` or `code`;
+    `state`: `ready`, `starting`, `idle` until it is needed, or `error`; `pid`: 0 while it does not
+    run; `memory_bytes`: of it and its children, 0 while that is not known; `counts`: of `code`:
+    `runs` since it began, `running` and `waiting` now, and `warm` sandboxes; `confined`: of
+    `code`: what keeps sandboxes from the machine, as in `code_runs.CodeFigures`."""
+
+    role: str
+    state: str
+    pid: int = 0
+    memory_bytes: int = 0
+    counts: dict[str, int] = {}
+    confined: str = ""
+
+
 class GatewayStatus(Struct, frozen=True, kw_only=True):
     """State of the whole gateway. `state`: starting, active or draining; `url`: of the default
-    endpoint; `overrides`: levels of the gateway's log that are set for a time; `embedder_pid`: the
-    process that makes vectors, 0 while there is none."""
+    endpoint; `overrides`: levels of the gateway's log that are set for a time; `roles`: processes
+    of the gateway itself that the configuration asks for."""
 
     v: int = VERSION
     version: str
@@ -134,7 +149,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_files: tuple[str, ...]
     config_age_s: float
     nursery_pid: int
-    embedder_pid: int = 0
+    roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0
     """Number of upgrades since the start, in which another program took over."""
     state_dir: str = ""

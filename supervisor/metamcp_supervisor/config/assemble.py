@@ -14,6 +14,7 @@ from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
     AuditConfig,
+    CodeConfig,
     Config,
     Embeddings,
     Endpoint,
@@ -203,6 +204,7 @@ def assemble(
             "log": draft.log,
             "recording": draft.recording,
             "audit": draft.audit,
+            "code": draft.code,
             "metrics": draft.metrics,
             "traces": draft.traces,
             "embeddings": draft.embeddings,
@@ -238,6 +240,7 @@ def assemble(
         log=main.log or Log(),
         recording=main.recording or RecordingConfig(),
         audit=main.audit or AuditConfig(),
+        code=main.code or CodeConfig(),
         metrics=main.metrics or MetricsConfig(),
         traces=main.traces or TracesConfig(),
         embeddings=main.embeddings or Embeddings(),

@@ -252,6 +252,7 @@ _OWN: Mapping[Exposure, Sequence[OwnTool]] = {
     "toolset": _TOOLSETS,
     "servers": _SERVERS,
     "search": _SEARCH,
+    "code": (),
 }
 
 

@@ -19,9 +19,10 @@ from metamcp_worker.ipc.codec import Message
 
 Pair = tuple[str, str]
 """Identity of a tool: its server, and the name that the server gives it."""
-Exposure = Literal["all", "toolset", "servers", "search"]
+Exposure = Literal["all", "toolset", "servers", "search", "code"]
 """How much of an endpoint is in view at first: everything, or only the built-in tools, until a tool
-set is equipped, a server is activated or a tool is loaded."""
+set is equipped, a server is activated or a tool is loaded. With `code` no tool of a server comes
+into view; code calls them."""
 
 TOOLS_MAX = 2000
 """Maximum tools of one view or tool set: far more than any client takes; it bounds the storage."""
@@ -58,7 +59,7 @@ def within(shown: Shown, exposure: Exposure) -> Shown:
     change, because a client could not take the rest out. The rest comes back with its exposure."""
     if exposure in ("toolset", "search"):
         return structs.replace(shown, servers=()) if shown.servers else shown
-    if exposure == "all":
+    if exposure in ("all", "code"):
         return Shown()
     return structs.replace(shown, tools=(), toolset="") if shown.tools or shown.toolset else shown
 

@@ -48,6 +48,7 @@ ROLES = {
     "audit": "metamcp_worker.audit.run",
     "front": "metamcp_worker.front.run",
     "child": "metamcp_worker.child.run",
+    "code": "metamcp_worker.sandbox.run",
     "embedder": "metamcp_worker.embedder.run",
 }
 

@@ -1,0 +1,198 @@
+"""Programs that want out, or more than they may have, each with the failures that end it."""
+
+FAKE_GLOBALS = """
+for (const name of ["Atomics", "SharedArrayBuffer", "FinalizationRegistry", "WeakRef", "Deno",
+                    "process", "EventTarget", "WebAssembly"]) {
+  try { globalThis[name] = class { static register() {} }; } catch {}
+}
+"""
+
+ENDLESS = {
+    "a loop": "while (true) {}",
+    "a loop after an await": "await 0; while (true) {}",
+    "a storm of microtasks": "const f = async () => { for (;;) await 0; }; await f();",
+    "queueMicrotask that begets itself": (
+        "const f = () => queueMicrotask(f); f(); await new Promise(() => {});"
+    ),
+    "a promise that never settles": "await new Promise(() => {});",
+    "a getter of the result": "return { get a() { while (true) {} } };",
+    "toJSON of the result": "return { toJSON() { while (true) {} } };",
+    "a thenable as the result": "return { then() { while (true) {} } };",
+    "a thenable that never settles": "return { then() {} };",
+    "a getter of the error": "throw { get message() { while (true) {} } };",
+    "the stack of the error": (
+        "throw Object.defineProperty(new Error('x'), 'stack', { get() { while (true) {} } });"
+    ),
+    "toString of a line of the console": "console.log({ toJSON() { while (true) {} } });",
+    "a regular expression": "return /^(a+)+$/.test('a'.repeat(60) + 'b');",
+    "a comparison that never ends": "[2, 1].sort(() => { while (true) {} });",
+    "a proxy as the result": "return new Proxy({}, { ownKeys() { while (true) {} } });",
+    "a loop outside of the function": "} while (true) {} {",
+    "an await outside of the function": "} await new Promise(() => {}); {",
+    "a loop in a patched promise": (
+        "Promise.prototype.then = () => { while (true) {} }; "
+        "await (async () => {})().then(() => 1);"
+    ),
+    "an answer that is a loop": (
+        "Object.defineProperty(Object.prototype, 'error', { get() { while (true) {} } }); "
+        "await mcp.call('x', {});"
+    ),
+}
+
+HUNGRY = {
+    "a heap bomb": "const a = []; while (true) a.push({ a: a.length, b: [a.length] });",
+    "a bomb of strings": (
+        "const a = []; for (let i = 0; ; i++) a.push(('x' + i).repeat(100000).split('').join('-'));"
+    ),
+    "a bomb of typed arrays": (
+        "const a = []; while (true) { const b = new Uint8Array(4 << 20); b.fill(1); a.push(b); }"
+    ),
+    "an ArrayBuffer of 4 GB": "return new ArrayBuffer(4 * 2 ** 30).byteLength;",
+    "an ArrayBuffer that grows": (
+        "const b = new ArrayBuffer(8, { maxByteLength: 2 ** 32 }); b.resize(2 ** 32); "
+        "new Uint8Array(b).fill(1);"
+    ),
+    "a spread of a generator": (
+        "const f = function* () { while (true) yield {}; }; return [...f()];"
+    ),
+    "a map without end": "const m = new Map(); for (let i = 0; ; i++) m.set(i, { i });",
+    "a text that is decoded again and again": (
+        "const a = []; const t = new TextEncoder(); "
+        "while (true) a.push(t.encode('x'.repeat(1 << 22)));"
+    ),
+    "closures": (
+        "let f = () => 0; while (true) { const g = f; const a = new Array(1000).fill(1); "
+        "f = () => g() + a.length; }"
+    ),
+    "clones without end": (
+        "const a = [new Uint8Array(1 << 20).fill(7)]; while (true) a.push(structuredClone(a[0]));"
+    ),
+}
+
+OTHERS = {
+    "200,000 calls without an await": (
+        "for (let i = 0; i < 200000; i++) mcp.call('x', {});", "calls"),
+    "a chain of promises": (
+        "const f = () => Promise.resolve().then(f); await f();", "memory timeout"),
+    "code that is nested too deeply": ("return " + "(" * 4000 + "1" + ")" * 4000, "syntax"),
+    "calls in a loop": ("while (true) await mcp.call('x', {});", "calls"),
+    "a result of 100 MB": ("return 'x'.repeat(100_000_000);", "size memory"),
+    "an argument of 100 MB": (
+        "await mcp.call('x', { a: 'x'.repeat(100_000_000) });", "size memory"),
+    "an argument above the limit": ("await mcp.call('x', { a: 'x'.repeat(1_050_000) });", "size"),
+    "lines without end": ("while (true) console.log('x'.repeat(1000));", "size"),
+    "empty lines without end": ("while (true) console.log();", "size"),
+    "rejections without end": (
+        "while (true) { Promise.reject(new Error('x')); await mcp.call('x', {}); }", "size calls"),
+    "a deep result": ("let a = []; for (let i = 0; i < 3000; i++) a = [a]; return a;", "size"),
+    "a very deep result": (
+        "let a = []; for (let i = 0; i < 3e5; i++) a = [a]; return a;", "exception size"),
+    "a deep recursion": ("const f = () => f() + 1; return f();", "exception"),
+    "a bomb of BigInt": ("let x = 3n; while (true) x *= x;", "exception timeout memory"),
+    "a string that doubles": ("let x = 'x'; while (true) x += x;", "exception"),
+    "a join of nothing": ("return Array(2 ** 28).join('xx');", "exception"),
+    "a file": ("return import('file:///etc/passwd', { with: { type: 'text' } });", "exception"),
+    "its own environment": (
+        "return import('file:///proc/self/environ', { with: { type: 'bytes' } });", "exception"),
+    "a module of the network": ("return import('https://127.0.0.1/x.js');", "exception"),
+    "a package of npm": ("return import('npm:left-pad');", "exception"),
+    "a package of jsr": ("return import('jsr:@std/path');", "exception"),
+    "a bare module": ("return import('fs');", "exception"),
+    "a module of Deno's insides": ("return import('ext:core/mod.js');", "exception"),
+    "a static import of a file": (
+        "} import x from 'file:///etc/passwd' with { type: 'text' }; x.length; {", "exception"),
+    "a static import": ("} import fs from 'node:fs'; fs.x; {", "exception syntax"),
+    "require": ("return require('fs');", "exception"),
+    "a file through a data module": (
+        """return import(`data:text/javascript,import x from 'file:///etc/passwd'
+          with {type: 'text'}; export default x`);""", "exception"),
+    "a module of Node.js through a data module": (
+        "return import(\"data:text/javascript,export * from 'node:os'\");", "exception"),
+    "a module of Node.js in a world of fakes": (
+        FAKE_GLOBALS + "return (await import('node:os')).hostname();", "exception"),
+    "a module of WebAssembly": (
+        "return import('data:application/wasm;base64,AGFzbQEAAAA=');", "exception crashed"),
+}  # fmt: skip
+
+#: Programs that return true when what they looked for is not there.
+SEARCHES = {
+    "globals": """
+      const names = ["Deno", "process", "require", "module", "fetch", "WebSocket", "EventSource",
+        "Worker", "setTimeout", "setInterval", "setImmediate", "clearTimeout", "XMLHttpRequest",
+        "WebAssembly", "SharedArrayBuffer", "Atomics", "FinalizationRegistry", "WeakRef",
+        "performance", "crypto", "navigator", "location", "localStorage", "caches", "prompt",
+        "alert", "Blob", "File", "Request", "Buffer", "global", "self", "window", "close",
+        "BroadcastChannel", "MessageChannel", "addEventListener", "dispatchEvent", "__bootstrap",
+        "bootstrap", "gc", "d8", "load", "print", "quit", "os"];
+      return names.filter((name) => globalThis[name] !== undefined).join() === "";""",
+    "the global of a constructor": """
+      const all = [Function, (async () => {}).constructor, (function* () {}).constructor,
+        mcp.call.constructor, console.log.constructor, Object.constructor];
+      return all.every((F) => {
+        const found = new F("return typeof Deno + typeof process + typeof fetch")();
+        return typeof found !== "string" || found === "undefined".repeat(3);
+      });""",
+    "the global of an eval": (
+        "return (0, eval)('typeof Deno + typeof fetch') === 'undefinedundefined';"
+    ),
+    "the insides of Deno by a symbol": """
+      return ["Deno.internal", "nodejs.util.inspect.custom", "Deno.customInspect"]
+        .every((name) => globalThis[Symbol.for(name)] === undefined)
+        && Object.getOwnPropertySymbols(globalThis).length === 0;""",
+    "the prototypes of the global": (
+        "return Object.getPrototypeOf(globalThis) === Object.prototype;"
+    ),
+    "a caller": """
+      const seen = [];
+      Error.prepareStackTrace = (_, sites) => {
+        for (const site of sites) seen.push(site.getFunction?.(), site.getThis?.());
+        return "";
+      };
+      new Error("x").stack;
+      await mcp.call("x", {});
+      try { mcp.call(1); } catch (error) { error.stack; }
+      return seen.every((one) => one === undefined || one === null);""",
+    "paths in a stack": """
+      const stacks = [new Error("x").stack];
+      try { await mcp.call("x", { a: 1n }); } catch (error) { stacks.push(error.stack); }
+      try { mcp.call(); } catch (error) { stacks.push(error.stack); }
+      return stacks.every((stack) => !/site-packages|worker/.test(stack));""",
+    "the module": (
+        "return Object.keys(import.meta).every((key) => !/file:/.test(import.meta[key]));"
+    ),
+    "a change of what it was given": """
+      let refused = 0;
+      for (const change of [() => { mcp.call = 1; }, () => { mcp.servers.x = 1; },
+          () => { console.log = 1; }, () => { mcp.call.x = 1; },
+          () => Object.setPrototypeOf(mcp, {}) ]) {
+        try { change(); } catch { refused++; }
+      }
+      return refused === 5;""",
+    "a writer of frames by a patched prototype": """
+      const seen = [];
+      const typed = Object.getPrototypeOf(Uint8Array.prototype);
+      for (const [owner, name] of [[typed, "set"], [Array.prototype, "push"],
+          [JSON, "stringify"], [TextEncoder.prototype, "encode"], [Promise.prototype, "then"],
+          [Function.prototype, "call"], [Function.prototype, "bind"], [Function.prototype, "apply"],
+          [Array.prototype, Symbol.iterator], [String.prototype, "slice"]]) {
+        const was = owner[name];
+        try {
+          owner[name] = function (...given) {
+            seen[seen.length] = this;
+            return Reflect.apply(was, this, given);
+          };
+        } catch {}
+      }
+      console.log("a line");
+      await mcp.call("x", { a: 1 });
+      await mcp.raw("x", {});
+      return seen.every((one) => typeof one !== "function" || one === mcp.call);""",
+    "setters on the way of an answer": """
+      let seen = 0;
+      for (const name of ["0", "1", "type", "call", "result", "resolve", "reject", "limits"]) {
+        Object.defineProperty(Object.prototype, name, {
+          configurable: true, get() {}, set(value) { if (typeof value === "function") seen++; } });
+      }
+      await mcp.call("x", { a: 1 });
+      return seen === 0;""",
+}

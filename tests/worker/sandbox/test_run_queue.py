@@ -1,0 +1,52 @@
+"""Whose turn it is."""
+
+from metamcp_worker.sandbox.run_queue import WAITING_MAX, RunQueue
+
+
+def test_connections_take_turns_and_each_has_its_runs_in_order() -> None:
+    queue = RunQueue[str](10)
+    for name in ("a1", "a2", "a3", "b1", "c1", "c2"):
+        assert queue.add(ord(name[0]), name)
+    assert [queue.begin() for _ in range(7)] == ["a1", "b1", "c1", "a2", "c2", "a3", None]
+
+
+def test_so_many_run_at_once_and_the_others_wait() -> None:
+    queue = RunQueue[int](2)
+    for number in range(3):
+        queue.add(1, number)
+    assert (queue.due, queue.begin(), queue.begin(), queue.begin()) == (2, 0, 1, None)
+    assert (queue.running, len(queue), queue.due) == (2, 1, 0)
+    queue.end()
+    assert (queue.begin(), len(queue)) == (2, 0)
+
+
+def test_more_than_may_wait_are_refused() -> None:
+    queue = RunQueue[int](1)
+    assert all(queue.add(1, number) for number in range(WAITING_MAX))
+    assert not queue.add(2, 0)
+
+
+def test_runs_that_nobody_waits_for_leave_the_queue() -> None:
+    queue = RunQueue[int](1)
+    for connection, number in ((1, 10), (1, 11), (2, 20), (3, 30)):
+        queue.add(connection, number)
+    queue.remove(1, 10)
+    queue.remove(1, 99)
+    queue.drop(2)
+    queue.drop(9)
+    assert len(queue) == 2
+    assert queue.clear() == [11, 30]
+    assert (len(queue), queue.begin()) == (0, None)
+
+
+def test_sandboxes_are_started_for_the_runs_that_may_begin_and_for_later_ones() -> None:
+    queue = RunQueue[int](2)
+    assert queue.missing(0, 0) == 0
+    assert queue.missing(1, 2) == 1
+    for number in range(5):
+        queue.add(1, number)
+    assert queue.missing(0, 2) == 4
+    assert queue.missing(3, 0) == 0
+    queue.begin()
+    queue.begin()
+    assert queue.missing(0, 1) == 1

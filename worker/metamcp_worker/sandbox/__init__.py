@@ -1,0 +1,1 @@
+"""The process of the sandboxes, in which code of users runs."""

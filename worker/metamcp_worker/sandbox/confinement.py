@@ -1,0 +1,109 @@
+"""Confinement of a process by the kernel: Landlock, limits of resources, no new privileges.
+
+Owns: the rules and the system calls. Never: starting the process, the permissions of Deno, memory
+(`deno_process`).
+
+Landlock (Linux 5.13) has no wrapper in the C library, so its three system calls are made by number;
+the numbers are the same on all processors. A kernel that knows less gets the rules that it knows:
+files from version 1, TCP from 4, signals and abstract sockets from 6. `landlock(7)`, kernel
+documentation "Landlock: unprivileged access control".
+"""
+
+import contextlib
+import ctypes
+import glob
+import os
+import resource
+import struct
+import sys
+
+CREATE, ADD_RULE, RESTRICT = 444, 445, 446
+_VERSION_FLAG = 1
+_PATH_BENEATH = 1
+_EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
+_FILES_BY_ABI = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
+"""Rights on files by the version that brought them: version 1 all but renaming over folders,
+truncation and device calls."""
+_TCP_ABI, _TCP = 4, 0b11
+_SCOPE_ABI, _SCOPE = 6, 0b11
+READ = (
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", "/etc/ld.so.cache", "/dev/null",
+    "/dev/urandom", "/proc/self/maps",
+)  # fmt: skip
+"""Shared libraries, and what the C library reads to find the end of the stack."""
+LOADERS = ("/lib/ld-*", "/lib64/ld-*", "/lib/*/ld-*", "/usr/lib64/ld-*", "/usr/lib/ld-*")
+"""Places of the program that loads shared libraries, which is executed."""
+FILES_MAX = 64
+"""Open files and sockets of one process; Deno has 20."""
+NICE = 5
+"""Lower priority: code of users that computes delays no front."""
+OOM_SCORE_ADJ = b"900"
+"""The kernel ends these processes first when memory runs out."""
+_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def landlock_version() -> int:
+    """Return the version of Landlock in this kernel; 0 if there is none."""
+    return max(0, _call(CREATE, None, 0, _VERSION_FLAG)) if sys.platform == "linux" else 0
+
+
+def confine(version: int, program: str) -> None:
+    """Confine this process for good, and `program`, which it is about to execute. `version`: of
+    Landlock, or 0 to go without. Raises OSError."""
+    for which, value in (
+        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES_MAX),
+    ):  # fmt: skip
+        resource.setrlimit(which, (value, value))
+    os.nice(NICE)
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
+        file.write(OOM_SCORE_ADJ)
+    if _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs")
+    if version:
+        _checked(RESTRICT, _rules(version, program), 0)
+
+
+def _rules(version: int, program: str) -> int:
+    """Return a descriptor of rules, with which this process may execute `program`, read libraries,
+    and do nothing else with files and TCP. Raises OSError."""
+    rights = 0
+    for abi, bits in _FILES_BY_ABI:
+        rights |= bits if version >= abi else 0
+    tcp = _TCP if version >= _TCP_ABI else 0
+    scope = _SCOPE if version >= _SCOPE_ABI else 0
+    size = 24 if version >= _SCOPE_ABI else 16 if version >= _TCP_ABI else 8
+    rules = _checked(CREATE, struct.pack("=QQQ", rights, tcp, scope)[:size], size, 0)
+    for path in (program, *(path for pattern in LOADERS for path in glob.glob(pattern))):
+        _allow(rules, path, _EXECUTE | _READ_FILE)
+    for path in READ:
+        _allow(rules, path, _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0))
+    return rules
+
+
+def _allow(rules: int, path: str, rights: int) -> None:
+    """Add a rule for a path, if it exists. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _checked(ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+    finally:
+        os.close(fd)
+
+
+def _checked(number: int, *arguments: int | bytes | None) -> int:
+    found = _call(number, *arguments)
+    if found < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"Landlock: {os.strerror(error)}")
+    return found
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    plain = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    return int(_libc.syscall(ctypes.c_long(number), *plain))

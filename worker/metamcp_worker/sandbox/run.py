@@ -1,0 +1,414 @@
+"""Process of the sandboxes: it runs the code that fronts send, each run in a process of its own.
+
+Owns: the socket that fronts connect to, the sandboxes that start, wait and run, the time of a run,
+news for the supervisor. Never: what a guest may send (`code_run`), whose turn it is (`run_queue`),
+the calls of the code, which its front makes.
+
+A sandbox has one run and is killed after it, however that ended. Some wait for their run, so that
+it begins at once; they are started at the first run and end when none has come for a while.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+import time
+from collections import Counter
+
+from msgspec import structs
+
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.code_runs import (
+    FRAME_BYTES_MAX,
+    CodeFigures,
+    CodeOn,
+    EndRun,
+    HostReply,
+    StartRun,
+)
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import Beat, Stop, Tune
+from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.ipc.spec import LogSpec
+from metamcp_worker.runtime import logs, loop
+from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.sandbox import code_run, confinement
+from metamcp_worker.sandbox.byte_stream import ByteStream
+from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer
+from metamcp_worker.sandbox.deno_process import DenoProcess, DenoSpec, boot_file
+from metamcp_worker.sandbox.run_queue import WAITING_MAX, RunQueue
+
+BEAT_S = 1.0
+END_S = 1.0
+"""Seconds for cancelled tasks to end."""
+RETIRE_S_MAX = 30.0
+"""Seconds that runs have to end when the supervisor wants this process no longer."""
+START_S_MAX = 20.0
+"""Seconds in which a sandbox is to be ready; 0.02 is usual."""
+START_FAILURES_MAX = 3
+"""Sandboxes in a row that do not start, after which the runs that wait for one fail."""
+FRONTS_MAX = 64
+"""Maximum connections: one for each front, and those of their heirs."""
+_READY_BYTES_MAX = 1024
+_RETIRES = "the process of the sandboxes is being replaced: try again"
+
+log = logging.getLogger("metamcp.code")
+_read = codec.reader(CodeOn | Tune | Stop)
+_read_front = codec.reader(StartRun | EndRun | HostReply)
+
+
+def main(sock: socket.socket) -> int:
+    """Run this process and return its exit code. `sock`: the control socket to the supervisor."""
+    return loop.run(_live(sock))
+
+
+async def _live(sock: socket.socket) -> int:
+    return await CodeWorker(sock).run()
+
+
+class _Front:
+    """Connection of a front, with its runs that have not ended."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.stream: ByteStream | None = None
+        self.frames = FrameBuffer(FRAME_BYTES_MAX)
+        self.runs: dict[int, _Run] = {}
+
+    def send(self, message: codec.Message) -> None:
+        if self.stream is not None:
+            self.stream.write(code_run.frame(codec.dump(message)))
+
+
+class _Run:
+    """Run with its front and, once it has begun, its sandbox. `began`: by the clock
+    of performance, because the time of the loop is rounded."""
+
+    def __init__(self, front: _Front, order: StartRun) -> None:
+        self.front = front
+        self.state = CodeRun(order)
+        self.sandbox: DenoProcess | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.began = 0.0
+
+
+class CodeWorker:
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[int] = self._loop.create_future()
+        self._spec = CodeOn(deno="", runs_max=1)
+        self._deno = DenoSpec("", 0, -1)
+        self._confined = ""
+        self._listener: socket.socket | None = None
+        self._numbers = itertools.count(1)
+        self._fronts: dict[int, _Front] = {}
+        self._queue = RunQueue[_Run](1)
+        self._starting: dict[DenoProcess, asyncio.TimerHandle] = {}
+        self._ready: list[DenoProcess] = []
+        self._failures = 0
+        self._used = 0.0
+        """Time of the loop of the last run."""
+        self._warm = 0
+        """Number of sandboxes that are to wait now."""
+        self._counts: Counter[str] = Counter()
+        self._chores = Chores(self._faulty)
+        self._retires = False
+        self._channel = Channel(sock, self._packet, lambda: self._retire(RETIRE_S_MAX))
+
+    async def run(self) -> int:
+        self._chores.begin(self._beat())
+        self._chores.begin(logs.counting())
+        try:
+            return await self._over
+        finally:
+            await self._chores.close(END_S)
+            for front in list(self._fronts.values()):
+                self._drop(front)
+            self._give_back()
+            self._deafen()
+            self._channel.close()
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            match _read(data):
+                case CodeOn() as spec:
+                    self._begin(spec, fds)
+                case Tune(format=form, level=level, levels=levels):
+                    logs.tune(LogSpec(format=form, level=level, levels=levels))
+                case Stop(grace_s=grace_s):
+                    self._retire(grace_s)
+                case _:
+                    pass
+        except (codec.Malformed, OSError) as error:
+            log.error("code cannot be run: %s", error)
+            self._finish(1)
+        finally:
+            packets.close_all(fds)
+
+    def _begin(self, spec: CodeOn, fds: list[int]) -> None:
+        """Begin, or go on with other limits. Raises OSError, codec.Malformed."""
+        if fds or self._listener is None:
+            listener = socket.socket(fileno=packets.taken(fds))
+            self._deafen()
+            listener.setblocking(False)
+            self._listener = listener
+            self._loop.add_reader(listener, self._accept)
+        version = 0 if spec.confinement == "off" else confinement.landlock_version()
+        if spec.confinement == "require" and not version:
+            raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
+        if spec.confinement == "prefer" and not version:
+            log.warning("this kernel has no Landlock: code is confined by Deno and limits alone")
+        self._confined = f"landlock-{version}" if version else "none"
+        boot = self._deno.boot if self._deno.boot >= 0 else boot_file()
+        self._deno = DenoSpec(spec.deno, spec.memory_bytes, boot, spec.jit, version)
+        self._spec = spec
+        self._queue.runs_max = max(1, spec.runs_max)
+        self._give_back()
+        self._go()
+
+    def _retire(self, within_s: float) -> None:
+        """Take nothing new, and end when the runs have ended, at most `within_s` seconds later."""
+        if self._retires:
+            return
+        self._retires = True
+        self._deafen()
+        self._give_back()
+        for run in self._queue.clear():
+            run.state.fail("busy", _RETIRES)
+            self._settle(run)
+        for front in [one for one in self._fronts.values() if not one.runs]:
+            self._drop(front)
+        self._loop.call_later(within_s, self._finish, 0)
+        self._go()
+
+    def _deafen(self) -> None:
+        """Close the listening socket, of which the supervisor has another descriptor."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    # Fronts
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._fronts) >= FRONTS_MAX:
+            sock.close()
+            return
+        front = _Front(next(self._numbers))
+        front.stream = ByteStream(
+            sock, lambda data: self._data(front, data), lambda: self._drop(front)
+        )
+        self._fronts[front.number] = front
+
+    def _data(self, front: _Front, data: bytes) -> None:
+        try:
+            for body in front.frames.feed(data):
+                self._message(front, body)
+        except (codec.Malformed, TooLarge) as error:
+            log.error("a front sent something that is not a message about code: %s", error)
+            self._drop(front)
+
+    def _message(self, front: _Front, body: bytes) -> None:
+        """Carry out a message of a front. Raises codec.Malformed."""
+        match _read_front(body):
+            case StartRun() as order:
+                self._start(front, order)
+            case HostReply() as reply:
+                run = front.runs.get(reply.run)
+                if run is not None and run.sandbox is not None:
+                    run.sandbox.write(run.state.reply(reply))
+            case EndRun(run=number):
+                if (run := front.runs.pop(number, None)) is not None:
+                    self._queue.remove(front.number, run)
+                    self._let_go(run)
+                    self._go()
+            case _:
+                pass
+
+    def _drop(self, front: _Front) -> None:
+        """End the runs of a front that has gone."""
+        if self._fronts.pop(front.number, None) is not None and front.stream is not None:
+            front.stream.close()
+            self._queue.drop(front.number)
+            for run in front.runs.values():
+                self._let_go(run)
+            self._go()
+
+    # Runs
+
+    def _start(self, front: _Front, order: StartRun) -> None:
+        run = _Run(front, order)
+        if order.run in front.runs:
+            raise codec.Malformed(f"the run {order.run} runs already")
+        front.runs[order.run] = run
+        if order.language == "python":
+            run.state.fail("language", "Python is not available: write TypeScript or JavaScript")
+        elif self._retires:
+            run.state.fail("busy", _RETIRES)
+        elif not self._queue.add(front.number, run):
+            run.state.fail("busy", f"{WAITING_MAX:,} runs wait already: try again later")
+        self._settle(run)
+        self._warm = 0 if self._retires else self._spec.warm
+        self._go()
+
+    def _go(self) -> None:
+        """Begin the runs whose turn it is, and start the sandboxes that are missing."""
+        if self._retires:
+            if not self._queue.running:
+                self._finish(0)
+            return
+        while self._ready and (run := self._queue.begin()) is not None:
+            self._assign(run, self._ready.pop())
+        warm = 0 if self._failures else self._warm
+        for _ in range(self._queue.missing(len(self._ready) + len(self._starting), warm)):
+            self._spawn()
+
+    def _assign(self, run: _Run, sandbox: DenoProcess) -> None:
+        """Give a run its sandbox."""
+        limits = run.state.limits
+        run.sandbox, run.began = sandbox, time.perf_counter()
+        self._used = self._loop.time()
+        sandbox.on_data = lambda data: self._guest(run, data)
+        sandbox.on_exit = lambda code, stderr: self._exited(run, code, stderr)
+        run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._late, run)
+        try:
+            sandbox.limit_memory(limits.memory_bytes)
+            sandbox.write(run.state.begin())
+        except (OSError, ValueError) as error:  # Malformed is a ValueError
+            run.state.fail("crashed", f"the run cannot begin: {error}")
+            self._settle(run)
+
+    def _guest(self, run: _Run, data: bytes) -> None:
+        for call in run.state.read(data):
+            run.front.send(call)
+        self._settle(run)
+
+    def _exited(self, run: _Run, code: int, stderr: str) -> None:
+        run.state.exited(code, stderr)
+        self._settle(run)
+
+    def _late(self, run: _Run) -> None:
+        run.state.late()
+        self._settle(run)
+
+    def _settle(self, run: _Run) -> None:
+        """Tell the front how a run has ended, if it has."""
+        if (end := run.state.end) is None:
+            return
+        if run.front.runs.pop(run.state.order.run, None) is None:
+            return
+        ms = (time.perf_counter() - run.began) * 1000 if run.began else 0.0
+        self._counts[end.failure or "ok"] += 1
+        run.front.send(structs.replace(end, ms=ms))
+        self._let_go(run)
+        self._loop.call_soon(self._go)
+
+    def _let_go(self, run: _Run) -> None:
+        """Kill the sandbox of a run."""
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.sandbox is not None:
+            run.sandbox.kill()
+            run.sandbox = None
+            self._queue.end()
+
+    # Sandboxes
+
+    def _spawn(self) -> None:
+        frames = FrameBuffer(_READY_BYTES_MAX)
+
+        def heard(data: bytes) -> None:
+            try:
+                for body in frames.feed(data):
+                    code_run.check_ready(body)
+                    self._started(sandbox)
+            except (codec.Malformed, TooLarge) as error:
+                sandbox.kill()
+                self._lost(sandbox, str(error))
+
+        def ended(_: int, stderr: str) -> None:
+            self._lost(sandbox, stderr.strip().partition("\n")[0] or "it ended")
+
+        def slow() -> None:
+            sandbox.kill()
+            self._lost(sandbox, f"it was not ready within {START_S_MAX:g} s")
+
+        try:
+            sandbox = DenoProcess(self._deno, heard, ended)
+        except OSError as error:
+            self._loop.call_soon(self._failed, str(error))
+            return
+        self._starting[sandbox] = self._loop.call_later(START_S_MAX, slow)
+
+    def _started(self, sandbox: DenoProcess) -> None:
+        self._starting.pop(sandbox).cancel()
+        self._failures = 0
+        self._ready.append(sandbox)
+        self._go()
+
+    def _lost(self, sandbox: DenoProcess, why: str) -> None:
+        """Note that a sandbox without a run is gone."""
+        if sandbox in self._ready:
+            self._ready.remove(sandbox)
+            self._go()
+        elif (timer := self._starting.pop(sandbox, None)) is not None:
+            timer.cancel()
+            self._failed(why)
+
+    def _failed(self, why: str) -> None:
+        """Note that a sandbox did not start; runs that wait fail after several."""
+        self._failures += 1
+        log.error("a sandbox does not start: %s", why)
+        if self._failures >= START_FAILURES_MAX:
+            for run in self._queue.clear():
+                run.state.fail("crashed", f"the sandbox does not start: {why}")
+                self._settle(run)
+        self._go()
+
+    def _give_back(self) -> None:
+        """End the sandboxes without a run."""
+        self._warm = 0
+        for sandbox, timer in self._starting.items():
+            timer.cancel()
+            sandbox.kill()
+        for sandbox in self._ready:
+            sandbox.kill()
+        self._starting.clear()
+        self._ready.clear()
+
+    # News
+
+    async def _beat(self) -> None:
+        told: CodeFigures | None = None
+        for number in itertools.count(1):
+            due = self._loop.time() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            if self._queue.running or len(self._queue):
+                self._used = self._loop.time()
+            elif self._loop.time() - self._used > self._spec.idle_s:
+                self._give_back()
+            late_ms = (self._loop.time() - due) * 1000
+            self._tell(Beat(seq=number, lag_ms=late_ms))
+            figures = CodeFigures(
+                counts=dict(self._counts), running=self._queue.running, waiting=len(self._queue),
+                warm=len(self._ready), confined=self._confined,
+            )  # fmt: skip
+            if figures != told:
+                told = figures
+                self._tell(figures)
+
+    def _tell(self, message: codec.Message) -> None:
+        self._channel.send(messages.pack(message))
+
+    def _finish(self, code: int) -> None:
+        if not self._over.done():
+            self._over.set_result(code)
+
+    def _faulty(self, error: BaseException) -> None:
+        log.error("the process of the sandboxes ends, it has a fault", exc_info=error)
+        self._finish(1)
