@@ -30,9 +30,9 @@ CODE = {
     "sandbox", "typescript_types",
 }  # fmt: skip
 """Packages and modules for code mode, and the base of processes that it brought."""
-DOOR_MODULES_MAX = 40
-CODE_MODULES_MAX = 24
-"""Modules of these packages; lowered to what there is when the last of them is there."""
+DOOR_MODULES_MAX = 26
+CODE_MODULES_MAX = 19
+"""Modules of these packages."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7
 """Modules with fewer lines than that; the goal is 9 of 100."""
@@ -165,8 +165,9 @@ def is_no() -> list[str]:
         (is_no, IS_NO_MAX),
     ],
     ids=[
-        "modules", "modules of the door", "small modules", "small modules with one importer",
-        "shared class names", "shared module names", "participles", "odd openings", "is no",
+        "modules", "modules of the door", "modules of code mode", "small modules",
+        "small modules with one importer", "shared class names", "shared module names",
+        "participles", "odd openings", "is no",
     ],
 )  # fmt: skip
 def test_a_count_does_not_rise(counted: Callable[[], list[str]], limit: int) -> None:

@@ -99,7 +99,7 @@ class RunUnderWay:
         self.ended = 0
         self.base = code_calls.base(request, id)
         self.timer: asyncio.TimerHandle | None = None
-        self.outer: CodeRun | None = None
+        self.outer: RunUnderWay | None = None
         self.starts: list[StartRun] = []
 
 
@@ -249,7 +249,7 @@ class CodeRuns:
                 call.cancel(_OVER)
         return run
 
-    def _next(self, outer: CodeRun, ended: int) -> None:
+    def _next(self, outer: RunUnderWay, ended: int) -> None:
         """Forget an inner run of this run; if it was the one that ran, begin the next one."""
         starts = outer.starts
         outer.starts = [start for start in starts if start.run != ended]
