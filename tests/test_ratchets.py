@@ -8,7 +8,8 @@ import re
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import pairwise
@@ -73,7 +74,7 @@ def imported() -> dict[str, frozenset[str]]:
     return found
 
 
-def within(names: Set[str]) -> list[str]:
+def within(names: AbstractSet[str]) -> list[str]:
     """The modules of these packages."""
     return [one for one in MODULES if not names.isdisjoint(one.split("."))]
 
