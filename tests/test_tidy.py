@@ -54,12 +54,12 @@ MAY_IMPORT = {
         ),
         "cli": (
             "approval certificates client_files config control gateway keys processes servers"
-            " store systemd telemetry"
+            " store systemd telemetry views"
         ),
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime"}
+CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime", "sandbox"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -72,9 +72,9 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble config confirmation document environment foreign_files formats json_schema"
-        " naming network options overrides parse program references reload sections show tools"
-        " units workspaces"
+        "assemble code_mode config confirmation document environment foreign_files formats"
+        " json_schema naming network options overrides parse program references reload sections"
+        " show tools units workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -90,8 +90,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
-        "builtin search_index search_tools servers_tools tool_choice tool_text"
-        " tools_by_exposure toolset_tools vector_search"
+        "builtin code_tools script_tools search_index search_tools servers_tools tool_choice"
+        " tool_text tools_by_exposure toolset_tools typescript_types vector_search"
     ),
     "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
@@ -101,15 +101,15 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.front": (
-        "call_faults call_log client_identity client_questions client_sessions front_views"
-        " guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids trace"
-        " watches web_pages"
+        "call_faults call_log client_identity client_questions client_sessions code_calls"
+        " front_views guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids"
+        " trace watches"
     ),
-    "metamcp_worker.http": "mcp_headers request_head sse",
+    "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding errors"
-        " exposed_names figures frame_bytes frames key_table messages process_names records roots"
-        " server_catalog spec validation"
+        " exposed_names figures frame_bytes frames key_table messages parameters process_names"
+        " records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",

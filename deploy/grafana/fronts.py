@@ -72,6 +72,14 @@ def _clients() -> list[dashboard.Panel]:
               Ask(grown("metamcp_audit_records_total", HERE, "outcome"), "{{outcome}}"),
               Ask(total("metamcp_audit_up", HERE), "writer runs"),
               width=12, bars=True),
+        graph("Runs of code", "By outcome, `ok` or the kind of failure.", "short",
+              Ask(grown("metamcp_code_runs_total", HERE, "outcome"), "{{outcome}}"),
+              width=12, bars=True),
+        graph("Sandboxes", "Runs of code under way, runs that wait for their turn, and sandboxes "
+              "that wait for a run.", "short",
+              Ask(total("metamcp_code_running", HERE), "running"),
+              Ask(total("metamcp_code_waiting", HERE), "waiting"),
+              Ask(total("metamcp_code_warm", HERE), "warm"), width=12),
     ]  # fmt: skip
 
 

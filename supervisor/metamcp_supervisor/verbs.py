@@ -7,7 +7,9 @@ transport (`control`), printing (`cli.ctl`), collecting the values (`gateway`).
 from enum import IntEnum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
+
+from metamcp_worker.ipc.code_runs import Language
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -118,10 +120,25 @@ class LimitStatus(Struct, frozen=True, kw_only=True):
     calls_per_day: int = 0
 
 
+class RoleStatus(Struct, frozen=True, kw_only=True):
+    """Process of the gateway that exists at most once. `role`: `embedder`, `audit` or `code`;
+    `state`: `ready`, `starting`, `idle` until it is needed, or `error`; `pid`: 0 while it does not
+    run; `memory_bytes`: of it and its children, 0 while that is not known; `counts`: of `code`:
+    `runs` since it began, `running` and `waiting` now, and `warm` sandboxes; `confined`: of
+    `code`: what keeps sandboxes from the machine, as in `code_runs.CodeFigures`."""
+
+    role: str
+    state: str
+    pid: int = 0
+    memory_bytes: int = 0
+    counts: dict[str, int] = {}
+    confined: str = ""
+
+
 class GatewayStatus(Struct, frozen=True, kw_only=True):
     """State of the whole gateway. `state`: starting, active or draining; `url`: of the default
-    endpoint; `overrides`: levels of the gateway's log that are set for a time; `embedder_pid`: the
-    process that makes vectors, 0 while there is none."""
+    endpoint; `overrides`: levels of the gateway's log that are set for a time; `roles`: processes
+    of the gateway itself that the configuration asks for."""
 
     v: int = VERSION
     version: str
@@ -134,7 +151,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_files: tuple[str, ...]
     config_age_s: float
     nursery_pid: int
-    embedder_pid: int = 0
+    roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0
     """Number of upgrades since the start, in which another program took over."""
     state_dir: str = ""
@@ -457,6 +474,38 @@ class ToolSetChanged(Struct, frozen=True, kw_only=True):
     tools_before: int = 0
     servers_before: int = 0
     exposure: str = ""
+
+
+class ScriptShown(Struct, frozen=True, kw_only=True):
+    """Version of a script. `savedAt`: ISO 8601, UTC; `code`: empty in a list; `versions`: those
+    that are kept, where one script is shown."""
+
+    name: str
+    version: int
+    description: str
+    language: Language
+    parameters: Raw
+    expose: bool
+    savedAt: str  # noqa: N815 - as built-in tools spell it
+    code: str = ""
+    versions: tuple[int, ...] = ()
+
+
+class ScriptList(Struct, frozen=True, kw_only=True):
+    """Scripts of a workspace in the order of their names."""
+
+    v: int = VERSION
+    workspace: str
+    scripts: tuple[ScriptShown, ...]
+
+
+class ScriptChanged(Struct, frozen=True, kw_only=True):
+    """Result of an order about a script. `script`: as it is now, without its code; None: it was
+    deleted."""
+
+    v: int = VERSION
+    workspace: str
+    script: ScriptShown | None
 
 
 class ViewShown(Struct, frozen=True, kw_only=True):

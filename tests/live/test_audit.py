@@ -161,6 +161,7 @@ def test_orders_of_an_operator_and_events_of_servers_leave_records(gateway: Gate
         return any("restart new" in text for text in orders) and any("ready" in t for t in events)
 
     until(told, "the order and its effect are recorded")
+    assert f"audit: ready, process {writer(gateway)}" in gateway.ctl("status", ok=(0, 3))
 
 
 def test_numbers_are_dense_with_sixty_four_clients(gateway: Gateway) -> None:

@@ -176,6 +176,7 @@ def test_a_command_in_a_reference_runs_only_when_its_file_is_confirmed(folder: F
         entry = {"command": SERVER[0], "args": [SERVER[1]], "env": env}
         (folder.path / ".mcp.json").write_text(json.dumps({"mcpServers": {"a": entry}}))
 
+    folder.environment["METAMCP_WATCH"] = "false"  # else a write is a reload, soon
     write("one")
     assert folder.metamcp(folder.path, "config", "show").returncode == 0
     refused = folder.up()

@@ -167,7 +167,7 @@ def test_a_killed_process_of_vectors_is_replaced_and_makes_nothing_anew(
     with gateway_with(endpoint.url) as gateway:
         whole(gateway)
         endpoint.texts.clear()
-        os.kill(gateway.status()["embedder_pid"], 9)
+        os.kill(embedder(gateway), 9)
         until(lambda: found(gateway, "repeats"), "there is another one")
         assert set(endpoint.texts) == {"repeats"}
 
@@ -177,19 +177,24 @@ def test_the_process_of_vectors_is_shown_as_every_other_one_and_ends_with_its_se
 ) -> None:
     with gateway_with(endpoint.url) as gateway:
         whole(gateway)
-        pid = gateway.status()["embedder_pid"]
+        pid = embedder(gateway)
         assert pid > 0
-        assert f"embedder {pid}" in gateway.ctl("status")
+        assert f"embedder: ready, process {pid}" in gateway.ctl("status")
         until(lambda: len(measured(gateway)) == 5, "all that is measured of processes")
         assert all(measured(gateway).values())
         gateway.extra = SEARCH
         gateway.write(SERVERS)
         gateway.ctl("reload")
-        until(lambda: not gateway.status()["embedder_pid"], "nobody needs it")
+        until(lambda: not embedder(gateway), "nobody needs it")
         until(lambda: not os.path.exists(f"/proc/{pid}"), "it ends")
         assert "embedder" not in gateway.ctl("status")
         assert found(gateway, "echo")[0] in {"one__echo", "two__echo"}
         assert found(gateway, "parrot") == []
+
+
+def embedder(gateway: Gateway) -> int:
+    """The process of vectors, 0 while there is none."""
+    return next((one["pid"] for one in gateway.status()["roles"] if one["role"] == "embedder"), 0)
 
 
 def measured(gateway: Gateway) -> dict[str, float]:

@@ -30,7 +30,7 @@ EMPTY = {
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     servers = {"one": fake() | {"memory_max": "1G", "limits": {"calls_per_day": 1000}}}
-    with Gateway(servers, extra='[audit]\nlevel = "metadata"') as found:
+    with Gateway(servers, extra='[code]\n[audit]\nlevel = "metadata"') as found:
         client = Client(found.port, MODERN)
         for number in range(CALLS):
             client.text("one__echo", text=str(number))

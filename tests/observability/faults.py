@@ -26,6 +26,7 @@ from tests.live.gateway import SERVER, Gateway, fake
 from tests.live.raw import Raw
 from tests.observability.prometheus import Prometheus
 from tests.waiting import until
+from tests.worker.sandbox.sandboxes import Front
 
 MIB = 1024 * 1024
 MEMORY_MAX_MIB = 160
@@ -68,7 +69,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "guest": fake(),
     "paid": {**fake(), "limits": {"calls_per_day": 10}},
 }
-AUDITED = '[audit]\nlevel = "metadata"'
+SETTINGS = '[audit]\nlevel = "metadata"\n[code]\nruns_max = 1\nwarm = 1'
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 
 
@@ -108,7 +109,7 @@ class Run:
 def running(folder: Path) -> Generator[Run]:
     """All of it has happened when this yields; the gateway still serves."""
     with ExitStack() as stack:
-        gateway = stack.enter_context(Gateway(SERVERS, wait=False, extra=AUDITED))
+        gateway = stack.enter_context(Gateway(SERVERS, wait=False, extra=SETTINGS))
         until(gateway.answers, "the gateway answers")
         prometheus = stack.enter_context(Prometheus(folder, gateway.ops_port))
         pool = stack.enter_context(ThreadPoolExecutor(64))
@@ -209,6 +210,18 @@ def _sleep(run: Run, server: str, ms: int) -> None:
             assert "result" in client.call(f"{server}__sleep", ms=ms)
 
     run.pending.append(run.pool.submit(call))
+
+
+def _code_that_waits(run: Run) -> None:
+    """A run of code that waits for a call, and one that waits for its turn."""
+    front = Front(str(run.gateway.folder / "run" / "code.sock"))
+    with contextlib.closing(front):
+        front.run("return 1")
+        run.sees("metamcp_code_warm > 0", "a sandbox waits")
+        runs = [front.start("return await mcp.call('x', {})") for _ in range(2)]
+        run.sees("metamcp_code_running > 0 and metamcp_code_waiting > 0", "both wait")
+        for number in runs:
+            front.end(number)
 
 
 def _slow_calls(run: Run) -> None:
@@ -332,7 +345,8 @@ def _resident(pid: int) -> int:
 
 
 FAULTS = (
-    _half_a_request, _slow_calls, _somebody_is_kept_out, _a_dead_worker, _a_frozen_worker,
+    _half_a_request, _code_that_waits, _slow_calls, _somebody_is_kept_out, _a_dead_worker,
+    _a_frozen_worker,
     _someone_in_the_way, _odd_answers, _a_late_answer, _strangers, _what_is_left_behind,
     _a_full_queue, _other_fronts, _other_tools, _few_descriptors, _little_memory, _a_bad_file,
     _odd_answers, _strangers, _what_is_left_behind,

@@ -15,6 +15,7 @@ from metamcp_supervisor.verbs import (
     Overridden,
     PlannedChange,
     ReloadPlan,
+    RoleStatus,
     ServerStatus,
 )
 from metamcp_worker.ipc import process_names
@@ -51,7 +52,6 @@ def status_head(status: GatewayStatus) -> str:
         f"fronts {serving}/{len(status.fronts)}",
         f"connections {sum(front.connections for front in status.fronts)}",
         f"sessions {sum(front.sessions for front in status.fronts)}",
-        f"embedder {status.embedder_pid}" if status.embedder_pid else "",
         config if status.config_hash else "no config",
         status.url,
         *(f"{each.key} {each.value}" for each in status.overrides),
@@ -90,6 +90,24 @@ def limit_lines(limits: Sequence[LimitStatus]) -> list[str]:
     return [
         f"{f'{kind} {name}' if name else 'API keys'}: {text}"
         for (kind, name), text in limit_texts(limits).items()
+    ]
+
+
+def role_lines(roles: Sequence[RoleStatus]) -> list[str]:
+    """Return a line for each process of the gateway that exists at most once."""
+    return [
+        ", ".join(
+            part
+            for part in (
+                f"{role.role}: {role.state}",
+                f"process {role.pid}" if role.pid else "",
+                size(role.memory_bytes) if role.memory_bytes else "",
+                *(f"{what} {count}" for what, count in role.counts.items() if role.pid),
+                f"confined by {role.confined}" if role.confined else "",
+            )
+            if part
+        )
+        for role in roles
     ]
 
 

@@ -150,7 +150,7 @@ def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, obj
 
     for section, content in tables.items():
         table = table_of(content) or {}
-        if section in {"gateway", "log", "recording", "audit", "metrics", "traces", "embeddings"}:
+        if section not in {"servers", "namespaces", "endpoints"}:
             yield section, table
             continue
         for name, settings in table.items():

@@ -444,8 +444,8 @@ def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.Gateway
 
 
 def _foot(found: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
-    limits = [] if names else columns.limit_lines(found.limits)
-    return "\n".join([columns.status_foot(found, names), *limits])
+    more = [] if names else [*columns.role_lines(found.roles), *columns.limit_lines(found.limits)]
+    return "\n".join([columns.status_foot(found, names), *more])
 
 
 def _picture(found: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture:

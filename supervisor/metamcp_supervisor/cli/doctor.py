@@ -248,6 +248,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
         if config.gateway.health_listen:
             yield doctor_checks.port("health_listen", config.gateway.health_listen)
     yield doctor_checks.security(config)
+    yield from doctor_checks.code(config)
     yield from doctor_checks.names(config)
     yield from doctor_checks.certificates(config, time.time())
     yield from advice(config.servers.values(), os.environ, Path.home())

@@ -26,6 +26,7 @@ from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.cli import systemd
 from metamcp_supervisor.config import environment
 from metamcp_supervisor.config.config import UNIX, Address, Config, ConfigInvalid
+from metamcp_supervisor.config.installation import deno
 from metamcp_supervisor.config.units import is_loopback
 from metamcp_supervisor.processes.cgroups import around
 from metamcp_supervisor.processes.limits import mebibytes
@@ -339,6 +340,23 @@ def security(config: Config) -> DoctorFinding:
     if not found or is_loopback(gateway.listen.host):
         return DoctorFinding("security", "ok", text)
     return DoctorFinding("security", "warn", text, "docs/security.md says what each of them is for")
+
+
+def code(config: Config) -> Iterator[DoctorFinding]:
+    """Check what runs code, and what confines it, if there is code mode."""
+    if not config.code.enabled:
+        return
+    from metamcp_worker.sandbox.confinement import landlock_version  # ctypes, for this alone
+
+    version, wanted = landlock_version(), config.code.confinement
+    if wanted == "off" or not version:
+        why = "is switched off" if version else "is not in this kernel"
+        text = f"Landlock {why}: code is confined by Deno and by limits alone"
+        verdict: Verdict = "fail" if wanted == "require" else "warn"
+        advice = 'write confinement = "prefer"' if version else "take Linux 5.13 or newer with it"
+        yield DoctorFinding("code", verdict, text, advice)
+    else:
+        yield DoctorFinding("code", "ok", f"{deno()} runs code, Landlock {version} confines it")
 
 
 def names(config: Config) -> Iterator[DoctorFinding]:

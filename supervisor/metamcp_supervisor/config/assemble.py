@@ -14,6 +14,7 @@ from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
     AuditConfig,
+    CodeConfig,
     Config,
     Embeddings,
     Endpoint,
@@ -104,17 +105,19 @@ class _Given:
 
 
 class EndpointCheck:
-    """Check of the tool names of all endpoints; a mistake at two endpoints is reported once."""
+    """Check of the tool names of all endpoints; a mistake at two endpoints is reported once.
+    `code`: whether there is code mode."""
 
-    def __init__(self, findings: ConfigFindings) -> None:
+    def __init__(self, findings: ConfigFindings, *, code: bool) -> None:
         self._findings = findings
+        self._code = code
         self._said: set[tuple[str, str]] = set()
 
     def endpoint(self, endpoint: Endpoint, layers: Sequence[Iterable[ToolDraft]]) -> None:
         """Check the names at an endpoint. `layers`: settings of its tools; later layers win."""
         given, aliases = _given(layers)
         naming = spec_of(endpoint.naming)
-        own = {tool.name for tool in builtin_definitions.of(endpoint.exposure)}
+        own = {tool.name for tool in builtin_definitions.of(endpoint.exposure, code=self._code)}
         known: dict[str, _Given] = {}
         for one in given:
             why = exposed_names.flaw(one.name, naming)
@@ -203,6 +206,7 @@ def assemble(
             "log": draft.log,
             "recording": draft.recording,
             "audit": draft.audit,
+            "code": draft.code,
             "metrics": draft.metrics,
             "traces": draft.traces,
             "embeddings": draft.embeddings,
@@ -238,6 +242,7 @@ def assemble(
         log=main.log or Log(),
         recording=main.recording or RecordingConfig(),
         audit=main.audit or AuditConfig(),
+        code=main.code or CodeConfig(),
         metrics=main.metrics or MetricsConfig(),
         traces=main.traces or TracesConfig(),
         embeddings=main.embeddings or Embeddings(),
@@ -499,7 +504,7 @@ def _endpoints(
     loopback = units.is_loopback(gateway.listen.host)
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
-    check = EndpointCheck(findings)
+    check = EndpointCheck(findings, code=any(file.code is not None for file in drafts))
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
 
     def named(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:

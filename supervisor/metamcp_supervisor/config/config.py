@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.config import environment
 from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
@@ -28,9 +29,11 @@ Form = Literal["auto", "text", "json"]
 Recorded = Literal["off", "metadata", "full"]
 AuditLevel = Literal["off", "metadata", "redacted", "full"]
 Durability = Literal["process", "power"]
+Confinement = Literal["prefer", "require", "off"]
 Pinning = Literal["off", "record", "enforce"]
 ViewScope = Literal["principal", "session"]
 
+CODE_LIMITS = CodeLimits()
 UNIX = "unix:"
 """Prefix of an address that is the path of a unix socket."""
 
@@ -125,6 +128,21 @@ class AuditConfig:
     durability: Durability = "process"
     required: bool = True
     retention_s: float = 90 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeConfig:
+    """Settings for code mode. `enabled`: there is a table `[code]`; `limits`: of a run, where an
+    endpoint has none of its own; `runs_max`: runs at once, 0 for as many as processors; `warm`:
+    sandboxes that wait for runs, `idle_s` at most without a run."""
+
+    enabled: bool = False
+    limits: CodeLimits = CODE_LIMITS
+    runs_max: int = 0
+    warm: int = 2
+    idle_s: float = 300.0
+    jit: bool = False
+    confinement: Confinement = "prefer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +368,8 @@ class Endpoint:
     """Names or ids of the only API keys that are accepted; empty: all of the workspace."""
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
+    code: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Limits of code that differ from `[code]`, by fields of `CodeLimits`."""
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
     workspace: str = process_names.DEFAULT
 
@@ -381,6 +401,7 @@ class Config:
     log: Log = Log()
     recording: RecordingConfig = RecordingConfig()
     audit: AuditConfig = AuditConfig()
+    code: CodeConfig = CodeConfig()
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()

@@ -20,6 +20,7 @@ from metamcp_supervisor.config.config import (
     Address,
     AnyAddress,
     AuditConfig,
+    CodeConfig,
     Embeddings,
     Endpoint,
     Log,
@@ -308,6 +309,7 @@ class ConfigDraft:
     log: Log | None = None
     recording: RecordingConfig | None = None
     audit: AuditConfig | None = None
+    code: CodeConfig | None = None
     metrics: MetricsConfig | None = None
     traces: TracesConfig | None = None
     embeddings: Embeddings | None = None
@@ -472,10 +474,7 @@ class Table:
         text = self.text(key)
         if text is None or text in known.choices:
             return text
-        if text in known.later:
-            self.error(key, f'{key} = "{text}" is not available in this version')
-        else:
-            self.error(key, f"'{shown(text)}' is not a choice; {hint(text, known.choices)}")
+        self.error(key, f"'{shown(text)}' is not a choice; {hint(text, known.choices)}")
         return None
 
     def choices(self, key: str) -> tuple[str, ...] | None:
@@ -492,9 +491,6 @@ class Table:
         assert self.section is not None
         known = option(self.section, key)
         for word in found:
-            if word in known.later:
-                self.error(key, f'{key} = "{word}" is not available in this version')
-                return None
             if word not in known.choices:
                 self.error(key, f"'{shown(word)}' is not a choice; {hint(word, known.choices)}")
                 return None

@@ -7,6 +7,7 @@ Never: importing an optional library, loading a transport (the worker does).
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 
 from metamcp_worker.ipc.records import ROOMS
@@ -37,6 +38,21 @@ MEANING = Extra(
     ("numpy", "safetensors.numpy", "tokenizers"),
 )
 KEYRING = Extra("keyring", "a secret cannot be read from a keyring", ("keyring",))
+
+
+CODE = Extra("code", "code cannot be run", ("deno",))
+
+
+def deno() -> str:
+    """Return the path of the program that runs code: that of the package `deno`, else that on PATH;
+    empty if there is none."""
+    try:
+        found: str = import_module(CODE.modules[0]).find_deno_bin()
+    except (ImportError, OSError):
+        import shutil  # half a MiB, which hardly any gateway needs
+
+        return shutil.which("deno") or ""
+    return found
 
 
 def lacking(extra: Extra) -> str:

@@ -18,6 +18,7 @@ Section = Literal[
     "log",
     "recording",
     "audit",
+    "code",
     "metrics",
     "traces",
     "embeddings",
@@ -30,6 +31,7 @@ Section = Literal[
     "servers.*.limits",
     "endpoints.*.naming",
     "endpoints.*.limits",
+    "endpoints.*.code",
     "endpoints.*.oauth",
     "workspaces.*",
     "workspaces.*.limits",
@@ -68,7 +70,7 @@ holds a pipe to every server."""
 @dataclass(frozen=True, slots=True)
 class Option:
     """Key of metamcp.toml. `default`: as a user writes it, empty without a default; `choices`: the
-    allowed values of a choice; `later`: choices that a newer version will have."""
+    allowed values of a choice."""
 
     section: Section
     key: str
@@ -77,7 +79,6 @@ class Option:
     effect: Effect
     why: str
     choices: tuple[str, ...] = ()
-    later: tuple[str, ...] = ()
 
 
 def _tool(section: Section) -> tuple[Option, ...]:
@@ -121,6 +122,23 @@ def _limits(section: Section) -> tuple[Option, ...]:
     return (*calls, *requests) if section == "endpoints.*.limits" else calls
 
 
+def _code(section: Section) -> tuple[Option, ...]:
+    """Return the limits of a run of code: of all endpoints, or of one."""
+    general = section == "code"
+    return (
+        Option(section, "timeout", "duration", '"30s"' if general else "", "in place",
+               "How long a run may take, up to an hour; a client can only lower it."),
+        Option(section, "memory_max", "size", '"128M"' if general else "", "in place",
+               "Memory of the code and its data, up to 4G."),
+        Option(section, "output_max", "size", '"1M"' if general else "", "in place",
+               "What a run may return and write to its log, up to 16M."),
+        Option(section, "calls_max", "integer", "1000" if general else "", "in place",
+               "Calls of tools in one run."),
+        Option(section, "parallel_max", "integer", "32" if general else "", "in place",
+               "Calls of one run that are not answered yet; more wait."),
+    )  # fmt: skip
+
+
 def _texts(values: Sequence[str]) -> str:
     """Write a list of strings as TOML."""
     quoted = (f'"{each}"' for each in values)
@@ -134,6 +152,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("", "log", "table", "", "in place", "How the gateway's own processes speak."),
     Option("", "recording", "table", "", "in place", "What is written down of finished calls."),
     Option("", "audit", "table", "", "in place", "Which calls leave a record that is proof."),
+    Option("", "code", "table", "", "in place", "Code mode: clients run programs that call tools."),
     Option("", "metrics", "table", "", "in place", "How much `/metrics` tells."),
     Option("", "traces", "table", "", "in place", "Where spans of calls go."),
     Option("", "embeddings", "table", "", "in place", "Where searches get vectors from."),
@@ -203,6 +222,19 @@ OPTIONS: tuple[Option, ...] = (
            "Refuse calls while records cannot be written; else the audit has a gap."),
     Option("audit", "retention", "duration", '"90d"', "in place",
            "Age at which a whole segment (a day, or 256 MiB) is removed."),
+    *_code("code"),
+    Option("code", "runs_max", "integer", "", "in place",
+           "Runs at once, more wait; as many as processors if nothing is written."),
+    Option("code", "warm", "integer", "2", "in place",
+           "Sandboxes that wait for a run, from the first run on; each saves a run 20 ms."),
+    Option("code", "idle", "duration", '"5m"', "in place",
+           "Without a run for so long, they end."),
+    Option("code", "jit", "boolean", "false", "in place",
+           "Compile the code: pure computing is 8 times as fast, and a whole class of faults of the"
+           " engine is back."),
+    Option("code", "confinement", "choice", '"prefer"', "in place",
+           "Landlock around each sandbox: `prefer` goes on without it where the kernel has none.",
+           ("prefer", "require", "off")),
     Option("metrics", "per_tool", "boolean", "false", "in place",
            "Times of calls for each tool by itself, up to 200 per server."),
     Option("traces", "endpoint", "string", "", "in place",
@@ -350,7 +382,7 @@ OPTIONS: tuple[Option, ...] = (
            "In its URLs in place of its name: `/metamcp/PATH/mcp`."),
     Option("endpoints.*", "exposure", "choice", '"all"', "in place",
            "How much of the namespace a client sees at first.",
-           ("all", "toolset", "servers", "search"), ("code",)),
+           ("all", "toolset", "servers", "search", "code")),
     Option("endpoints.*", "view_scope", "choice", "", "in place",
            "Who shares a view: all clients of one principal, or each session has its own, as it is"
            " with the exposures `search` and `servers` if nothing is written.",
@@ -374,6 +406,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("endpoints.*", "limits", "table", "{}", "in place",
            "How much its clients may do: `limits = { calls_per_minute = 600, streams = 100 }`."),
     *_limits("endpoints.*.limits"),
+    Option("endpoints.*", "code", "table", "{}", "in place",
+           'Limits of code here that differ from `[code]`: `code = { timeout = "5s" }`.'),
+    *_code("endpoints.*.code"),
     Option("endpoints.*", "tools", "table", "{}", "in place",
            'The same at this endpoint: `tools."server.tool" = { name = "reset" }`.'),
     *_tool("endpoints.*.tools.*"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import naming, network, program, sections, tools, units
+from metamcp_supervisor.config import code_mode, naming, network, program, sections, tools, units
 from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
@@ -91,7 +91,7 @@ def parse(
     top.refuse_unknown()
     gateway = top.table("gateway", "gateway")
     log, recording = top.table("log", "log"), top.table("recording", "recording")
-    audit = top.table("audit", "audit")
+    audit, code = top.table("audit", "audit"), top.table("code", "code")
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
     vectors = top.table("embeddings", "embeddings")
     includes = top.texts("include") or ()
@@ -107,6 +107,7 @@ def parse(
         log=sections.log(log) if log else None,
         recording=sections.recording(recording) if recording else None,
         audit=sections.audit(audit) if audit else None,
+        code=code_mode.read(code) if code else None,
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
@@ -538,6 +539,7 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
             view_scope=cast("ViewScope | None", table.choice("view_scope")),
             call_hidden=table.flag("call_hidden", default=default.call_hidden),
             limits=sections.use_limits(table, "endpoints.*.limits"),
+            code=code_mode.of_endpoint(table),
             keys=network.keys_of(table, "keys"),
             url_keys=table.flag("url_keys", default=default.url_keys),
             oauth=network.issuer_of(table, resolving),

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import (
     AuditConfig,
+    CodeConfig,
     Config,
     Embeddings,
     Endpoint,
@@ -36,7 +37,7 @@ from metamcp_worker.ipc.spec import IssuerSpec
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
 accident."""
-Told = Log | RecordingConfig | AuditConfig | MetricsConfig | TracesConfig | Embeddings
+Told = Log | RecordingConfig | AuditConfig | CodeConfig | MetricsConfig | TracesConfig | Embeddings
 """Sections of the gateway itself that a reload can change at once."""
 _NAMED_MAX = 8
 """Maximum number of changed settings that a line of a plan names."""
@@ -57,9 +58,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`; servers cannot
-    have such names, because of the brackets and the dot. A server that is added or removed does not
-    count as a change of its namespaces.
+    `[code]`, `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`;
+    servers cannot have such names, because of the brackets and the dot. A server that is added or
+    removed does not count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -69,6 +70,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[log]", old.log, new.log),
             *_table("[recording]", old.recording, new.recording),
             *_table("[audit]", old.audit, new.audit),
+            *_table("[code]", old.code, new.code),
             *_table("[metrics]", old.metrics, new.metrics),
             *_table("[traces]", old.traces, new.traces),
             *_table("[embeddings]", old.embeddings, new.embeddings),
@@ -118,7 +120,7 @@ def fingerprint(config: Config) -> str:
         [
             _plain(config.gateway),
             [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
-            _plain(config.audit),
+            [_plain(config.audit), _plain(config.code)],
             [_plain(config.traces), _plain(config.embeddings)],
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],

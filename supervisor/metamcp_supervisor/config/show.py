@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
+from metamcp_supervisor.config import code_mode
 from metamcp_supervisor.config.config import (
     AuditConfig,
+    CodeConfig,
     Config,
     Embeddings,
     Endpoint,
@@ -154,6 +156,7 @@ def tables(config: Config) -> dict[str, object]:
         "log": _log(config.log),
         "recording": _recording(config.recording),
         "audit": _audit(config.audit),
+        **({"code": _code(config.code)} if config.code.enabled else {}),
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),
@@ -180,6 +183,17 @@ def _gateway(gateway: GatewayConfig) -> dict[str, object]:
         "state_dir": str(gateway.state_dir),
         "runtime_dir": str(gateway.runtime_dir),
         **({"drain_delay": duration_text(gateway.drain_delay_s)} if gateway.drain_delay_s else {}),
+    }
+
+
+def _code(code: CodeConfig) -> dict[str, object]:
+    return {
+        **code_mode.written(structs.asdict(code.limits)),
+        **({"runs_max": code.runs_max} if code.runs_max else {}),
+        "warm": code.warm,
+        "idle": duration_text(code.idle_s),
+        "jit": code.jit,
+        "confinement": code.confinement,
     }
 
 
@@ -397,5 +411,6 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "sse": endpoint.sse,
         "rest": endpoint.rest,
         "limits": _use(endpoint.limits),
+        **({"code": code_mode.written(endpoint.code)} if endpoint.code else {}),
         "tools": _tools(endpoint.tools),
     }

@@ -13,7 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from metamcp_supervisor.config import files, foreign_files, formats, installation, parse, places
+from metamcp_supervisor.config import (
+    code_mode,
+    files,
+    foreign_files,
+    formats,
+    installation,
+    parse,
+    places,
+)
 from metamcp_supervisor.config.assemble import assemble, listed_strictly
 from metamcp_supervisor.config.config import (
     Config,
@@ -136,6 +144,9 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
     for name, why in installation.unknown(config.log.levels).items():
         findings.error(reading.drafts[0].site.at("log", "levels", name), why)
     config = listed_strictly(_shown_as(config, flags, cwd, findings))
+    runs_code = not config.code.enabled or installation.deno()
+    why = "" if runs_code else installation.lacking(installation.CODE)
+    code_mode.check(config, reading.drafts, why, findings)
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
     runs = any(server.enabled and not server.mistake for server in config.servers.values())

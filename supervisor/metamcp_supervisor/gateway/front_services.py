@@ -5,7 +5,7 @@ these parts, fronts themselves (`fronts.fronts`).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from metamcp_supervisor.config import workspaces
 from metamcp_supervisor.config.config import Config
@@ -18,8 +18,10 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.audit_writer import AuditWriter
+from metamcp_supervisor.servers.code_process import CodeProcess
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.publish import Routes
+from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
@@ -32,7 +34,7 @@ from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
 
 class Household:
-    """An implementation of `fronts.ports.House`. `tree`, `views`, `embedder`: set later, but before
+    """An implementation of `fronts.ports.House`. `tree`, `views` and so on: set later, but before
     the first front starts, because `Fronts` needs this object first."""
 
     tree: Tree
@@ -41,6 +43,9 @@ class Household:
     quotas: Quotas
     embedder: Embedder
     audit: AuditWriter
+    code: CodeProcess
+    roles: Mapping[str, RoleProcess]
+    """Processes that exist at most once, by role, in the order in which they are closed."""
 
     def __init__(
         self,
@@ -77,7 +82,10 @@ class Household:
             lambda: specs.embeddings_spec(config()),
             self._metrics.embedded,
         )
-        self.audit = AuditWriter(self._forker, self._hearts, journal, config, self._metrics.audited)
+        own = self._forker, self._hearts, journal, config
+        self.audit = AuditWriter(*own, self._metrics.audited)
+        self.code = CodeProcess(*own, self._metrics.ran)
+        self.roles = {each.who: each for each in (self.embedder, self.code, self.audit)}
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)
@@ -123,14 +131,14 @@ class Household:
 
     def exited(self, end: WorkerExit) -> bool:
         """A worker ended; return whether it was one of the services for fronts."""
-        return self.embedder.exited(end) or self.audit.exited(end)
+        return any(each.exited(end) for each in self.roles.values())
 
     async def close(self) -> None:
         await self.keys.close()
         await self.quotas.close()
         await self.views.close()
-        await self.embedder.close()
-        await self.audit.close()
+        for each in self.roles.values():
+            await each.close()
 
     def hopeless(self, reason: str) -> None:
         self._hopeless(reason)

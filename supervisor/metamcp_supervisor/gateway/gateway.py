@@ -169,7 +169,7 @@ class Gateway:
         self._reloads.processes = self._pids
         self._control = self._controlled(config)
         self.succession = self._prepared()
-        own = self._nursery, self._house.embedder
+        own = self._nursery, self._house.roles
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
         running = self._tree.entries, self._fronts, self._hearts, *own, self._listeners
         where = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
@@ -223,7 +223,8 @@ class Gateway:
         return Succession(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
-            quotas=self._house.quotas, signals=self._signals, check=self._check_not_ending,
+            quotas=self._house.quotas, code=self._house.code, signals=self._signals,
+            check=self._check_not_ending,
         )  # fmt: skip
 
     # Up and down
@@ -327,7 +328,7 @@ class Gateway:
     def _front_spec(self) -> FrontSpec:
         pinned = self._tree.pinned
         found = specs.front_spec(self.config, self.version, self.listen, pinned)
-        return self._house.audit.with_audit(found)
+        return self._house.code.with_code(self._house.audit.with_audit(found))
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]
@@ -405,7 +406,7 @@ class Gateway:
             config_hash=self._reloads.hash,
             config_read=self._reloads.read_at,
             nursery_pid=self._nursery.pid,
-            embedder_pid=self._house.embedder.pid,
+            roles=tuple(each.status() for each in self._house.roles.values() if each.wanted),
             overrides=self._reloads.overridden(),
             drift=self._tree.pinned.drift,
             missing=self._tree.deliveries.missing,

@@ -30,6 +30,7 @@ from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
+from metamcp_supervisor.servers.code_process import CodeProcess
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import Responds
@@ -291,6 +292,7 @@ class Succession:
         views: Views,
         keys: ApiKeys,
         quotas: Quotas,
+        code: CodeProcess,
         signals: Signals,
         check: Callable[[], None],
     ) -> None:
@@ -307,6 +309,7 @@ class Succession:
         self._views = views
         self._keys = keys
         self._quotas = quotas
+        self._code = code
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -347,6 +350,7 @@ class Succession:
             raise upgrade_state.StateUnreadable(
                 f"what runs cannot be taken over: {error}"
             ) from None
+        self._code.adopt(before.code)
         parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
@@ -399,6 +403,7 @@ class Succession:
             ops_made=ops in self._service.made,
             clients=tuple(sock.fileno() for sock in self._clients),
             ops=tuple(sock.fileno() for sock in self.ops),
+            code=self._code.handed(),
             overrides=self._reloads.handed(),
             config=upgrade_state.pack_config(self._reloads.written),
             lock=self._parts.tree.pinned.handed(),

@@ -1,9 +1,9 @@
 """The process that writes the audit, kept alive while something is audited, and the supervisor's
 own records.
 
-Owns: starting the process again whenever it ends, its settings, the salt of pseudonyms, records of
-the journal's events and of orders. Never: writing records (`metamcp_worker.audit`), records of
-calls (fronts).
+Owns: when the process runs, its settings, the salt of pseudonyms, records of the journal's events
+and of orders. Never: writing records (`metamcp_worker.audit`), records of calls (fronts), the
+process itself (`role_process`).
 
 Answers wait while the process does not run, so it is started again at once; only one that ends
 again and again is delayed.
@@ -12,7 +12,6 @@ again and again is delayed.
 import asyncio
 import os
 import secrets
-import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,11 +22,11 @@ from msgspec import structs
 from metamcp_supervisor.config.config import AuditConfig, Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
+from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Follower, Journal
 from metamcp_supervisor.verbs import JournalEvent
 from metamcp_worker.ipc import audit_records as audit
-from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.audit_link import AuditLink
 from metamcp_worker.ipc.audit_records import (
     FOLDER,
@@ -38,6 +37,7 @@ from metamcp_worker.ipc.audit_records import (
     AuditFigures,
     AuditOn,
 )
+from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 
@@ -45,8 +45,9 @@ WHO = "audit"
 """Name of the process for `ps` and in the journal."""
 AGAIN_S_FIRST = 0.05
 AGAIN_S_MAX = 5.0
-"""Seconds before the next start, doubled with each end within STABLE_S."""
-STABLE_S = 10.0
+"""Seconds before the next start, doubled with each end of a process that was not stable."""
+END_S_MAX = 60.0
+"""Seconds for a process that is replaced to commit what it has."""
 CLOSE_S_MAX = 1.0
 """Seconds for the supervisor's own last records."""
 SEGMENT_BYTES = 256 * 1024 * 1024
@@ -54,9 +55,13 @@ SEGMENT_BYTES = 256 * 1024 * 1024
 _read = codec.reader(AuditFigures | Beat)
 
 
-class AuditWriter:
+class AuditWriter(RoleProcess):
     """`config`: returns the configuration in force. `count`: called with counters of records by
     outcome, as increments, and whether the process runs."""
+
+    who = WHO
+    loss = "answers wait for the next one"
+    end_s_max = END_S_MAX
 
     def __init__(
         self,
@@ -66,30 +71,18 @@ class AuditWriter:
         config: Callable[[], Config],
         count: Callable[[Mapping[str, int], bool | None], None],
     ) -> None:
-        self._forker = forker
-        self._hearts = hearts
-        self._journal = journal
+        super().__init__(forker, hearts, journal, _read)
         self._config = config
         self._count = count
-        self._loop = asyncio.get_running_loop()
         self._on: AuditOn | None = None
-        self._pid = 0
-        self._since = 0.0
-        self._failures = 0
-        self._channel: packets.Channel | None = None
-        self._figures: Mapping[str, int] = {}
-        self._launch: asyncio.Task[None] | None = None
-        self._leaving: set[int] = set()
         self._link: AuditLink | None = None
         self._follower: Follower[JournalEvent] | None = None
         self._leaving_link: asyncio.Task[None] | None = None
         self._salt = b""
-        self._closed = False
 
     @property
-    def pid(self) -> int:
-        """Process id, 0 while the process does not run."""
-        return self._pid
+    def wanted(self) -> bool:
+        return self._on is not None
 
     def with_audit(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with the settings of the audit in force, for which
@@ -109,31 +102,13 @@ class AuditWriter:
             ),
         )
 
-    def exited(self, end: WorkerExit) -> bool:
-        """A worker ended; return whether it was this process."""
-        if end.pid in self._leaving:
-            self._leaving.discard(end.pid)
-            return True
-        if not self._pid or end.pid != self._pid:
-            return False
-        how = f"signal {end.signal}" if end.signal else f"status {end.code}"
-        self._journal.add(WHO, "error", f"it ended with {how}; answers wait for the next one")
-        stable = self._loop.time() - self._since > STABLE_S
-        self._failures = 0 if stable else self._failures + 1
-        self._part()
-        self._start()
-        return True
-
     async def close(self) -> None:
         """Commit the last records, and let the process end."""
         self._closed = True
         self._forget()
         if self._link is not None:
             await self._link.close(CLOSE_S_MAX)
-        if self._launch is not None:
-            self._launch.cancel()
-            await asyncio.wait([self._launch])
-        self._part()
+        await super().close()
 
     # The process
 
@@ -154,9 +129,8 @@ class AuditWriter:
         if self._closed or on == self._on:
             return
         before, self._on = self._on, on
-        if before is not None and self._channel is not None:
-            self._leaving.add(self._pid)
-            self._part()
+        if before is not None:
+            self._dismiss()
         if on is None:
             self._forget()
             if self._link is not None:
@@ -180,63 +154,32 @@ class AuditWriter:
                 self._noted(event)
         return True
 
-    def _start(self) -> None:
-        if self._launch is None and not self._closed and self._on is not None:
-            self._launch = self._loop.create_task(self._started(), name=WHO)
-
-    async def _started(self) -> None:
-        worker = None
-        while worker is None and self._on is not None:
-            if self._failures:
-                wait_s = AGAIN_S_FIRST * 2.0 ** min(self._failures, 16)
-                await asyncio.sleep(min(AGAIN_S_MAX, wait_s))
-            try:
-                worker = await self._forker.fork(WHO, WHO)
-            except NotForked:
-                self._failures += 1
-        self._launch = None
-        if worker is not None:
-            self._begin(worker)
-
-    def _begin(self, worker: ForkedWorker) -> None:
-        self._pid, self._figures, self._since = worker.pid, {}, self._loop.time()
-        self._channel = packets.Channel(worker.sock, self._packet, self._silent)
-        self._hearts.watch(worker.pid, lambda verdict: None)
-        self._journal.add(WHO, "ready", f"process {worker.pid}")
+    def _begun(self) -> None:
         self._count({}, True)
-        if self._on is not None:
+        if self._on is None:
+            self._dismiss()
+        elif self._channel is not None:
             self._channel.send(messages.pack(self._on))
-        else:
-            self._leaving.add(self._pid)
-            self._part()
-
-    def _silent(self) -> None:
-        if self._pid:
-            self._forker.signal(self._pid, signal.SIGKILL)
 
     def _part(self) -> None:
-        """Close the control socket; the process commits what it has and ends."""
-        if self._channel is not None:
-            self._channel.close()
         if self._pid:
-            self._hearts.forget(self._pid)
             self._count({}, False)
-        self._channel, self._pid = None, 0
+        super()._part()
 
-    def _packet(self, data: bytes, fds: list[int]) -> None:
-        packets.close_all(fds)
-        try:
-            message = _read(data)
-        except codec.Malformed as error:
-            self._journal.add(WHO, "bug", f"it sent something that cannot be read: {error}")
-            return
-        if isinstance(message, Beat):
-            self._hearts.beat(self._pid, WHO, message.lag_ms)
-            self._settle()
-        else:
-            before, self._figures = self._figures, message.counts
-            added = {name: n - before.get(name, 0) for name, n in message.counts.items()}
-            self._count(added, None)
+    def _delay_s(self) -> float:
+        return min(AGAIN_S_MAX, AGAIN_S_FIRST * 2.0 ** min(self._failures, 16))
+
+    def _delayed(self, delay_s: float) -> None:
+        if self._on is not None:
+            self._loop.call_later(delay_s, self._restart)
+
+    def _restart(self) -> None:
+        if self._on is not None:
+            self._start()
+
+    def _heard(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, AuditFigures):
+            self._count(self._grown(message.counts), None)
 
     # The supervisor's own records
 

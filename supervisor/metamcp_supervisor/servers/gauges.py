@@ -12,8 +12,8 @@ from metamcp_supervisor.processes import limits
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.limits import Fate, Sample, limits_of
 from metamcp_supervisor.servers import status
-from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.entry import Copy
+from metamcp_supervisor.servers.scrape import Single
 from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.servers.states import ExitClass
 from metamcp_supervisor.telemetry import usage
@@ -41,7 +41,7 @@ class Gauges:
         journal: Journal,
         fronts: Fronts,
         nursery: Nurseries,
-        embedder: Embedder,
+        roles: Mapping[str, Single],
     ) -> None:
         self.usages: Mapping[MeasuredProcess, Usage] = {}
         self._tree = tree
@@ -49,7 +49,7 @@ class Gauges:
         self._journal = journal
         self._fronts = fronts
         self._nursery = nursery
-        self._embedder = embedder
+        self._roles = roles
         self._measured = True
         self._loop = asyncio.get_running_loop()
 
@@ -63,8 +63,7 @@ class Gauges:
 
     async def _look(self) -> None:
         entries = self._tree.entries
-        pids = self._nursery.pid, self._embedder.pid
-        roots = status.roots(entries, self._fronts.slots, *pids)
+        roots = status.roots(entries, self._fronts.slots, self._nursery.pid, self._roles)
         servers = {name: entry.server for name, entry in entries.items()}
         closely = limits.closely(roots, servers)
         self.usages = await asyncio.to_thread(usage.sample, roots, closely)

@@ -39,23 +39,21 @@ class StateReader:
         fronts: Fronts,
         hearts: Heartbeats,
         nursery: Single,
-        embedder: Single,
+        roles: Mapping[str, Single],
         listeners: Sequence[socket.socket],
     ) -> None:
         self._entries = entries
         self._fronts = fronts
         self._hearts = hearts
         self._nursery = nursery
-        self._embedder = embedder
+        self._roles = roles
         self._listeners = listeners
 
     def read(self) -> Readings:
         every = list(self._entries.values())
         copies = [copy for entry in every for copy in entry.copies]
         return Readings(
-            beat_ages_s=_ages(
-                copies, self._fronts.slots, self._embedder.pid, self._hearts.ages_s()
-            ),
+            beat_ages_s=_ages(copies, self._fronts.slots, self._roles, self._hearts.ages_s()),
             queued=_sums((one.entry.base, one.instance.queued) for one in copies if one.instance),
             spares=_sums((each.base, int(_spare_ready(each))) for each in every),
             limits_bytes={
@@ -101,12 +99,13 @@ def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
 def _ages(
     copies: Iterable[Copy],
     fronts: Iterable[FrontProcess | None],
-    embedder_pid: int,
+    roles: Mapping[str, Single],
     ages_s: Mapping[int, float],
 ) -> dict[tuple[str, str], float]:
-    """Return the age of the oldest heartbeat for each server, the fronts and the embedder."""
+    """Return the age of the oldest heartbeat for each server, the fronts and each process that
+    exists at most once."""
     beating = [(("", "front"), front.pid) for front in fronts if front is not None]
-    beating.append((("", "embedder"), embedder_pid))
+    beating += [(("", role), one.pid) for role, one in roles.items()]
     beating += [((one.entry.base, "worker"), one.instance.pid) for one in copies if one.instance]
     found: dict[tuple[str, str], float] = {}
     for key, pid in beating:

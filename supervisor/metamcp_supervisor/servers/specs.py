@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import structs
 
-from metamcp_supervisor.config import assemble, environment, network, tools
+from metamcp_supervisor.config import assemble, code_mode, environment, network, tools
 from metamcp_supervisor.config.config import (
     Address,
     Config,
@@ -245,6 +245,7 @@ def front_spec(
                 keys=endpoint.keys,
                 url_keys=endpoint.url_keys,
                 oauth=endpoint.oauth,
+                code=code_mode.limits_of(config.code, endpoint),
             )
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]

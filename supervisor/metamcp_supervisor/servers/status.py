@@ -6,7 +6,7 @@ Owns: putting the status together. Never: changing anything, printing.
 import os
 from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.document import table_of
@@ -17,7 +17,7 @@ from metamcp_supervisor.control.services import Particulars
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.servers import catalog_changes, per_client
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
-from metamcp_supervisor.servers.scrape import front_state
+from metamcp_supervisor.servers.scrape import Single, front_state
 from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable
 from metamcp_supervisor.servers.states import PUBLIC, ServerPhase
 from metamcp_supervisor.telemetry.metrics import Metrics
@@ -27,6 +27,7 @@ from metamcp_supervisor.verbs import (
     GatewayStatus,
     LimitStatus,
     Overridden,
+    RoleStatus,
     ServerStatus,
 )
 from metamcp_worker.access.use_limits import Owner
@@ -52,7 +53,7 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     config_hash: str
     config_read: float
     nursery_pid: int
-    embedder_pid: int = 0
+    roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0
     overrides: tuple[Overridden, ...] = ()
     drift: Mapping[str, dict[str, int]] = {}
@@ -89,7 +90,12 @@ def collect(
         config_age_s=facts.now - facts.config_read,
         state_dir=str(config.gateway.state_dir),
         nursery_pid=facts.nursery_pid,
-        embedder_pid=facts.embedder_pid,
+        roles=tuple(
+            structs.replace(role, memory_bytes=usage.held_bytes)
+            if (usage := usages.get(MeasuredProcess(role.role))) and usage.pid == role.pid
+            else role
+            for role in facts.roles
+        ),
         upgrades=facts.upgrades,
         overrides=facts.overrides,
         fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
@@ -293,13 +299,12 @@ def roots(
     entries: Mapping[str, ServerEntry],
     slots: list[FrontProcess | None],
     nursery_pid: int,
-    embedder_pid: int,
+    roles: Mapping[str, Single],
 ) -> dict[MeasuredProcess, int]:
     """Return the processes whose memory and processor time are measured, by part; 0 for a process
     that does not run."""
     found = {MeasuredProcess("supervisor"): os.getpid(), MeasuredProcess("nursery"): nursery_pid}
-    if embedder_pid:
-        found[MeasuredProcess("embedder")] = embedder_pid
+    found |= {MeasuredProcess(role): one.pid for role, one in roles.items() if one.pid}
     for front in slots:
         if front is not None:
             found[MeasuredProcess("front", number=front.slot)] = front.pid

@@ -10,10 +10,11 @@ server.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
+from metamcp_worker.ipc.code_runs import Failure
 from metamcp_worker.ipc.messages import BUCKETS_S, OVERHEAD_BUCKETS_S
 
 STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error",
@@ -23,6 +24,7 @@ OUTCOMES = ("answered", "failed", "cancelled")
 STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
 SPANS = ("exported", "lost")
 RECORDED = ("written", "lost")
+RUNS = ("ok", *get_args(Failure))
 AUDITED = ("records", "lost", "refused")
 EMBEDDED = ("embedded", "late", "kept", "failed")
 DRIFT = ("harmless", "drifted", "quarantined")
@@ -106,7 +108,7 @@ _SUPERVISION = (
     MetricFamily("metamcp_backoff_seconds", "gauge", ("server",),
            "Until the next planned start, 0 if none is planned."),
     MetricFamily("metamcp_heartbeat_age_seconds", "gauge", ("server", "role"),
-           "Since the last sign of life of a front, a worker or the embedder, the oldest one."),
+           "Since the last sign of life of a process of the gateway, the oldest one of its role."),
     MetricFamily("metamcp_loop_lag_seconds", "histogram", ("role",),
            "How late event loops were with what was due, looked at once a second or more often.",
            LAG_BUCKETS_S),
@@ -179,6 +181,14 @@ _HYGIENE = (
            "Records of the audit: written, lost (a gap tells of them), or refused by the disk."),
     MetricFamily("metamcp_audit_up", "gauge", (),
            "1 while the process that writes the audit runs; absent if nothing is audited."),
+    MetricFamily("metamcp_code_runs_total", "counter", ("outcome",),
+           "Runs of code that ended: `ok`, or the kind of failure. Absent without `[code]`."),
+    MetricFamily("metamcp_code_running", "gauge", (),
+           "Runs of code under way."),
+    MetricFamily("metamcp_code_waiting", "gauge", (),
+           "Runs of code that wait for their turn."),
+    MetricFamily("metamcp_code_warm", "gauge", (),
+           "Sandboxes that wait for a run."),
     MetricFamily("metamcp_spans_total", "counter", ("outcome",),
            "Spans of traced calls that a collector has, or that were lost on the way to it."),
     MetricFamily("metamcp_embedded_texts_total", "counter", ("outcome",),

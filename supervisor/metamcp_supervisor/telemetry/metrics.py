@@ -30,6 +30,7 @@ from metamcp_supervisor.telemetry.metric_names import (
     OUTCOMES,
     RECORDED,
     RESTARTS,
+    RUNS,
     STATES,
     STEPS,
 )
@@ -50,6 +51,7 @@ from metamcp_supervisor.telemetry.processes import ProcessUsage
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
 
@@ -80,7 +82,8 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     """Counters that must not fall. `counts`: by metric and server; `live`: the last report of each
     front. `answered`: times of workers that have ended, by server, method, error and transport, and
     `answering`: of those that run, by name and generation. `steps`: steps of stops, by server.
-    `series_…`, `folded`: state of `page_rows.Caps`; `spans`, `embedded`: counts by outcome."""
+    `series_…`, `folded`: state of `page_rows.Caps`; `spans`, `embedded`, `ran`: counts by
+    outcome."""
 
     base: TallySnapshot
     live: tuple[tuple[int, Figures, FrontStats], ...]
@@ -100,6 +103,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     folded: dict[str, int] = {}
     spans: dict[str, int] = {}
     embedded: dict[str, int] = {}
+    ran: dict[str, int] = {}
 
 
 class Metrics:
@@ -123,6 +127,8 @@ class Metrics:
         self._embedded: dict[str, int] = dict.fromkeys(EMBEDDED, 0)
         self._audited: dict[str, int] = dict.fromkeys(AUDITED, 0)
         self._audit_up: bool | None = None
+        self._ran: dict[str, int] = dict.fromkeys(RUNS, 0)
+        self._code: CodeFigures | None = None
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
@@ -190,6 +196,13 @@ class Metrics:
             self._audited[outcome] += counts.get(outcome, 0)
         self._audit_up = self._audit_up if up is None else up
 
+    def ran(self, counts: Mapping[str, int], now: CodeFigures | None) -> None:
+        """Add numbers of runs of code by outcome. `now`: figures of this moment; None: code mode
+        is off."""
+        for outcome in RUNS:
+            self._ran[outcome] += counts.get(outcome, 0)
+        self._code = now
+
     def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """Note the newest `usage.sample` of all processes."""
         self._processes.sampled(usages)
@@ -238,6 +251,7 @@ class Metrics:
             folded=self._caps.folded,
             spans=self.spans.counts,
             embedded=self._embedded,
+            ran=self._ran,
         )
 
     def go_on(self, found: FiguresSnapshot) -> None:
@@ -261,6 +275,7 @@ class Metrics:
         self._caps.folded = dict(found.folded)
         self.spans.counts |= found.spans
         self._embedded |= found.embedded
+        self._ran |= found.ran
         cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
         self._processes.go_on(cpu_s, found.usages)
 
@@ -449,6 +464,11 @@ class Metrics:
         if self._audit_up is not None:
             yield "metamcp_audit_records_total", by_one(self._audited)
             yield "metamcp_audit_up", [((), self._audit_up)]
+        if (now := self._code) is not None:
+            yield "metamcp_code_runs_total", by_one(self._ran)
+            yield "metamcp_code_running", [((), now.running)]
+            yield "metamcp_code_waiting", [((), now.waiting)]
+            yield "metamcp_code_warm", [((), now.warm)]
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]

@@ -26,9 +26,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class MeasuredProcess(Struct, frozen=True):
-    """Process of the gateway as a root of measuring. `role`: supervisor, nursery, front, embedder,
-    worker or server; `server`: name of the server, for workers and servers; `number`: distinguishes
-    several processes of a role."""
+    """Process of the gateway as a root of measuring. `role`: supervisor, nursery, front, worker,
+    server, embedder, audit or code; `server`: name of the server, for workers and servers;
+    `number`: distinguishes several processes of a role."""
 
     role: str
     server: str = ""

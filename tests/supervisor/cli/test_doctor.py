@@ -13,6 +13,7 @@ import pytest
 from metamcp_supervisor.cli import doctor, doctor_checks
 from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Address, UnixAddress
+from metamcp_supervisor.config.installation import deno
 from tests.supervisor.cli.test_ctl import COMMAND, run, said
 from tests.supervisor.configs import config, loaded, server
 from tests.supervisor.small_gateway import server as running
@@ -206,6 +207,17 @@ tls = "local"
     assert (found.verdict, found.text) == ("ok", "every protection is on")
     found = doctor_checks.security(loaded(tmp_path, wide.replace("[audit]\n", "")))
     assert (found.verdict, found.text) == ("warn", "no audit ([audit])")
+
+
+def test_what_runs_code_and_confines_it_is_told_where_there_is_code_mode(tmp_path: Path) -> None:
+    text = '[servers.one]\ncommand = ["one"]\n'
+    assert list(doctor_checks.code(loaded(tmp_path, text))) == []
+    (found,) = doctor_checks.code(loaded(tmp_path, f"[code]\n{text}"))
+    assert deno() in found.text if found.verdict == "ok" else "Landlock" in found.text
+    off = loaded(tmp_path, f'[code]\nconfinement = "off"\n{text}')
+    (found,) = doctor_checks.code(off)
+    assert found.verdict == "warn"
+    assert found.text.endswith("code is confined by Deno and by limits alone")
 
 
 def test_names_that_do_not_resolve_fail_without_the_rest_of_the_url() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import (
+    CodeConfig,
     Embeddings,
     Endpoint,
     Namespace,
@@ -17,6 +18,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
+from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 from tests.supervisor.configs import loaded, messages, problems
 
@@ -58,6 +60,17 @@ level = "redacted"
 durability = "power"
 required = false
 retention = "30d"
+[code]
+timeout = "5s"
+memory_max = "64M"
+output_max = "64K"
+calls_max = 10
+parallel_max = 2
+runs_max = 3
+warm = 0
+idle = "1m"
+jit = true
+confinement = "require"
 [metrics]
 per_tool = true
 
@@ -169,6 +182,7 @@ oauth.client_secret = "${HOME}"
 oauth.allow_private = true
 url_keys = true
 keys = ["ci", "mmcp_k3Jq9ZxA"]
+code = { timeout = "1s", calls_max = 20 }
 tools."git.status".hidden = true
 tools."git.status".aliases = ["old"]
 tools."git.status".title = "Status"
@@ -192,6 +206,10 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert places == (tmp_path / "run", UnixAddress(tmp_path / "mcp.sock"))
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "somebody"})
+    assert got.code == CodeConfig(
+        enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,
+        idle_s=60.0, jit=True, confinement="require",
+    )  # fmt: skip
     assert got.embeddings == Embeddings(
         url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
         batch=8,
@@ -239,6 +257,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         exposure="toolset", view_scope="session", call_hidden=False,
         auth=("keys", "oauth"), url_keys=True, keys=("ci", "mmcp_k3Jq9ZxA"), oauth=ISSUER,
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
+        code={"timeout_ms": 1000, "calls": 20},
         tools={"git": {"status": here}},
     )  # fmt: skip
     theirs = Endpoint(name="acme-dev", namespace="acme:default", auth=("keys",), workspace="acme")
@@ -494,11 +513,11 @@ def test_what_a_variable_holds_must_be_something_a_program_can_be_given(tmp_path
 def test_naming_rules_are_checked(tmp_path: Path) -> None:
     got = messages(
         tmp_path,
-        '[endpoints.x]\nnamespace = "default"\nexposure = "code"\n'
+        '[endpoints.x]\nnamespace = "default"\nexposure = "codes"\n'
         '[endpoints.x.naming]\nstyle = "Flat"\nseparator = "/"\nlength_max = 8\nhyphens = ""\n',
     )
     assert [each.split(": ", 2)[2] for each in got] == [
-        'exposure = "code" is not available in this version',
+        "'codes' is not a choice; did you mean 'code'?",
         "'Flat' is not a choice; did you mean 'flat'?",
         "may have up to 8 letters, digits, '_', '.' and '-'",
         "must be from 16 to 128",

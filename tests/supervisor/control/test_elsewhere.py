@@ -60,7 +60,7 @@ def test_a_server_without_a_process_is_ready_and_shown_by_its_origin_alone(tmp_p
         worker = await stage.player("linear#1")
         worker.say(Spawned(pid=0))
         await stage.up("linear")
-        roots = status.roots(stage.tree.entries, [], 0, 0)
+        roots = status.roots(stage.tree.entries, [], 0, {})
         assert roots[MeasuredProcess("server", "linear")] == 0
         # The worker is played by this process, so that there is something to measure.
         usages = usage.sample({**roots, MeasuredProcess("worker", "linear"): os.getpid()})

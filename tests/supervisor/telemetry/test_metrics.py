@@ -8,6 +8,7 @@ from metamcp_supervisor.telemetry.metric_names import FAMILIES
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import LimitStatus
+from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.figures import LimitedStats
 from metamcp_worker.ipc.messages import (
     AnswerStats,
@@ -227,6 +228,7 @@ def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() 
     metrics, documented = Metrics("1"), DOCS.read_text()
     metrics.reloaded(True, 1.0)
     metrics.audited({}, True)
+    metrics.ran({}, CodeFigures(counts={}))
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
     for family in FAMILIES.values():
         shown = found[family.name.removesuffix("_total")]
@@ -238,6 +240,22 @@ def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() 
     rows = [line for line in documented.splitlines() if any(kind in line for kind in kinds)]
     assert {row.split("`")[1] for row in rows} == set(FAMILIES)
     assert len(rows) == len(FAMILIES)
+
+
+def test_runs_of_code_are_on_the_page_while_there_is_code_mode() -> None:
+    metrics, status = Metrics("1"), gateway("git")
+    metrics.ran({"ok": 2}, CodeFigures(counts={}, running=1, waiting=3, warm=2))
+    metrics.ran({"ok": 1, "timeout": 1}, CodeFigures(counts={}, running=4))
+    runs = "metamcp_code_runs_total"
+    found = [value(metrics, status, runs, outcome=each) for each in ("ok", "timeout", "memory")]
+    assert found == [3, 1, 0]
+    assert value(metrics, status, "metamcp_code_running") == 4
+    assert value(metrics, status, "metamcp_code_warm") == 0
+    another = Metrics("2")
+    another.go_on(metrics.handed())
+    assert "metamcp_code_runs" not in page(another, status, Readings())
+    another.ran({"ok": 1}, CodeFigures(counts={}))
+    assert value(another, status, runs, outcome="ok") == 4
 
 
 def test_what_happens_to_servers_and_loops_is_on_the_page() -> None:

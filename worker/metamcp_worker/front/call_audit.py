@@ -62,6 +62,8 @@ class CallAudit:
         self._common: dict[tuple[object, ...], tuple[Principal, bytes]] = {}
         """Members that the records of some calls have in common; a principal has its own."""
         self._masks = Masks()
+        self._shows = False
+        """Whether records have arguments and results."""
 
     def adjust(self, spec: FrontSpec) -> Self | None:
         """Apply this configuration. Returns None if nothing is audited."""
@@ -74,6 +76,7 @@ class CallAudit:
             self._link = None
         if not found.socket:
             return None
+        self._shows = found.level != audit.METADATA
         self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
         if self._link is None:
             keeps = found.required or bool(found.spools)
@@ -102,13 +105,23 @@ class CallAudit:
             raise ProtocolError(Code.INTERNAL_ERROR, _unavailable(link.down))
 
     def begun(
-        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+        self,
+        call: Call,
+        subject: str,
+        request: McpRequest,
+        params: Mapping[str, Raw],
+        run: str = "",
     ) -> None:
-        """Keep what is recorded of a call that goes to its server now."""
+        """Keep what is recorded of a call that goes to its server now. `run`: id of the run of code
+        that the call is."""
         if call.label not in COMMITTED:
             return
         arguments = bytes(params.get("arguments", b""))
-        end = CallEnd(args_bytes=len(arguments), arguments=self._shown(arguments))
+        end = CallEnd(args_bytes=len(arguments), run=run)
+        if request.run is not None:
+            end.parent = request.run.id
+        if self._shows:
+            end.arguments = self._shown(arguments)
         if arguments:
             end.args_hmac = audit.pseudonym(self._spec.salt, arguments)
         trace = request.meta.get("traceparent") if request.meta else None
@@ -167,7 +180,8 @@ class CallAudit:
         if answer is not None:
             end.result_bytes = len(answer.body)
             end.code = answer.code
-            end.result = self._shown(answer.body)
+            if self._shows:
+                end.result = self._shown(answer.body)
         body = audit.of_call(time_ns(), link.number, common, end)
         if answer is None:
             link.add(body)
@@ -200,9 +214,10 @@ class CallAudit:
         subject: str = "",
         code: int = 0,
         text: str = "",
+        parent: str = "",
     ) -> None:
         """Record an event whose answer does not wait: a list, a refused message, a refused
-        credential. `code`: of the refusal."""
+        credential. `code`: of the refusal; `parent`: as in `AuditRecord`."""
         link = self._link
         if link is None:
             return
@@ -219,15 +234,23 @@ class CallAudit:
             exposed="" if read else subject[:NAME_CHARS_MAX],
             uri=self._pseudonym(subject) if read else "",
             outcome="refused" if code else "ok", code=code, text=text[:NAME_CHARS_MAX],
+            parent=parent,
         )))  # fmt: skip
 
     def refused(
-        self, method: str, principal: Principal, endpoint: str, subject: str, why: ProtocolError
+        self,
+        method: str,
+        principal: Principal,
+        endpoint: str,
+        subject: str,
+        why: ProtocolError,
+        parent: str = "",
     ) -> None:
-        """Record a message that was refused before it reached a server."""
+        """Record a message that was refused before it reached a server. `parent`: as in
+        `AuditRecord`."""
         self.noted(
             EVENTS.get(method, "refused"), method[:NAME_CHARS_MAX], principal, endpoint,
-            subject=subject, code=int(why.code),
+            subject=subject, code=int(why.code), parent=parent,
         )  # fmt: skip
 
     def _gap(self, number: int, lost: int) -> bytes:
@@ -273,10 +296,7 @@ class CallAudit:
 
     def _shown(self, body: bytes) -> str:
         """Return as much of arguments or of a result as the level shows."""
-        level = self._spec.level
-        if level == audit.METADATA or not body:
-            return ""
-        if level == audit.FULL:
+        if self._spec.level == audit.FULL:
             return body[:FULL_CHARS_MAX].decode("utf-8", "replace")
         return self._masks.json(body.decode("utf-8", "replace"))[:REDACTED_CHARS_MAX]
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 from metamcp_worker.ipc.roots import Asked
@@ -247,6 +248,8 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     oauth: IssuerSpec | None = None
     """Issuer of its tokens; None unless `auth` has `oauth`."""
     limits: UseLimits = UNLIMITED
+    code: CodeLimits | None = None
+    """Limits of a run of code; None: the endpoint has no code mode."""
     part_of: str = ""
     """Endpoint of which this one has some servers only, for credentials that may use no others; the
     front makes it."""
@@ -341,6 +344,8 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     """Fronts that share the limits of use."""
     tls: TlsSpec | None = None
     """TLS for clients; None: plain HTTP."""
+    code_socket: str = ""
+    """Path of the socket of the sandboxes; empty without code mode."""
     server_limits: dict[str, UseLimits] = {}
     workspace_limits: dict[str, UseLimits] = {}
     call_hold_s: float = 2.0

@@ -253,7 +253,7 @@ class CodeWorker:
             run.state.fail("language", "Python is not available: write TypeScript or JavaScript")
         elif self._retires:
             run.state.fail("busy", _RETIRES)
-        elif not self._queue.add(front.number, run):
+        elif not self._queue.add(front.number, run, inner=order.inner):
             run.state.fail("busy", f"{WAITING_MAX:,} runs wait already: try again later")
         self._settle(run)
         self._warm = 0 if self._retires else self._spec.warm
@@ -320,7 +320,7 @@ class CodeWorker:
         if run.sandbox is not None:
             run.sandbox.kill()
             run.sandbox = None
-            self._queue.end()
+            self._queue.end(inner=run.state.order.inner)
 
     # Sandboxes
 

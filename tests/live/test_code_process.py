@@ -1,0 +1,131 @@
+"""The process of the sandboxes in the true gateway: there from the first run to the end of its
+table, replaced when it dies, gone with the gateway."""
+
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_worker.ipc.code_runs import HostCall
+from tests.live import processes
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+from tests.worker.sandbox.sandboxes import Front, denos, echo
+
+pytestmark = [pytest.mark.live, pytest.mark.promise("M46")]
+
+SERVERS = {"one": fake()}
+CODE = "[code]\nwarm = 1\n"
+
+
+@contextmanager
+def connected(gateway: Gateway) -> Generator[Front]:
+    front = Front(str(gateway.folder / "run" / "code.sock"))
+    try:
+        yield front
+    finally:
+        front.close()
+
+
+def run(gateway: Gateway) -> None:
+    """One run on a connection of its own."""
+    with connected(gateway) as front:
+        ended = front.run("return args.n + 1", args={"n": 41})
+        assert (ended.failure, bytes(ended.value)) == ("", b"42")
+
+
+def role(gateway: Gateway) -> dict[str, Any]:
+    """What the status says of the process; empty if it is not wanted."""
+    return next(
+        (one for one in gateway.status()["roles"] if one["role"] == "code"), dict[str, Any]()
+    )
+
+
+def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
+    with Gateway(SERVERS, extra=CODE) as gateway:
+        path = gateway.folder / "run" / "code.sock"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert (role(gateway)["state"], role(gateway)["pid"]) == ("idle", 0)
+        assert "code: idle" in gateway.ctl("status").splitlines()
+        run(gateway)
+        until(lambda: role(gateway)["counts"].get("runs") == 1, "the run is counted")
+        found = until(lambda: role(gateway) if role(gateway)["memory_bytes"] else {}, "its memory")
+        assert (found["state"], found["confined"] != "") == ("ready", True)
+        assert f"code: ready, process {found['pid']}, " in gateway.ctl("status")
+        assert f"code        ready                 process {found['pid']}" in gateway.ctl("events")
+        page = gateway.ops("/metrics")[1]
+        assert 'metamcp_code_runs_total{outcome="ok"} 1.0' in page
+        assert 'metamcp_process_resident_memory_bytes{role="code"' in page
+        assert "metamcp_code_running 0.0" in page
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_was_killed_or_hangs_is_replaced_at_the_next_run(number: signal.Signals) -> None:
+    with Gateway(SERVERS, extra=CODE) as gateway:
+        run(gateway)
+        first = role(gateway)["pid"]
+        sandboxes = set(denos(first))
+        os.kill(first, number)
+        until(lambda: role(gateway)["pid"] != first, "it is gone")
+        run(gateway)
+        assert role(gateway)["pid"] not in (0, first)
+        until(lambda: not processes.alive(sandboxes), "its sandboxes are gone")
+        assert "it ended with signal 9; its runs failed" in gateway.ctl("events")
+
+
+def test_other_settings_reach_it_and_without_its_table_it_ends() -> None:
+    with Gateway(SERVERS, extra=CODE) as gateway:
+        run(gateway)
+        pid = role(gateway)["pid"]
+        gateway.extra = "[code]\nwarm = 3\n"
+        gateway.write(SERVERS)
+        gateway.ctl("reload")
+        run(gateway)
+        until(lambda: len(denos(pid)) == 3, "so many sandboxes wait")
+        assert role(gateway)["pid"] == pid
+        gateway.extra = ""
+        gateway.write(SERVERS)
+        gateway.ctl("reload")
+        until(lambda: not Path(f"/proc/{pid}").exists(), "it ends")
+        assert role(gateway) == {}
+        assert "metamcp_code" not in gateway.ops("/metrics")[1]
+        assert not (gateway.folder / "run" / "code.sock").exists()
+
+
+@pytest.mark.parametrize("order", ["upgrade", "reload"])
+def test_a_run_under_way_ends_well_when_its_process_has_to_go(order: str) -> None:
+    with Gateway(SERVERS, extra=CODE) as gateway, connected(gateway) as front:
+        number = front.start("return await mcp.call('x', { n: 7 })")
+        call = until(front.message, "it calls")
+        assert isinstance(call, HostCall)
+        first = role(gateway)["pid"]
+        gateway.extra = ""
+        gateway.write(SERVERS)
+        gateway.ctl(order)
+        until(lambda: role(gateway) == {}, "no further run is possible")
+        front.send(echo(call))
+        ended = front.end(number)
+        assert (ended.failure, bytes(ended.value)) == ("", b'{"n":7}')
+        until(lambda: not Path(f"/proc/{first}").exists(), "it ends after its run")
+        assert not (gateway.folder / "run" / "code.sock").exists()
+
+
+def test_an_upgrade_and_a_stop_leave_nothing_of_it() -> None:
+    with Gateway(SERVERS, extra=CODE) as gateway:
+        run(gateway)
+        first = role(gateway)["pid"]
+        gateway.ctl("upgrade")
+        until(lambda: not Path(f"/proc/{first}").exists(), "that of the program before ends")
+        assert 'metamcp_code_runs_total{outcome="ok"}' in gateway.ops("/metrics")[1]
+        run(gateway)
+        second = role(gateway)["pid"]
+        assert second not in (0, first)
+        until(lambda: denos(second), "a sandbox waits")
+        every = {second, *denos(second)}
+        gateway.stop()
+        until(lambda: not processes.alive(every), "all of it has ended")
+        assert not (gateway.folder / "run" / "code.sock").exists()
