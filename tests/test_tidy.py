@@ -54,7 +54,7 @@ MAY_IMPORT = {
         ),
         "cli": (
             "approval certificates client_files config control gateway keys processes servers"
-            " store systemd telemetry"
+            " store systemd telemetry views"
         ),
     },
 }  # fmt: skip
@@ -90,8 +90,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
-        "builtin code_tools search_index search_tools servers_tools tool_choice tool_text"
-        " tools_by_exposure toolset_tools typescript_types vector_search"
+        "builtin code_tools script_tools search_index search_tools servers_tools tool_choice"
+        " tool_text tools_by_exposure toolset_tools typescript_types vector_search"
     ),
     "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
@@ -108,8 +108,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding errors"
-        " exposed_names figures frame_bytes frames key_table messages process_names records roots"
-        " server_catalog spec validation"
+        " exposed_names figures frame_bytes frames key_table messages parameters process_names"
+        " records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",

@@ -64,11 +64,15 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
     ),
+    "scripts": (
+        "metamcp_supervisor.cli.scripts:scripts_",
+        "Save, list and run scripts: programs that call tools.",
+    ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
     "backup": (
         "metamcp_supervisor.cli.backup:backup",
-        "Copy tool sets, views and API keys to a file.",
+        "Copy tool sets, views, scripts and API keys to a file.",
     ),
     "restore": (
         "metamcp_supervisor.cli.backup:restore",

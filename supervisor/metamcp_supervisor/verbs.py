@@ -7,7 +7,9 @@ transport (`control`), printing (`cli.ctl`), collecting the values (`gateway`).
 from enum import IntEnum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
+
+from metamcp_worker.ipc.code_runs import Language
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -472,6 +474,38 @@ class ToolSetChanged(Struct, frozen=True, kw_only=True):
     tools_before: int = 0
     servers_before: int = 0
     exposure: str = ""
+
+
+class ScriptShown(Struct, frozen=True, kw_only=True):
+    """Version of a script. `savedAt`: ISO 8601, UTC; `code`: empty in a list; `versions`: those
+    that are kept, where one script is shown."""
+
+    name: str
+    version: int
+    description: str
+    language: Language
+    parameters: Raw
+    expose: bool
+    savedAt: str  # noqa: N815 - as built-in tools spell it
+    code: str = ""
+    versions: tuple[int, ...] = ()
+
+
+class ScriptList(Struct, frozen=True, kw_only=True):
+    """Scripts of a workspace in the order of their names."""
+
+    v: int = VERSION
+    workspace: str
+    scripts: tuple[ScriptShown, ...]
+
+
+class ScriptChanged(Struct, frozen=True, kw_only=True):
+    """Result of an order about a script. `script`: as it is now, without its code; None: it was
+    deleted."""
+
+    v: int = VERSION
+    workspace: str
+    script: ScriptShown | None
 
 
 class ViewShown(Struct, frozen=True, kw_only=True):

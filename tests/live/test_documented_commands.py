@@ -60,7 +60,12 @@ namespace = "default"
 [endpoints.desk]
 namespace = "default"
 exposure = "toolset"
+[code]
+[endpoints.programs]
+namespace = "default"
+exposure = "code"
 """
+SCRIPT = "return args.n + 1\n"
 COMMAND = re.compile(r"^(?:\$ )?((?:metamcp|make) [^#\n]*?)\s*(?:#.*)?$")
 
 
@@ -82,6 +87,7 @@ def gateway() -> Iterator[Gateway]:
         "time": fake("--only", "echo,get_current_time"),
     }
     with Gateway(servers, extra=EXTRA) as running:
+        (running.folder / "add-one.ts").write_text(SCRIPT)
         client = Client(running.port)
         client.call("time__echo", text="to be recorded")
         client.close()
@@ -93,7 +99,7 @@ def gateway() -> Iterator[Gateway]:
 @pytest.mark.promise("M80")
 @pytest.mark.parametrize("command", [one for one in documented() if one not in ELSEWHERE])
 def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
-    program, *arguments = command.split()
+    program, *arguments = shlex.split(command)
     assert program == "metamcp", f"{command}: add it to ELSEWHERE, with the test that runs it"
     if "status" in arguments:
         gateway.ctl("wait", "git", "time", "--timeout", "60s")  # a restart may have come before it

@@ -165,7 +165,7 @@ def test_a_broken_database_keeps_no_gateway_from_starting_and_is_never_written()
         assert told == [
             f"{what}: {why}"
             for what in (
-                "tool sets and views cannot be kept", "no API key is valid",
+                "tool sets, views and scripts cannot be kept", "no API key is valid",
                 "the calls of today before now do not count",
             )
         ]  # fmt: skip

@@ -35,6 +35,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
+from metamcp_worker.ipc.saved_scripts import Script
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
@@ -66,7 +67,12 @@ class SmallShelf:
         except OrderImpossible as why:
             return OrderOutcome(str(why), before, before)
         self.ledger.apply(delta)
-        return OrderOutcome(before=before, after=self.ledger.shown(wish.whose), toolset=delta.put)
+        after = self.ledger.shown(wish.whose)
+        return OrderOutcome("", before, after, delta.put, delta.script)
+
+    async def versions(self, script: str) -> tuple[Script, ...]:
+        newest = self.ledger.script(script)
+        return () if newest is None else (newest,)
 
     def endpoints(self) -> Mapping[str, Exposure]:
         return self.exposures

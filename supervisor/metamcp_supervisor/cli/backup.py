@@ -37,7 +37,7 @@ _state_dir = click.option("--state-dir", metavar="PATH", help="Where the databas
 def backup(
     file: Path, config: Path | None, state_dir: str | None, runtime_dir: str | None, as_json: bool
 ) -> None:
-    """Copy tool sets, views and API keys to a new FILE, while the gateway runs or not.
+    """Copy tool sets, views, scripts and API keys to a new FILE, while the gateway runs or not.
 
     Keys are in it as digests, which need the file keys.pepper of the state directory: copy that
     file once, to a place for secrets.

@@ -22,11 +22,12 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import KEYS_MAX
 from metamcp_supervisor.verbs import Exit, KeyChanged, KeyList, KeyOrder, KeyShown
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 
 if TYPE_CHECKING:
     from metamcp_supervisor.config.config import Config
     from metamcp_supervisor.keys.api_keys import ApiKeys
+    from metamcp_supervisor.store.database import Database
 
 CHANGE_S = 15.0
 """Seconds for a change: fronts have 3 s to confirm it, and the disk may be slow."""
@@ -40,12 +41,18 @@ WORDS = {
 }
 
 
-class _Where(Struct):
-    """Gateway or state directory that the verbs are for, as the user said."""
+class GatewayPlace(Struct):
+    """Gateway or state directory that verbs are for, as the user said."""
 
     runtime_dir: str | None
     state_dir: str | None
     config: Path | None
+
+    def directory(self) -> str | None:
+        """Return the runtime directory, if something was said about it. Raises Failed."""
+        if self.runtime_dir is None and self.config is not None:
+            return str(configured(self.config).gateway.runtime_dir)
+        return self.runtime_dir
 
 
 @click.group(cls=Group, words=WORDS)
@@ -63,7 +70,7 @@ def keys(
 ) -> None:
     """Make, list and end API keys, of a running gateway or before its first start."""
     begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
-    ctx.obj = _Where(runtime_dir, state_dir, config)
+    ctx.obj = GatewayPlace(runtime_dir, state_dir, config)
 
 
 key_argument = click.argument("key", metavar="ID")
@@ -82,7 +89,7 @@ key_argument = click.argument("key", metavar="ID")
 @json_option
 @click.pass_obj
 def create(
-    where: _Where,
+    where: GatewayPlace,
     name: str,
     workspace: str,
     endpoints: tuple[str, ...],
@@ -115,7 +122,7 @@ def create(
 @keys.command("list")
 @json_option
 @click.pass_obj
-def list_(where: _Where, as_json: bool) -> None:
+def list_(where: GatewayPlace, as_json: bool) -> None:
     """List all keys, without their secrets."""
     found = _all(where)
     if as_json:
@@ -130,7 +137,7 @@ def list_(where: _Where, as_json: bool) -> None:
 @key_argument
 @json_option
 @click.pass_obj
-def show_(where: _Where, key: str, as_json: bool) -> None:
+def show_(where: GatewayPlace, key: str, as_json: bool) -> None:
     """Show one key, by its id or name."""
     raw = _one(where, key)
     if as_json:
@@ -146,7 +153,7 @@ def show_(where: _Where, key: str, as_json: bool) -> None:
 @click.option("--grace", default="", metavar="TIME", help="Both keys are valid so long, as 24h.")
 @json_option
 @click.pass_obj
-def rotate(where: _Where, key: str, grace: str, as_json: bool) -> None:
+def rotate(where: GatewayPlace, key: str, grace: str, as_json: bool) -> None:
     """Make a key in place of another one, which ends at once or after --grace."""
     order: dict[str, object] = {"type": "Rotate", "key": key, "grace": grace}
     _say(_ordered(where, order), f"made in place of {key}", as_json=as_json, ends=not grace)
@@ -156,7 +163,7 @@ def rotate(where: _Where, key: str, grace: str, as_json: bool) -> None:
 @key_argument
 @json_option
 @click.pass_obj
-def expire(where: _Where, key: str, as_json: bool) -> None:
+def expire(where: GatewayPlace, key: str, as_json: bool) -> None:
     """End a key now, and keep it in the list."""
     _say(_ordered(where, {"type": "Expire", "key": key}), "has expired", as_json=as_json)
 
@@ -165,7 +172,7 @@ def expire(where: _Where, key: str, as_json: bool) -> None:
 @key_argument
 @json_option
 @click.pass_obj
-def revoke(where: _Where, key: str, as_json: bool) -> None:
+def revoke(where: GatewayPlace, key: str, as_json: bool) -> None:
     """End a key, its streams, sessions and calls, and forget it."""
     _say(_ordered(where, {"type": "Revoke", "key": key}), "is revoked", as_json=as_json)
 
@@ -214,10 +221,10 @@ def _lines(key: KeyShown) -> Iterator[str]:
     yield f"created     {key.created} by {key.created_by or 'nobody known'}"
 
 
-def _all(where: _Where) -> KeyList:
+def _all(where: GatewayPlace) -> KeyList:
     """Return all keys, the oldest first."""
     keys: list[KeyShown] = []
-    with _running(where) as gateway:
+    with running(where) as gateway:
         more = gateway is not None
         while gateway is not None and more:
             raw = gateway.call("keys", {"after": keys[-1].id if keys else ""})
@@ -230,15 +237,15 @@ def _all(where: _Where) -> KeyList:
     return KeyList(keys=tuple(sorted(keys, key=lambda key: (key.created, key.id))))
 
 
-def _one(where: _Where, name: str) -> bytes:
-    with _running(where) as gateway:
+def _one(where: GatewayPlace, name: str) -> bytes:
+    with running(where) as gateway:
         if gateway is not None:
             return gateway.call("keys", {"names": [name]})
     return _at_rest(where, lambda found: found.listed([name]))
 
 
-def _ordered(where: _Where, order: dict[str, object]) -> bytes:
-    with _running(where) as gateway:
+def _ordered(where: GatewayPlace, order: dict[str, object]) -> bytes:
+    with running(where) as gateway:
         if gateway is not None:
             return gateway.call("keys-change", {"order": order}, timeout_s=CHANGE_S)
     wanted = codec.typed(_Order, codec.dump({"order": order})).order
@@ -251,13 +258,11 @@ class _Order(Struct):
 
 
 @contextmanager
-def _running(where: _Where) -> Generator[client.ControlClient | None]:
+def running(where: GatewayPlace) -> Generator[client.ControlClient | None]:
     """Yield a connection to the gateway, or None if it does not run. Raises Failed."""
     gateway = None
     if where.state_dir is None:
-        directory = where.runtime_dir
-        if directory is None and where.config is not None:
-            directory = str(configured(where.config).gateway.runtime_dir)
+        directory = where.directory()
         try:
             gateway = client.connect(directory)
         except Failed as failed:
@@ -270,14 +275,11 @@ def _running(where: _Where) -> Generator[client.ControlClient | None]:
         yield gateway
 
 
-def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> bytes:
+def _at_rest(where: GatewayPlace, ask: Callable[["ApiKeys"], Awaitable[object]]) -> bytes:
     """Return the answer of the keys in the state directory of a gateway that does not run. Raises
     Failed."""
-    import asyncio
-
     from metamcp_supervisor.config import workspaces
     from metamcp_supervisor.keys.api_keys import ApiKeys
-    from metamcp_supervisor.store.database import Database
 
     places: dict[str, str] | None = None
     if where.state_dir is not None:
@@ -286,18 +288,33 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         config = configured(where.config)
         state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
 
+    async def answer(database: "Database") -> object:
+        found = ApiKeys(database, lambda: places, time.time)
+        await found.begin()
+        return await ask(found)
+
+    return at_rest(state_dir, answer)
+
+
+def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> bytes:
+    """Return an answer from the database in the state directory of a gateway that does not run.
+    Raises Failed."""
+    import asyncio
+
+    from metamcp_supervisor.store.database import Database
+
     async def answer() -> object:
         database = Database(state_dir)
-        found = ApiKeys(database, lambda: places, time.time)
         try:
-            await found.begin()
-            return await ask(found)
+            return await ask(database)
         finally:
             await database.close()
 
     held = taken(state_dir)
     try:
         return codec.dump(asyncio.run(answer()))
+    except ProtocolError as error:
+        raise Failed(Exit(error.code), error.message) from None
     except MetaMCPError as error:
         code = Exit.UNKNOWN_NAME if isinstance(error, LookupError) else Exit.FAILED
         raise Failed(code, str(error)) from None

@@ -16,7 +16,14 @@ from msgspec import Struct
 
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.config.config import ConfigInvalid
-from metamcp_supervisor.control import access, describe, follow, set_signal, toolsets
+from metamcp_supervisor.control import (
+    access,
+    describe,
+    follow,
+    script_orders,
+    set_signal,
+    toolsets,
+)
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.services import (
     ChangeParams,
@@ -252,6 +259,8 @@ VERBS: dict[str, Verb] = {
     "events": Verb(follow.Events, follow.events, Role.VIEWER),
     "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
     "toolsets-change": Verb(toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR),
+    "scripts": Verb(script_orders.Scripts, script_orders.scripts, Role.OPERATOR),
+    "scripts-change": Verb(script_orders.ScriptsChange, script_orders.scripts_change, Role.ADMIN),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),

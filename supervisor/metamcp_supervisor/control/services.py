@@ -29,6 +29,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.saved_scripts import Script
 
 _SHOWN_NAMES = 8
 _SHOWN_CHARACTERS = 64
@@ -89,14 +90,22 @@ class Particulars(Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
 
 
-class ViewStore(Protocol):
-    """Store of views and tool sets."""
+class ScriptStore(Protocol):
+    """Store of scripts, and of all that orders change."""
 
     def everything(self) -> Everything: ...
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
         """Carry out an order, and return when every front knows its outcome."""
         ...
+
+    async def versions(self, script: str) -> Sequence[Script]:
+        """Return the versions of a script that are kept, the oldest first. Raises MetaMCPError."""
+        ...
+
+
+class ViewStore(ScriptStore, Protocol):
+    """Store of views, tool sets and scripts."""
 
     def endpoints(self) -> Mapping[str, Exposure]:
         """Return the exposure of each endpoint; the default endpoint is the first."""

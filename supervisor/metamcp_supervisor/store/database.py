@@ -56,6 +56,14 @@ STEPS: Steps = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE script (
+            name TEXT NOT NULL, version INTEGER NOT NULL, body TEXT NOT NULL,
+            PRIMARY KEY (name, version)
+        )
+        """,
+    ),
 )
 
 _EMPTIED = "it is empty, and what was in it is lost"

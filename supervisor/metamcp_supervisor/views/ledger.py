@@ -1,4 +1,4 @@
-"""Decisions about orders: the changes of views and tool sets, or a refusal.
+"""Decisions about orders: the changes of views, tool sets and scripts, or a refusal.
 
 Owns: the rules of every order, reasons of refusals, the changes to write. Never: writing them
 (`store`), when an order is carried out (`ledger_io`), whether tools exist: the front that sent the
@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
+from metamcp_worker.ipc import parameters
 from metamcp_worker.ipc.disclosure import (
     DESCRIPTION_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
@@ -20,11 +21,13 @@ from metamcp_worker.ipc.disclosure import (
     Build,
     Deactivate,
     Delete,
+    DeleteScript,
     Equip,
     Everything,
     Load,
     Pair,
     Save,
+    SaveScript,
     Shown,
     ToolSet,
     Unequip,
@@ -36,6 +39,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.process_names import label, workspace_of
+from metamcp_worker.ipc.saved_scripts import SCRIPTS_BYTES_MAX, SCRIPTS_MAX, Script, unfit, weight
 
 VIEWS_MAX = 10_000
 """Maximum number of views with tools or servers: as many as a front has sessions."""
@@ -59,11 +63,14 @@ class OrderImpossible(MetaMCPError):
 
 class Delta(Struct, frozen=True):
     """Changes of an order. `views`: changed views as they are afterwards; `put`: tool set that is
-    new or changed; `drop`: name of a tool set to delete."""
+    new or changed; `drop`: name of a tool set to delete; `script`: new version of a script;
+    `drop_script`: name of a script to delete."""
 
-    views: tuple[tuple[ViewOwner, Shown], ...]
+    views: tuple[tuple[ViewOwner, Shown], ...] = ()
     put: ToolSet | None = None
     drop: str = ""
+    script: Script | None = None
+    drop_script: str = ""
 
 
 class Pairs:
@@ -84,8 +91,8 @@ class Pairs:
 
 
 class Ledger:
-    """All views with tools or servers, and all tool sets. `characters`: sum over the names of tools
-    in all of them.
+    """All views with tools or servers, all tool sets, and the newest version of all scripts.
+    `characters`: sum over the names of tools in all views and tool sets.
 
     A session sees what its principal sees until its first order about its view.
     """
@@ -94,12 +101,14 @@ class Ledger:
         self._pairs = Pairs()
         self._views = {whose: self._pairs.shared(shown) for whose, shown in everything.views}
         self._toolsets = {one.name: self._pairs.shared(one) for one in everything.toolsets}
+        self._scripts = {one.name: one for one in everything.scripts}
         self.characters = sum(map(_weight, self._views.values()))
         self.characters += sum(map(_weight, self._toolsets.values()))
 
     def everything(self) -> Everything:
         toolsets = sorted(self._toolsets.values(), key=lambda one: one.name)
-        return Everything(tuple(self._views.items()), tuple(toolsets))
+        scripts = sorted(self._scripts.values(), key=lambda one: one.name)
+        return Everything(tuple(self._views.items()), tuple(toolsets), tuple(scripts))
 
     def shown(self, whose: ViewOwner) -> Shown:
         """Return what a view shows; for a session without a view of its own, the view of its
@@ -111,6 +120,9 @@ class Ledger:
 
     def toolset(self, name: str) -> ToolSet | None:
         return self._toolsets.get(name)
+
+    def script(self, name: str) -> Script | None:
+        return self._scripts.get(name)
 
     def sessions(self, words: Iterable[str]) -> list[ViewOwner]:
         """Return the views that belong to these sessions only."""
@@ -137,6 +149,8 @@ class Ledger:
     def changes(self, delta: Delta) -> bool:
         """Whether this delta changes anything."""
         if delta.drop or (delta.put is not None and delta.put != self.toolset(delta.put.name)):
+            return True
+        if delta.script is not None or delta.drop_script:
             return True
         return any(self._views.get(whose, _NOTHING) != shown for whose, shown in delta.views)
 
@@ -173,6 +187,12 @@ class Ledger:
                 self._known(name)
                 left = self._following(name, ToolSet("", ()))
                 return Delta(tuple(left.items()), drop=name)
+            case SaveScript():
+                return self._saved(order, now)
+            case DeleteScript(name):
+                if name not in self._scripts:
+                    raise OrderImpossible(self._no_script(name))
+                return Delta(drop_script=name)
 
     def apply(self, delta: Delta) -> None:
         self.characters += self._more(delta)
@@ -184,6 +204,45 @@ class Ledger:
         if delta.put is not None:
             self._toolsets[delta.put.name] = self._pairs.shared(delta.put)
         self._toolsets.pop(delta.drop, None)
+        if delta.script is not None:
+            self._scripts[delta.script.name] = delta.script
+        self._scripts.pop(delta.drop_script, None)
+
+    def _saved(self, order: SaveScript, now: float) -> Delta:
+        """Return a delta with the next version, or an empty one if the last version is the same."""
+        name = order.script
+        old = self._scripts.get(name)
+        before = Script(name, 0, "") if old is None else old
+        given = {
+            "code": order.code, "language": order.language, "description": order.description,
+            "parameters": order.parameters, "expose": order.expose,
+        }  # fmt: skip
+        made = structs.replace(before, **{k: each for k, each in given.items() if each is not None})
+        if why := unfit(made):
+            raise OrderImpossible(why)
+        if made.parameters:
+            made = structs.replace(made, parameters=parameters.compact(made.parameters))
+        if made == old:
+            return Delta()
+        workspace = workspace_of(name)
+        ours = sum(workspace_of(one) == workspace for one in self._scripts)
+        if old is None and ours >= SCRIPTS_MAX:
+            raise OrderImpossible(
+                f"there are {SCRIPTS_MAX} scripts, and no more can be kept; delete one first"
+            )
+        others = sum(weight(one) for one in self._scripts.values() if one is not old)
+        if others + weight(made) > SCRIPTS_BYTES_MAX:
+            raise OrderImpossible(
+                f"all scripts together have more than {SCRIPTS_BYTES_MAX} bytes; delete some that"
+                " nobody needs"
+            )
+        return Delta(script=structs.replace(made, version=before.version + 1, created=now))
+
+    def _no_script(self, name: str) -> str:
+        workspace = workspace_of(name)
+        ours = [label(one) for one in self._scripts if workspace_of(one) == workspace]
+        names = _listed(sorted(ours)) or "none yet"
+        return f"no script is named {label(name)[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
 
     def _known(self, name: str) -> ToolSet:
         found = self._toolsets.get(name)

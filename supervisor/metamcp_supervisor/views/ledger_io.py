@@ -20,15 +20,18 @@ from metamcp_worker.ipc.disclosure import (
     Amend,
     Build,
     Delete,
+    DeleteScript,
     Equip,
     Everything,
     OrderOutcome,
     Save,
+    SaveScript,
     Shown,
     ToolSet,
     ViewOwner,
     Wish,
 )
+from metamcp_worker.ipc.saved_scripts import Script
 
 T = TypeVar("T")
 
@@ -103,6 +106,10 @@ class Keeper:
             if not self._busy[whose]:
                 del self._busy[whose]
 
+    async def versions(self, script: str) -> tuple[Script, ...]:
+        """Return the versions of a script that are kept, the oldest first. Raises Unstored."""
+        return await self._store.versions(script)
+
     async def forget(self, words: Collection[str]) -> None:
         """Remove the views that belong to these sessions only, because the sessions have ended."""
         self._living -= frozenset(words)
@@ -149,7 +156,10 @@ class Keeper:
         about: ToolSet | None = None
         if isinstance(order, Equip | Build | Save | Amend | Delete):
             about = ledger.toolset(order.toolset)
-        return OrderOutcome(before=before, after=ledger.shown(whose), toolset=about)
+        script: Script | None = None
+        if isinstance(order, SaveScript | DeleteScript):
+            script = ledger.script(order.script)
+        return OrderOutcome("", before, ledger.shown(whose), about, script)
 
     async def _readable(self) -> Ledger:
         """Return the ledger; read the file if that has failed so far. Raises Unstored."""
@@ -179,7 +189,7 @@ class Keeper:
         """Report an error of the file, once for each sentence."""
         if self._noted != str(why):
             self._noted = str(why)
-            self._note(f"tool sets and views cannot be kept: {why}")
+            self._note(f"tool sets, views and scripts cannot be kept: {why}")
 
     def _refused(self, whose: ViewOwner, why: str) -> OrderOutcome:
         shown = _NOTHING if self._ledger is None else self._ledger.shown(whose)

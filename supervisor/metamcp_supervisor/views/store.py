@@ -1,19 +1,25 @@
-"""Repository of views and tool sets in the database.
+"""Repository of views, tool sets and scripts in the database.
 
 Owns: their rows. Never: the meaning of their content (`ledger`), the order of changes
 (`ledger_io`), the file (`store.database`).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from metamcp_supervisor.store.database import Database, Rows
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, ViewOwner
+from metamcp_worker.ipc.saved_scripts import VERSIONS_MAX, Script
+
+NEWEST = (
+    "SELECT body FROM script AS s"
+    " WHERE version = (SELECT max(version) FROM script WHERE name = s.name) ORDER BY name"
+)
 
 
 class Store:
-    """Views and tool sets that are kept over restarts."""
+    """Views, tool sets and scripts that are kept over restarts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -28,13 +34,26 @@ class Store:
             whose for whose, _ in found.views if whose.session and whose.session not in living
         )
         views = tuple(one for one in found.views if one[0] not in self._dead)
-        return Everything(views, found.toolsets)
+        return Everything(views, found.toolsets, found.scripts)
+
+    async def versions(self, script: str) -> tuple[Script, ...]:
+        """Return the versions of a script that are kept, the oldest first. Raises Unstored."""
+        none: tuple[Script, ...] = ()
+
+        def kept(rows: Rows) -> tuple[Script, ...]:
+            return _scripts(
+                rows.read("SELECT body FROM script WHERE name = ? ORDER BY version", (script,))
+            )
+
+        return await self._database.read(kept, none)
 
     async def write(self, delta: Delta) -> None:
         """Write a change. Raises Unstored; then nothing was written."""
         # Encoded before the transaction begins: an error here changes nothing.
         shown = [(whose, codec.dump(one).decode()) for whose, one in delta.views if one != Shown()]
         put = None if delta.put is None else (delta.put.name, codec.dump(delta.put).decode())
+        script = delta.script
+        saved = None if script is None else codec.dump(script).decode()
         gone = [*self._dead, *(whose for whose, one in delta.views if one == Shown())]
 
         def change(rows: Rows) -> None:
@@ -55,6 +74,16 @@ class Store:
                 )
             if delta.drop:
                 rows.change("DELETE FROM toolset WHERE name = ?", [(delta.drop,)])
+            if script is not None:
+                rows.change(
+                    "INSERT INTO script VALUES (?, ?, ?)", [(script.name, script.version, saved)]
+                )
+                rows.change(
+                    "DELETE FROM script WHERE name = ? AND version <= ?",
+                    [(script.name, script.version - VERSIONS_MAX)],
+                )
+            if delta.drop_script:
+                rows.change("DELETE FROM script WHERE name = ?", [(delta.drop_script,)])
 
         await self._database.write(change)
         self._dead = ()
@@ -76,4 +105,8 @@ def _read(rows: Rows) -> Everything:
         codec.typed(ToolSet, body.encode())
         for (body,) in rows.read("SELECT body FROM toolset ORDER BY name")
     )
-    return Everything(tuple(views), toolsets)
+    return Everything(tuple(views), toolsets, _scripts(rows.read(NEWEST)))
+
+
+def _scripts(found: Iterable[tuple[str]]) -> tuple[Script, ...]:
+    return tuple(codec.typed(Script, body.encode()) for (body,) in found)

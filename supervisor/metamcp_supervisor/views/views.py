@@ -1,4 +1,4 @@
-"""Views and tool sets: kept, changed by clients and operators, announced to the fronts.
+"""Views, tool sets and scripts: kept, changed by clients and operators, announced to the fronts.
 
 Owns: the way of an order from a front and back, and how many of the announced changes each front
 has applied. Never: the rules of an order (`ledger`).
@@ -36,6 +36,7 @@ from metamcp_worker.ipc.disclosure import (
     shift,
 )
 from metamcp_worker.ipc.messages import Message, SessionRecord
+from metamcp_worker.ipc.saved_scripts import Script
 
 
 class Rounds:
@@ -189,6 +190,9 @@ class Views:
         if waiting := self._waiting.get(self._rounds.number):
             await asyncio.shield(waiting)
         return outcome
+
+    async def versions(self, script: str) -> Sequence[Script]:
+        return await self._keeper.versions(script)
 
     def endpoints(self) -> Mapping[str, Exposure]:
         config = self._config()

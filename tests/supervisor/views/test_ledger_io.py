@@ -154,7 +154,7 @@ def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
             for order in (Equip("dev"), Delete("dev"), Build("new", (LOG,), equip=True)):
                 assert await one.ordered(order) == OrderOutcome(why)
                 assert one.keeper.everything() == before
-        assert one.notes == [f"tool sets and views cannot be kept: {why}"]
+        assert one.notes == [f"tool sets, views and scripts cannot be kept: {why}"]
         assert len(one.told) == 1
         assert await one.file() == before
         assert (await one.ordered(Equip("dev"))).error == ""
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
             f"{one.path} cannot be read and is left alone: file is not a database; repair it, or"
             " move it away to begin anew"
         )
-        assert one.notes == [f"tool sets and views cannot be kept: {why}"]
+        assert one.notes == [f"tool sets, views and scripts cannot be kept: {why}"]
         assert one.keeper.everything() == Everything()
         for order in (Build("dev", (STATUS,)), Unequip(), Equip("dev")):
             assert await one.ordered(order) == OrderOutcome(why)

@@ -15,6 +15,7 @@ from metamcp_supervisor.store.database import FILE, STEPS, Database, Unstored
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import Everything, Shown
+from metamcp_worker.ipc.saved_scripts import VERSIONS_MAX, Script
 from tests.supervisor.stored import ALIVE, ANN, DEV, EQUIPPED, ME, OVER, PUT, read, run, written
 
 pytestmark = pytest.mark.process
@@ -30,6 +31,25 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
         assert await read(tmp_path) == Everything(((ANN, shown), (ME, EQUIPPED)), (DEV,))
         await written(tmp_path, Delta(((ME, Shown()), (ANN, Shown())), drop="dev"))
         assert await read(tmp_path) == Everything()
+
+    run(main)
+
+
+@pytest.mark.promise("M48")
+def test_the_last_versions_of_a_script_are_kept_and_the_newest_comes_back(tmp_path: Path) -> None:
+    kept = [Script("a", number, f"return {number}", created=1.5) for number in range(1, 25)]
+    other = Script("team:a", 1, "return 0", "python", "Counts.", "{}", expose=True)
+
+    async def main() -> None:
+        await written(tmp_path, *(Delta(script=one) for one in (*kept, other)))
+        assert await read(tmp_path) == Everything(scripts=(kept[-1], other))
+        store = Store(Database(tmp_path))
+        assert await store.versions("a") == tuple(kept[-VERSIONS_MAX:])
+        assert await store.versions("none") == ()
+        await store.write(Delta(drop_script="a"))
+        assert await store.versions("a") == ()
+        await store.close()
+        assert await read(tmp_path) == Everything(scripts=(other,))
 
     run(main)
 

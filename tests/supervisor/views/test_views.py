@@ -362,7 +362,7 @@ def test_a_file_that_cannot_be_read_is_in_the_journal_and_orders_hear_of_it(tmp_
         (event,) = [each for each in stage.journal.since(0) if each.what == "error"]
         assert event.who == "gateway"
         assert [event.cause] * 2 == [
-            f"tool sets and views cannot be kept: {f.error}" for f in found
+            f"tool sets, views and scripts cannot be kept: {f.error}" for f in found
         ]
 
     shown(tmp_path, play, fronts=1)

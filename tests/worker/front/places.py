@@ -18,6 +18,7 @@ from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Pair, Shown, ToolSet, ViewOwner
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
@@ -38,6 +39,7 @@ class Place:
     ) -> None:
         self.viewers = Viewers()
         self.toolsets = {one.name: one for one in toolsets}
+        self.scripts: dict[str, Script] = {}
         self.states: dict[str, ServerState] = {}
         self.configure(replace(endpoint(*servers, style=style), exposure=exposure))
         for server, catalogue in servers.items():
@@ -89,6 +91,7 @@ class Place:
             self.viewers.is_listed,
             self.viewers.index("default").search,
             lambda when: f"at {when:.0f} s",
+            self.scripts,
         )
 
     def decide(self, name: str, /, **arguments: Any) -> Decision:

@@ -20,9 +20,11 @@ from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, EndRun, HostReply, RunEnded, StartRun
+from metamcp_worker.ipc.disclosure import Everything
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.frames import Ask, Error, Notice, ReplyFrame, Result
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
 
 from .called import Front, request, with_front
@@ -468,6 +470,29 @@ def test_scripts_run_three_deep_and_no_deeper() -> None:
     assert third.run == InnerRun("3", 3)
     assert code_calls.refusal(SCRIPT, code_calls.base(inner, "2")) == ""
     assert "3 deep" in code_calls.refusal(SCRIPT, third)
+
+
+def test_runs_within_one_run_take_its_place_one_after_the_other() -> None:
+    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+        front.calls.builtins.disclose(Everything(scripts=(Script("s", 1, "return 1"),)))
+        front.calls.refresh()
+        call = begin(front)
+        outer = await sandboxes.read(StartRun)
+        for number in (1, 2, 3):
+            sandboxes.asked(outer.run, number, "run_script", arguments={"name": "s"})
+        first = await sandboxes.read(StartRun)
+        assert (outer.inner, first.inner, first.code) == (False, True, "return 1")
+        sandboxes.write(RunEnded(run=first.run, value=Raw(b"1")))
+        second = await sandboxes.read(StartRun)
+        told = await sandboxes.read(HostReply)
+        assert told.call == 1
+        assert b'"value":1' in bytes(told.result)
+        sandboxes.write(RunEnded(run=outer.run))
+        assert (await sandboxes.read(EndRun)).run == second.run
+        assert (await sandboxes.read(EndRun)).run not in (outer.run, second.run)
+        assert not (await outcome(call))["isError"]
+
+    with_sandboxes(talk)
 
 
 def test_a_call_has_the_trace_of_its_run_and_nothing_else_of_its_meta() -> None:

@@ -20,6 +20,29 @@ def test_so_many_run_at_once_and_the_others_wait() -> None:
     assert (queue.begin(), len(queue)) == (2, 0)
 
 
+def test_an_inner_run_begins_at_once_and_takes_no_place() -> None:
+    queue = RunQueue[int](1)
+    queue.add(1, 0)
+    assert queue.begin() == 0
+    queue.add(1, 1)
+    queue.add(1, 2, inner=True)
+    assert (len(queue), queue.due, queue.begin(), queue.begin()) == (2, 1, 2, None)
+    assert queue.running == 2
+    queue.end()
+    assert (queue.begin(), queue.running) == (1, 2)
+    queue.end(inner=True)
+    assert queue.running == 1
+
+
+def test_an_inner_run_that_nobody_waits_for_leaves_the_queue() -> None:
+    queue = RunQueue[int](1)
+    for connection, number in ((1, 10), (2, 20), (3, 30)):
+        queue.add(connection, number, inner=True)
+    queue.remove(1, 10)
+    queue.drop(2)
+    assert (queue.clear(), len(queue), queue.begin()) == ([30], 0, None)
+
+
 def test_more_than_may_wait_are_refused() -> None:
     queue = RunQueue[int](1)
     assert all(queue.add(1, number) for number in range(WAITING_MAX))

@@ -1,8 +1,8 @@
 """Built-in tool: its definition, and how it decides about its arguments.
 
 Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the five kinds of decisions.
-Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
-(`builtin_definitions`), carrying out a decision (`builtin_calls`).
+Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`, `script_tools`), the words
+of definitions (`builtin_definitions`), carrying out a decision (`builtin_calls`).
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
 and a function that makes the result from the outcome (`OrderAndThen`), a query and a function that
@@ -23,6 +23,7 @@ from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, OrderOutcome, Pair, Shown, ToolSet
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import Allowed, Ranking, SearchResult
 
@@ -32,11 +33,11 @@ Rankings = Sequence[Ranking[Pair]]
 
 class ToolContext(Struct, frozen=True):
     """State that a built-in tool may read. `everything`: all that is behind the endpoint; `shown`:
-    the view, without the built-in tools; `toolsets`: all tool sets, by name; `states`: the latest
-    state of each server that the supervisor reported; `listed`: whether the tools of a server are
-    part of lists now; `search(query, limit, allowed, others)`: the tools behind the endpoint
-    that match a query, with the rankings of other searches, only at the end of a `Seek`; `dated`:
-    a time in seconds since the epoch as ISO 8601."""
+    the view, without the built-in tools; `toolsets`, `scripts`: all tool sets and scripts of the
+    workspace, by name; `states`: the latest state of each server that the supervisor reported;
+    `listed`: whether the tools of a server are part of lists now; `search(query, limit, allowed,
+    others)`: the tools behind the endpoint that match a query, with the rankings of other searches,
+    only at the end of a `Seek`; `dated`: a time in seconds since the epoch as ISO 8601."""
 
     spec: EndpointSpec
     everything: Merged
@@ -46,6 +47,7 @@ class ToolContext(Struct, frozen=True):
     listed: Callable[[str], bool]
     search: Callable[[str, int, Allowed | None, Rankings], SearchResult]
     dated: Callable[[float], str]
+    scripts: Mapping[str, Script] = {}
 
     def tools_of(self, server: str) -> list[str]:
         """Return the exposed names of the tools of this server, in view or not."""

@@ -1,16 +1,16 @@
 """Built-in tools of code mode: programs that call tools.
 
-Owns: `run_code`; the families of endpoints that have it; the words of a run that is over; the list
-of tools that code gets. Never: running code, the calls of a run (`code_calls_io`), what a program
-may call (`calls`).
+Owns: `run_code`; the families of endpoints that have it, with scripts; the words of a run that is
+over; the list of tools that code gets. Never: running code, the calls of a run (`code_calls_io`),
+what a program may call (`calls`).
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import search_tools, tool_choice, tool_text
+from metamcp_worker.builtin_tools import script_tools, search_tools, tool_choice, tool_text
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     Rankings,
@@ -116,15 +116,20 @@ def unknown(name: str, entries: tuple[ListEntry, ...]) -> str:
     return f"; did you mean {tool_text.told(found)}?" if found else ""
 
 
-WORKS: Mapping[str, Work] = {"run_code": (RunArguments, _run)}
+DELETE = "delete_script"
+WORKS: Mapping[str, Work] = {"run_code": (RunArguments, _run), **script_tools.WORKS}
 """Tools of every endpoint with code mode."""
+_LISTED = {name: work for name, work in WORKS.items() if name != DELETE}
 _SEARCH = {name: search_tools.WORKS[name] for name in ("search_tools", "describe_tool")}
 FAMILY: ToolFamily = family("code", {**_SEARCH, **WORKS}, GUIDE)
 """Tools of the exposure `code`."""
-SEARCH_FAMILY: ToolFamily = family(
+_search = family(
     "search",
-    {**search_tools.WORKS, **WORKS},
+    {**search_tools.WORKS, **_LISTED},
     f"{search_tools.GUIDE} run_code runs a program that calls tools.",
     code=True,
+)
+SEARCH_FAMILY: ToolFamily = structs.replace(
+    _search, tools={**_search.tools, DELETE: FAMILY.tools[DELETE]}
 )
 """Tools of the exposure `search` with code mode."""

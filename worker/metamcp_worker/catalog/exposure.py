@@ -7,12 +7,12 @@ decides), pages.
 Names are those of the whole endpoint, so a tool has the same name whatever else is in view.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
 from metamcp_worker.catalog.catalog import ListEntry, Merged, hash_of, hash_of_marks
-from metamcp_worker.catalog.offers import OfferedItem, Owner
+from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.parts import mark
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Pair, Shown
@@ -24,23 +24,30 @@ OWN = ""
 
 
 class Opened:
-    """Lists of a whole endpoint, prepared once for the views that are cut out of them. `builtins`:
-    definitions of the gateway's own tools; `guide`: how to use them."""
+    """Lists of a whole endpoint, prepared once for the views that are cut out of them. `own`:
+    entries of the gateway's own tools; `unlisted`: names of more of these, which no list has;
+    `guide`: how to use them."""
 
     def __init__(
-        self, merged: Merged, endpoint: EndpointSpec, builtins: Sequence[OfferedItem], guide: str
+        self,
+        merged: Merged,
+        endpoint: EndpointSpec,
+        own: Sequence[ListEntry],
+        unlisted: Iterable[str],
+        guide: str,
     ) -> None:
         self._endpoint = endpoint
         self._all = merged
         if endpoint.exposure == "all":
             return
-        own = {item.key: Owner(OWN, item.raw_key) for item in builtins}
-        self._own = tuple(ListEntry(item.key, item, OWN) for item in builtins)
+        owners = {name: Owner(OWN, codec.dump(name)) for name in unlisted}
+        owners |= {entry.key: Owner(OWN, entry.item.raw_key) for entry in own}
+        self._own = tuple(own)
         self._all = structs.replace(
             merged,
             # A view changes at any moment, and another client may change it.
             hints={**merged.hints, **dict.fromkeys(merged.lists, Hint())},
-            tools={**merged.tools, **own},
+            tools={**merged.tools, **owners},
             kinds=merged.kinds | {"tools"},
             instructions=guide,
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import code_tools, tools_by_exposure
+from metamcp_worker.builtin_tools import code_tools, script_tools, tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
@@ -41,6 +41,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.messages import Message, ServerState
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import MeaningSpec
 from metamcp_worker.search.index import Allowed, SearchResult
 
@@ -53,7 +54,7 @@ ORDERS_MAX = 1024
 """Maximum number of orders that a front waits for at once; further orders are refused."""
 
 _LATE = "the supervisor did not answer in time; look again whether it was carried out"
-_NAMED = f"the name of a tool set cannot have {process_names.WORKSPACE_MARK!r} in it"
+_NAMED = f"the name of a tool set or script cannot have {process_names.WORKSPACE_MARK!r} in it"
 _FULL = f"{ORDERS_MAX} orders wait already; try again in a moment"
 
 
@@ -76,6 +77,9 @@ class Builtins:
         self._seeking: Seeking | None = None
         self._states: dict[str, ServerState] = {}
         self._toolsets: Mapping[str, ToolSet] = {}
+        self._scripts: Mapping[str, Script] = {}
+        self._scripts_of: Mapping[str, Mapping[str, Script]] = {}
+        """Scripts by workspace, and by name in it."""
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
 
@@ -86,22 +90,38 @@ class Builtins:
         self._states.pop(server, None)
 
     def disclose(self, everything: Everything) -> None:
-        """Take over all tool sets and views that the supervisor has stored."""
+        """Take over all tool sets, scripts and views that the supervisor has stored."""
         self._toolsets = {one.name: one for one in everything.toolsets}
+        self._keep({one.name: one for one in everything.scripts})
         self._viewers.show(dict(everything.views))
 
     def shift(self, news: Shift) -> None:
-        """Take over the tool sets and views that have changed at the supervisor."""
+        """Take over the tool sets, scripts and views that have changed at the supervisor."""
         if news.put or news.drop:
             found = {**self._toolsets, **{one.name: one for one in news.put}}
             self._toolsets = {name: found[name] for name in sorted(found.keys() - set(news.drop))}
+        if news.scripts or news.drop_scripts:
+            scripts = {**self._scripts, **{one.name: one for one in news.scripts}}
+            self._keep({name: scripts[name] for name in scripts.keys() - set(news.drop_scripts)})
         self._viewers.shift(news.views)
+
+    def _keep(self, scripts: Mapping[str, Script]) -> None:
+        self._scripts = scripts
+        found: dict[str, dict[str, Script]] = {}
+        for name, one in sorted(scripts.items()):
+            of = found.setdefault(process_names.workspace_of(name), {})
+            of[process_names.label(name)] = labelled(one)
+        self._scripts_of = found
+        self._viewers.keep(found)
 
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
-        spec = view.spec
-        tool = tools_by_exposure.of(spec.exposure, code=spec.code is not None).tools[name]
-        return tool.decide(bytes(request.params.get("arguments", Raw())), self._context(view))
+        spec, arguments = view.spec, request.params.get("arguments", Raw())
+        tool = tools_by_exposure.of(spec.exposure, code=spec.code is not None).tools.get(name)
+        if tool is not None:
+            return tool.decide(bytes(arguments), self._context(view))
+        script = codec.text(view.of(modern=request.modern).tools[name].original) or ""
+        return script_tools.run(self._context(view), script, arguments)
 
     def carry_out(
         self,
@@ -135,7 +155,8 @@ class Builtins:
 
     def _refusal(self, decision: OrderAndThen) -> str:
         """Return why an order is not sent, or an empty string."""
-        if process_names.WORKSPACE_MARK in getattr(decision.order, "toolset", ""):
+        order = decision.order
+        if process_names.WORKSPACE_MARK in getattr(order, "toolset", getattr(order, "script", "")):
             return _NAMED
         return _FULL if len(self._waiting) >= ORDERS_MAX else ""
 
@@ -215,6 +236,7 @@ class Builtins:
             self._viewers.is_listed,
             partial(self._search, view.endpoint),
             _dated,
+            self._scripts_of.get(view.spec.workspace, {}),
         )
 
 
@@ -232,6 +254,7 @@ def _labelled(outcome: OrderOutcome) -> OrderOutcome:
         before=_shown(outcome.before),
         after=_shown(outcome.after),
         toolset=None if toolset is None else labelled(toolset),
+        script=None if outcome.script is None else labelled(outcome.script),
     )
 
 

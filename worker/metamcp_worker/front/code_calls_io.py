@@ -79,7 +79,8 @@ class Pipeline(Protocol):
 class RunUnderWay:
     """Run under way. `call`: the client's; `id`: of the run, for the audit; `done`: takes the
     result. `number`: on the connection; `calls`: under way, by their number in the run; `ended`:
-    number of calls that are over."""
+    number of calls that are over. `outer`: run whose code waits for this one, if there is one;
+    `starts`: inner runs of this run, of which the first one runs and the others wait."""
 
     def __init__(
         self,
@@ -101,6 +102,8 @@ class RunUnderWay:
         self.ended = 0
         self.base = code_calls.base(request, id)
         self.timer: asyncio.TimerHandle | None = None
+        self.outer: RunUnderWay | None = None
+        self.starts: list[StartRun] = []
 
 
 class CodeRuns:
@@ -146,15 +149,19 @@ class CodeRuns:
         elif most is None or not self._path:
             run.done(ToolReply("Code mode is not configured here, see [code].", failed=True))
         else:
-            limits = code_calls.limits(most, what)
+            limits, within = code_calls.limits(most, what), run.request.run
+            outer = next((one for one in self._runs.values() if one.base.run == within), None)
             self._runs[run.number] = run
             self._time(run, limits)
-            self._send(
-                StartRun(
-                    run=run.number, code=what.code, language=what.language, args=what.args,
-                    limits=limits,
-                )
+            start = StartRun(
+                run=run.number, code=what.code, language=what.language, args=what.args,
+                limits=limits, inner=outer is not None,
             )  # fmt: skip
+            if outer is not None:
+                run.outer = outer
+                outer.starts.append(start)
+            if outer is None or len(outer.starts) == 1:
+                self._send(start)
 
     def leave(self, number: int) -> None:
         """End this run, if it is one: its client does not wait any more."""
@@ -202,6 +209,8 @@ class CodeRuns:
 
     def _lost(self) -> None:
         self._early.clear()
+        for run in self._runs.values():
+            run.starts.clear()
         for number in list(self._runs):
             self._over(RunEnded(run=number, failure="crashed", message=_GONE))
 
@@ -253,10 +262,19 @@ class CodeRuns:
         if run is not None:
             if run.timer is not None:
                 run.timer.cancel()
+            if run.outer is not None:
+                self._next(run.outer, number)
             calls, run.calls = run.calls, {}
             for call in calls.values():
                 call.cancel(_OVER)
         return run
+
+    def _next(self, outer: RunUnderWay, ended: int) -> None:
+        """Forget an inner run of this run; if it was the one that ran, begin the next one."""
+        starts = outer.starts
+        outer.starts = [start for start in starts if start.run != ended]
+        if outer.starts[:1] != starts[:1] and outer.starts and outer.number in self._runs:
+            self._send(outer.starts[0])
 
     # --- calls of a run -----------------------------------------------------------------------
 

@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from weakref import WeakValueDictionary
 
 from metamcp_worker.access import gate
-from metamcp_worker.builtin_tools import tools_by_exposure
+from metamcp_worker.builtin_tools import script_tools, tools_by_exposure
 from metamcp_worker.builtin_tools.search_index import Indexes
-from metamcp_worker.catalog.catalog import Catalog, Merged
-from metamcp_worker.catalog.exposure import Opened
+from metamcp_worker.catalog.catalog import Catalog, ListEntry, Merged
+from metamcp_worker.catalog.exposure import OWN, Opened
 from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.stats import Outlays
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Shown, ViewOwner, ViewStats, within
+from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from metamcp_worker.search.index import Index
@@ -45,6 +46,7 @@ class Viewers:
         self._merged: dict[str, Merged] = {}
         self._opened: dict[str, _Opened] = {}
         self._shown: dict[ViewOwner, Shown] = {}
+        self._scripts: Mapping[str, Mapping[str, Script]] = {}
         self._views: dict[ViewOwner, View] = {}
         self.local: dict[str, View] = {}
         self._alike: WeakValueDictionary[_Like, View] = WeakValueDictionary()
@@ -139,6 +141,15 @@ class Viewers:
                 else:
                     self._shown[whose] = shown
 
+    def keep(self, scripts: Mapping[str, Mapping[str, Script]]) -> None:
+        """Set the scripts by workspace and name; those that are tools are in lists from the next
+        `refresh` on."""
+        before, self._scripts = self._scripts, scripts
+        for endpoint in self._endpoints.values():
+            workspace = endpoint.workspace
+            if endpoint.code is not None and before.get(workspace) != scripts.get(workspace):
+                self._stale.add(endpoint.name)
+
     def refresh(self) -> "Changed":
         """Build stale views, and return the owners and kinds of lists that have changed. Lists of a
         new endpoint are not among them, because no client has seen them before."""
@@ -153,11 +164,10 @@ class Viewers:
                 merged = self._merged[name] = self._catalog.merge(spec, reserved)
                 said = known.notes if known is not None else ()
                 self._noted += [f"endpoint {name}: {n}" for n in merged.notes if n not in said]
-                family = tools_by_exposure.of(spec.exposure, code=code)
-                opened = older = Opened(merged, spec, family.items, family.guide)
+                opened = older = self._open(merged, spec, reserved)
                 if self._catalog.two(spec):
                     merged = self._catalog.merge(spec, reserved, legacy=True)
-                    older = Opened(merged, spec, family.items, family.guide)
+                    older = self._open(merged, spec, reserved)
                 self._opened[name] = opened, older
                 if spec.exposure in ("search", "code"):
                     self.indexes.update(name, merged.parts)
@@ -177,6 +187,17 @@ class Viewers:
         # not for the session.
         gone = {whose: _NO_KINDS for whose in own if whose not in self._views}
         return gone | dict(_changed(before, self._seen))
+
+    def _open(self, merged: Merged, spec: EndpointSpec, reserved: Collection[str]) -> Opened:
+        """Put the gateway's own tools, and scripts that are tools, in front of a merge. `reserved`:
+        names of the built-in tools."""
+        code = spec.code is not None
+        family = tools_by_exposure.of(spec.exposure, code=code)
+        own = [ListEntry(item.key, item, OWN) for item in family.items]
+        if code and family.items and (scripts := self._scripts.get(spec.workspace)):
+            taken = {*reserved, *merged.tools, *merged.aliases}
+            own += script_tools.exposed(scripts, spec.naming, taken)
+        return Opened(merged, spec, own, family.tools, family.guide)
 
     def noted(self) -> list[str]:
         """Return sentences about everything that merges had to leave out since the last call."""

@@ -251,6 +251,48 @@ _SEARCH = (
         forwards=True,
     ),
 )
+_SCRIPT = {"type": "string", "description": "Of the script."}
+SCRIPTS = (
+    OwnTool(
+        "save_script",
+        "Save a script",
+        "Save code as a script, or a new version of one; what is left out stays as it is.",
+        {
+            "name": _SCRIPT,
+            "code": {"type": "string", "description": "As run_code takes it."},
+            "description": {"type": "string"},
+            "language": {"type": "string", "enum": ["typescript", "javascript"]},
+            "parameters": {"type": "object", "description": "JSON Schema of args."},
+            "expose": {"type": "boolean", "description": "As a tool of its own."},
+        },
+        ("name", "code"),
+        changes=True,
+    ),
+    OwnTool(
+        "run_script",
+        "Run a script",
+        "Run a saved script.",
+        {"name": _SCRIPT, "args": {"type": "object", "description": "By its parameters."}},
+        ("name",),
+        forwards=True,
+    ),
+    OwnTool(
+        "list_scripts",
+        "Saved scripts",
+        "All saved scripts with their parameters, or one with its code.",
+        {"name": {"type": "string", "description": "Only this, with its code."}, "offset": _OFFSET},
+    ),
+)
+DELETE_SCRIPT = OwnTool(
+    "delete_script",
+    "Delete a script",
+    "Forget a script with all of its versions, for everybody.",
+    {"name": _SCRIPT},
+    ("name",),
+    changes=True,
+    destroys=True,
+)
+"""With the exposure `search` it can be called, but is not listed: few clients delete scripts."""
 RUN_CODE = OwnTool(
     "run_code",
     "Run code",
@@ -270,14 +312,18 @@ RUN_CODE = OwnTool(
     ("code",),
     forwards=True,
 )
-CODE = (RUN_CODE,)
+CODE = (RUN_CODE, *SCRIPTS)
 """Tools of endpoints with code mode."""
 _OWN: Mapping[Exposure, Sequence[OwnTool]] = {
     "all": (),
     "toolset": _TOOLSETS,
     "servers": _SERVERS,
     "search": _SEARCH,
-    "code": (*(one for one in _SEARCH if one.name in ("search_tools", "describe_tool")), *CODE),
+    "code": (
+        *(one for one in _SEARCH if one.name in ("search_tools", "describe_tool")),
+        *CODE,
+        DELETE_SCRIPT,
+    ),
 }
 
 

@@ -1,21 +1,23 @@
 """Views: the tools in view beside the built-in tools, and the orders that change a view.
 
-Owns: the owner of a view, its content and size, tool sets, orders, outcomes, and the messages
-between a front and the supervisor about them. Never: deciding on an order (the supervisor's
-`views/ledger`), building lists (`catalog/catalog`, `catalog/exposure`), the names of the built-in
-tools (`builtin_definitions`).
+Owns: the owner of a view, its content and size, tool sets, orders, also about scripts, outcomes,
+and the messages between a front and the supervisor about them. Never: deciding on an order (the
+supervisor's `views/ledger`), building lists (`catalog/catalog`, `catalog/exposure`), the names of
+the built-in tools (`builtin_definitions`), scripts themselves (`saved_scripts`).
 
 A front asks; the supervisor decides, stores, tells all fronts, and waits until each of them has new
 lists. Only then clients are told and the client that asked is answered: a client that hears of a
 change finds it in the list of every front.
 """
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct, structs
 
 from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.saved_scripts import Script
 
 Pair = tuple[str, str]
 """Identity of a tool: its server, and the name that the server gives it."""
@@ -95,8 +97,8 @@ class ToolSet(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True, tag=True):
-    """Root of the orders; each changes a view or the tool sets in one step. The tag is the class
-    name."""
+    """Root of the orders; each changes a view, the tool sets or the scripts in one step. The tag is
+    the class name."""
 
 
 class Equip(Order, frozen=True):
@@ -166,19 +168,38 @@ class Delete(Order, frozen=True):
     toolset: str
 
 
+class SaveScript(Order, frozen=True):
+    """Save a version of a script. Members that are None stay as in the version before."""
+
+    script: str
+    code: str
+    language: Language | None = None
+    description: str | None = None
+    parameters: str | None = None
+    expose: bool | None = None
+
+
+class DeleteScript(Order, frozen=True):
+    """Delete a script with all of its versions."""
+
+    script: str
+
+
 AnyOrder = (
     Equip | Unequip | Activate | Deactivate | Load | Unload | Build | Save | Amend | Delete
+    | SaveScript | DeleteScript
 )  # fmt: skip
 
 
 class OrderOutcome(Struct, frozen=True):
     """Outcome of an order. `error`: empty, or a sentence that says why nothing was changed;
-    `before`, `after`: the view; `toolset`: the tool set of the order, as it is now."""
+    `before`, `after`: the view; `toolset`, `script`: those of the order, as they are now."""
 
     error: str = ""
     before: Shown = Shown()
     after: Shown = Shown()
     toolset: ToolSet | None = None
+    script: Script | None = None
 
 
 # --- messages ---------------------------------------------------------------------------------
@@ -242,20 +263,24 @@ class Told(Message, frozen=True, kw_only=True):
 
 
 class Everything(Struct, frozen=True):
-    """All views that are not empty, and all tool sets in the order of their names. A view or tool
-    set that is missing here is gone."""
+    """All views that are not empty, all tool sets and the newest versions of all scripts, both in
+    the order of their names. A view, tool set or script that is missing here is gone."""
 
     views: tuple[tuple[ViewOwner, Shown], ...] = ()
     toolsets: tuple[ToolSet, ...] = ()
+    scripts: tuple[Script, ...] = ()
 
 
 class Shift(Struct, frozen=True):
     """Differences from before. `views`: new contents, each with the owners of the views that have
-    it; `put`: tool sets that are new or changed; `drop`: names of the tool sets that are gone."""
+    it; `put`: tool sets that are new or changed; `drop`: names of the tool sets that are gone;
+    `scripts`, `drop_scripts`: the same of scripts."""
 
     views: tuple[tuple[Shown, tuple[ViewOwner, ...]], ...] = ()
     put: tuple[ToolSet, ...] = ()
     drop: tuple[str, ...] = ()
+    scripts: tuple[Script, ...] = ()
+    drop_scripts: tuple[str, ...] = ()
 
 
 def shift(before: Everything, after: Everything) -> Shift:
@@ -269,22 +294,39 @@ def shift(before: Everything, after: Everything) -> Shift:
             groups.setdefault(shown, []).append(whose)
     if old:
         groups[Shown()] = list(old)
-    sets = {one.name: one for one in before.toolsets}
-    put = tuple(one for one in after.toolsets if sets.pop(one.name, None) is not one)
     views = tuple((shown, tuple(those)) for shown, those in groups.items())
-    return Shift(views, put, tuple(sets))
+    return Shift(
+        views,
+        *_news(before.toolsets, after.toolsets),
+        *_news(before.scripts, after.scripts),
+    )
+
+
+_Kept = TypeVar("_Kept", ToolSet, Script)
+
+
+def _news(
+    before: tuple[_Kept, ...], after: tuple[_Kept, ...]
+) -> tuple[tuple[_Kept, ...], tuple[str, ...]]:
+    """Return those that are new or changed, and the names of those that are gone."""
+    known = {one.name: one for one in before}
+    put = tuple(one for one in after if known.pop(one.name, None) is not one)
+    return put, tuple(known)
 
 
 def scoped(order: AnyOrder, workspace: str) -> AnyOrder:
-    """Return the order with the full name of its tool set, which belongs to this workspace."""
+    """Return the order with the full name of its tool set or script, which belongs to this
+    workspace."""
     if isinstance(order, Equip | Build | Save | Amend | Delete):
         return structs.replace(order, toolset=process_names.within(workspace, order.toolset))
+    if isinstance(order, SaveScript | DeleteScript):
+        return structs.replace(order, script=process_names.within(workspace, order.script))
     return order
 
 
-def labelled(toolset: ToolSet) -> ToolSet:
-    """Return the tool set under its name within its workspace."""
-    return structs.replace(toolset, name=process_names.label(toolset.name))
+def labelled(kept: _Kept) -> _Kept:
+    """Return the tool set or script under its name within its workspace."""
+    return structs.replace(kept, name=process_names.label(kept.name))
 
 
 def written(pair: Pair) -> str:

@@ -156,12 +156,12 @@ class CodeWorker:
             listener.setblocking(False)
             self._listener = listener
             self._loop.add_reader(listener, self._accept)
-        version = 0 if spec.confinement == "off" else confinement.landlock_version()
+        version = -1 if spec.confinement == "off" else confinement.landlock_version()
         if spec.confinement == "require" and not version:
             raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
         if spec.confinement == "prefer" and not version:
             log.warning("this kernel has no Landlock: code is confined by Deno and limits alone")
-        self._confined = f"landlock-{version}" if version else "none"
+        self._confined = f"landlock-{version}" if version > 0 else "none"
         boot = self._deno.boot if self._deno.boot >= 0 else boot_file()
         self._deno = DenoSpec(spec.deno, spec.memory_bytes, boot, spec.jit, version)
         self._spec = spec
@@ -253,7 +253,7 @@ class CodeWorker:
             run.state.fail("language", "Python is not available: write TypeScript or JavaScript")
         elif self._retires:
             run.state.fail("busy", _RETIRES)
-        elif not self._queue.add(front.number, run):
+        elif not self._queue.add(front.number, run, inner=order.inner):
             run.state.fail("busy", f"{WAITING_MAX:,} runs wait already: try again later")
         self._settle(run)
         self._warm = 0 if self._retires else self._spec.warm
@@ -320,7 +320,7 @@ class CodeWorker:
         if run.sandbox is not None:
             run.sandbox.kill()
             run.sandbox = None
-            self._queue.end()
+            self._queue.end(inner=run.state.order.inner)
 
     # Sandboxes
 

@@ -1,0 +1,383 @@
+"""`metamcp scripts`: programs that a workspace keeps, of a gateway or of its state directory.
+
+Owns: these verbs at the prompt, files of scripts, the table, a run of a script through an endpoint.
+Never: the rules of scripts (`views.ledger`), the form of a file
+(`metamcp_worker.ipc.saved_scripts`).
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.cli import columns, keys, show
+from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
+from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.keys import GatewayPlace
+from metamcp_supervisor.cli.recordings import pretty
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control import client, script_orders
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.services import ScriptStore
+from metamcp_supervisor.verbs import (
+    ConfigTree,
+    Exit,
+    GatewayStatus,
+    ScriptChanged,
+    ScriptList,
+    ScriptShown,
+)
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.code_runs import Language
+from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript
+from metamcp_worker.ipc.process_names import DEFAULT
+from metamcp_worker.ipc.saved_scripts import CODE_BYTES_MAX, SUFFIXES, Script, file_read, written
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.store.database import Database
+
+RUN_SCRIPT = "run_script"
+LIST = ("NAME", "VERSION", "LANGUAGE", "TOOL", "SAVED", "DESCRIPTION")
+DESCRIPTION_CHARACTERS_MAX = 60
+"""Maximum characters of a description in the table; `show` and `--json` show all of it."""
+FILE_BYTES_MAX = 2 * CODE_BYTES_MAX
+"""Maximum bytes of a file that is read; its code has fewer."""
+WORDS = {
+    "ls": "did you mean 'list'?",
+    "rm": "a script ends with 'metamcp scripts delete NAME'",
+    "add": "a script is saved with 'metamcp scripts save FILE'",
+    "create": "a script is saved with 'metamcp scripts save FILE'",
+    "cat": "its code is printed by 'metamcp scripts show NAME'",
+    "call": "a script is run with 'metamcp scripts run NAME'",
+}
+
+
+class _Where(Struct):
+    """Workspace that the verbs are for, and its gateway or state directory."""
+
+    place: GatewayPlace
+    workspace: str
+
+
+@click.group(cls=Group, words=WORDS)
+@outward
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
+@click.option("--state-dir", metavar="PATH", help="Of a gateway that does not run.")
+@click.option("--workspace", default=DEFAULT, show_default=True, metavar="NAME")
+@click.pass_context
+def scripts_(
+    ctx: click.Context,
+    runtime_dir: str | None,
+    no_color: bool,
+    quiet: bool,
+    config: Path | None,
+    state_dir: str | None,
+    workspace: str,
+) -> None:
+    """Save, list and run scripts, of a running gateway or before its first start."""
+    begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
+    ctx.obj = _Where(GatewayPlace(runtime_dir, state_dir, config), workspace)
+
+
+name_argument = click.argument("name")
+
+
+@scripts_.command("list")
+@json_option
+@click.pass_obj
+def list_(where: _Where, as_json: bool) -> None:
+    """List all scripts of the workspace."""
+    raw = _asked(where)
+    if as_json:
+        click.echo(raw)
+        return
+    rows = [_row(one) for one in codec.typed(ScriptList, raw).scripts]
+    foot = "" if rows else "nothing is saved yet; 'metamcp scripts save FILE' saves a script"
+    show.picture(
+        show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"VERSION"}))
+    )
+
+
+@scripts_.command("show")
+@name_argument
+@click.option("--version", type=click.IntRange(1), default=None, metavar="N", help="An older one.")
+@json_option
+@click.pass_obj
+def show_(where: _Where, name: str, version: int | None, as_json: bool) -> None:
+    """Print a script as a file, in its newest version."""
+    raw = _asked(where, name, version or 0)
+    if as_json:
+        click.echo(raw)
+        return
+    (one,) = codec.typed(ScriptList, raw).scripts
+    versions = ", ".join(map(str, one.versions))
+    about = f"{one.name}: version {one.version}, saved {one.savedAt}; versions kept: {versions}"
+    click.echo(show.printable(about), err=True)
+    for line in written(_of(one)).removesuffix("\n").split("\n"):
+        click.echo(show.printable(line))
+
+
+@scripts_.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", help="Else the name of the file, without its end.")
+@click.option("--language", type=click.Choice([*SUFFIXES]), help="Else that of the file's end.")
+@click.option("--description", metavar="TEXT", help="What it does.")
+@click.option(
+    "--parameters", metavar="FILE", type=click.Path(path_type=Path), help="JSON Schema of its args."
+)
+@click.option("--expose/--hide", default=None, help="As a tool of its own in lists, or not.")
+@json_option
+@click.pass_obj
+def save(
+    where: _Where,
+    file: Path,
+    name: str | None,
+    language: Language | None,
+    description: str | None,
+    parameters: Path | None,
+    expose: bool | None,
+    as_json: bool,
+) -> None:
+    """Save a file as a script, or as a new version of one.
+
+    Everything that neither options nor the first line of the file say stays as it is.
+    """
+    order = _order(file)
+    raw = _ordered(
+        where,
+        SaveScript(
+            name or order.script,
+            order.code,
+            language or order.language,
+            order.description if description is None else description,
+            order.parameters if parameters is None else _text(parameters),
+            order.expose if expose is None else expose,
+        ),
+    )
+    _say(raw, as_json=as_json)
+
+
+@scripts_.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
+@json_option
+@click.pass_obj
+def import_(where: _Where, files: tuple[Path, ...], as_json: bool) -> None:
+    """Save files as scripts of their names, as 'export' writes them, one after the other."""
+    for order in [_order(file) for file in files]:
+        _say(_ordered(where, order), as_json=as_json)
+
+
+@scripts_.command()
+@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@click.pass_obj
+@told
+def export(where: _Where, folder: Path) -> None:
+    """Write each script into a file of its name, in this folder or DIR."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in codec.typed(ScriptList, _asked(where)).scripts:
+        (one,) = codec.typed(ScriptList, _asked(where, each.name)).scripts
+        path = folder / f"{one.name}{SUFFIXES[_of(one).language]}"
+        path.write_bytes(written(_of(one)).encode("utf-8", "replace"))
+        click.echo(str(path))
+
+
+@scripts_.command()
+@name_argument
+@json_option
+@click.pass_obj
+def delete(where: _Where, name: str, as_json: bool) -> None:
+    """Delete a script with all of its versions."""
+    raw = _ordered(where, DeleteScript(name))
+    click.echo(raw if as_json else show.printable(f"script {name} is deleted"))
+
+
+@scripts_.command()
+@name_argument
+@click.option("--args", default="{}", metavar="JSON", help="An object, as its parameters say.")
+@click.option("--endpoint", metavar="NAME", help="Else one of the workspace that has code mode.")
+@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True)
+@click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
+@click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
+@click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
+@json_option
+@click.pass_obj
+def run(
+    where: _Where,
+    name: str,
+    args: str,
+    endpoint: str | None,
+    timeout_s: float,
+    key_env: str | None,
+    key_file: str | None,
+    ca: str | None,
+    as_json: bool,
+) -> None:
+    """Run a script at an endpoint of the running gateway, and print what it returns."""
+    from metamcp_supervisor.cli.connect import trust_of
+    from metamcp_supervisor.cli.replay import MODERN, Asker
+
+    try:
+        codec.level(args.encode())
+    except codec.Malformed as error:
+        raise click.UsageError(f"--args is not a JSON object: {error}") from None
+    runtime_dir = where.place.directory()
+    trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
+    for url in _urls(where.workspace, endpoint, runtime_dir):
+        with Asker(url, MODERN, timeout_s, trust) as asker:
+            tool = asker.tool(RUN_SCRIPT)
+            if tool is None:
+                continue
+            asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
+            answer = asker.ask("tools/call", asked, tool)
+        raise SystemExit(_outcome(answer, as_json=as_json))
+    where_to = endpoint or f"workspace {where.workspace}"
+    why = f"{where_to} has no {RUN_SCRIPT}: set [code] in the configuration and its exposure"
+    raise Failed(Exit.FAILED, f'{why} to "code" or "search"')
+
+
+def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
+    """Print the result of a run. Return the exit code."""
+    if bytes(answer.error):
+        raise Failed(Exit.FAILED, str(codec.value(answer.error).get("message", "")))
+    result: dict[str, Any] = codec.value(answer.result)
+    failed = result.get("isError") is True
+    found = result.get("structuredContent")
+    if as_json:
+        click.echo(codec.dump(found))
+    elif failed or not isinstance(found, dict):
+        text = [str(part.get("text", "")) for part in result.get("content", ())]
+        click.echo(show.printable("\n".join(text)), err=failed)
+    else:
+        for line in found.get("logs", ()):
+            click.echo(show.printable(str(line)), err=True)
+        for line in pretty(Raw(codec.dump(found.get("value")))):
+            click.echo(show.printable(line))
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list[str]:
+    """Return the URL of the endpoint, or those of all endpoints of the workspace. Raises Failed."""
+    with client.connect(runtime_dir) as gateway:
+        if endpoint is not None:
+            known = codec.typed(GatewayStatus, gateway.call("status")).endpoints
+        else:
+            tree = codec.typed(ConfigTree, gateway.call("tree"))
+            ours = [one for one in tree.workspaces if one.name == workspace]
+            known = {}
+            for each in (each for one in ours for each in one.namespaces):
+                known |= each.endpoints
+    if endpoint is None:
+        return list(known.values())
+    if endpoint not in known:
+        raise Failed(
+            Exit.UNKNOWN_NAME, f"no endpoint is named {endpoint!r}; {hint(endpoint, known)}"
+        )
+    return [known[endpoint]]
+
+
+# Files
+
+
+def _order(file: Path) -> SaveScript:
+    """Return the order to save this file under its name. Raises Failed."""
+    languages = {suffix: language for language, suffix in SUFFIXES.items()}
+    try:
+        head, code = file_read(_text(file))
+    except codec.Malformed as error:
+        raise Failed(Exit.FAILED, f"the first line of {file}: {error}") from None
+    return SaveScript(
+        file.stem,
+        code,
+        languages.get({".mjs": ".js"}.get(file.suffix, file.suffix)),
+        head.description,
+        bytes(head.parameters).decode() or None,
+        head.expose,
+    )
+
+
+def _text(file: Path) -> str:
+    with file.open("rb") as opened:
+        data = opened.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise Failed(Exit.FAILED, f"{file} has more than {FILE_BYTES_MAX} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Failed(Exit.FAILED, f"{file} is not UTF-8") from None
+
+
+def _of(shown: ScriptShown) -> Script:
+    schema = bytes(shown.parameters).decode()
+    schema = "" if schema == "{}" else schema
+    return Script(
+        shown.name,
+        shown.version,
+        shown.code,
+        shown.language,
+        shown.description,
+        schema,
+        shown.expose,
+    )
+
+
+# Asking and saying
+
+
+def _asked(where: _Where, name: str = "", version: int = 0) -> bytes:
+    wanted = script_orders.Scripts(where.workspace, name, version)
+    with keys.running(where.place) as gateway:
+        if gateway is not None:
+            return gateway.call("scripts", wanted)
+    return _at_rest(where, lambda store: script_orders.found(store, wanted))
+
+
+def _ordered(where: _Where, order: SaveScript | DeleteScript) -> bytes:
+    params = script_orders.ScriptsChange(order=order, workspace=where.workspace)
+    with keys.running(where.place) as gateway:
+        if gateway is not None:
+            return gateway.call("scripts-change", params)
+    return _at_rest(where, lambda store: script_orders.ordered(store, params))
+
+
+def _at_rest(where: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) -> bytes:
+    """Return the answer of the scripts in the state directory of a gateway that does not run.
+    Raises Failed."""
+    from metamcp_supervisor.config import workspaces
+    from metamcp_supervisor.views.ledger_io import Keeper
+    from metamcp_supervisor.views.store import Store
+
+    if where.place.state_dir is not None:
+        state_dir = Path(where.place.state_dir)
+    else:
+        config = keys.configured(where.place.config)
+        state_dir = config.gateway.state_dir
+        tree = workspaces.tree(config, {}, {})
+        script_orders.check_workspace(where.workspace, [one.name for one in tree.workspaces])
+    notes: list[str] = []
+
+    async def answer(database: "Database") -> object:
+        keeper = Keeper(Store(database), lambda _: None, notes.append, time.time)
+        await keeper.begin(())
+        if notes:
+            raise Failed(Exit.FAILED, notes[0])
+        return await ask(keeper)
+
+    return keys.at_rest(state_dir, answer)
+
+
+def _say(raw: bytes, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(raw)
+        return
+    one = codec.typed(ScriptChanged, raw).script
+    assert one is not None
+    click.echo(show.printable(f"script {one.name} is saved as version {one.version}"))
+
+
+def _row(one: ScriptShown) -> tuple[str, ...]:
+    about = columns.cut(" ".join(one.description.split()), DESCRIPTION_CHARACTERS_MAX)
+    tool = "yes" if one.expose else "no"
+    return one.name, str(one.version), one.language, tool, one.savedAt, about

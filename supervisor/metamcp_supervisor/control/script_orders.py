@@ -1,0 +1,114 @@
+"""The verbs about scripts: list and show those of a workspace, save and delete them.
+
+Owns: their parameters, the check of names, the form of the answers, the journal's words. Never: the
+rules of an order (`views.ledger`, by `ScriptStore`), running a script (clients do, at an endpoint).
+
+An answer does not need a gateway that runs: `metamcp scripts` asks for the same about a state
+directory.
+"""
+
+import time
+from collections.abc import Collection
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, ScriptStore, Steering
+from metamcp_supervisor.verbs import Exit, ScriptChanged, ScriptList, ScriptShown
+from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript, ViewOwner, Wish, scoped
+from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
+from metamcp_worker.ipc.process_names import DEFAULT, label, within, workspace_of
+from metamcp_worker.ipc.saved_scripts import Script, misnamed
+
+_NOBODY = ViewOwner("", "")
+"""View that no order about scripts changes."""
+
+
+class Scripts(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `scripts`. `name`: script to show with its code; empty means all, without their
+    code. `version`: the version to show; 0 means the newest."""
+
+    workspace: str = DEFAULT
+    name: str = ""
+    version: int = 0
+
+
+class ScriptsChange(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `scripts-change`."""
+
+    order: SaveScript | DeleteScript
+    workspace: str = DEFAULT
+
+
+async def scripts(steering: Steering, line: ControlStream, params: Scripts) -> object:
+    check_workspace(params.workspace, [one.name for one in steering.tree().workspaces])
+    return await found(steering.shelf, params)
+
+
+async def scripts_change(steering: Steering, line: ControlStream, params: ScriptsChange) -> object:
+    check_workspace(params.workspace, [one.name for one in steering.tree().workspaces])
+    changed = await ordered(steering.shelf, params)
+    what = "deleted" if changed.script is None else f"saved as version {changed.script.version}"
+    name = scoped(params.order, params.workspace)
+    assert isinstance(name, SaveScript | DeleteScript)
+    steering.journal.add("gateway", "scripts", f"{name.script!r} {what} by {line.caller}")
+    return changed
+
+
+def check_workspace(workspace: str, known: Collection[str]) -> None:
+    """Raise ProtocolError for a workspace that is not configured."""
+    if workspace != DEFAULT and workspace not in known:
+        why = f"no workspace is named {workspace[:64]!r}; {hint(workspace, {DEFAULT, *known})}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+
+
+async def found(store: ScriptStore, wanted: Scripts) -> ScriptList:
+    """Return the scripts that are meant. Raises ProtocolError."""
+    ours = [one for one in store.everything().scripts if workspace_of(one.name) == wanted.workspace]
+    if not wanted.name:
+        listed = tuple(map(_shown, ours))
+        return ScriptList(workspace=wanted.workspace, scripts=listed)
+    if wanted.name not in (names := [label(one.name) for one in ours]):
+        why = f"no script is named {wanted.name[:64]!r}; {hint(wanted.name, names)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    try:
+        kept = await store.versions(within(wanted.workspace, wanted.name))
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.FAILED, str(error)) from None
+    by_version = {one.version: one for one in kept}
+    version = wanted.version or max(by_version, default=0)
+    if version not in by_version:
+        told = ", ".join(map(str, by_version))
+        why = f"version {version} of {wanted.name!r} is not kept; there are: {told}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    shown = _shown(by_version[version], code=True, versions=tuple(by_version))
+    return ScriptList(workspace=wanted.workspace, scripts=(shown,))
+
+
+async def ordered(store: ScriptStore, params: ScriptsChange) -> ScriptChanged:
+    """Carry out an order about a script. Raises ProtocolError."""
+    name, workspace = params.order.script, params.workspace
+    if why := misnamed(name):
+        raise ProtocolError(Exit.FAILED, why)
+    if isinstance(params.order, DeleteScript):
+        await found(store, Scripts(workspace, name))
+    outcome = await store.carry_out(Wish(_NOBODY, scoped(params.order, workspace)))
+    if outcome.error:
+        raise ProtocolError(Exit.FAILED, outcome.error)
+    made = outcome.script
+    shown = None if made is None else _shown(made)
+    return ScriptChanged(workspace=workspace, script=shown)
+
+
+def _shown(script: Script, *, code: bool = False, versions: tuple[int, ...] = ()) -> ScriptShown:
+    return ScriptShown(
+        name=label(script.name),
+        version=script.version,
+        description=script.description,
+        language=script.language,
+        parameters=Raw(script.parameters.encode() or b"{}"),
+        expose=script.expose,
+        savedAt=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(script.created)),
+        code=script.code if code else "",
+        versions=versions,
+    )

@@ -1,0 +1,205 @@
+"""Built-in tools about scripts: they save, run, list and delete programs of a workspace.
+
+Owns: `save_script`, `run_script`, `list_scripts`, `delete_script`, their words, the check of the
+arguments of a run, the definitions of scripts that are tools of their own. Never: the rules of
+scripts (`ipc.saved_scripts`), carrying a run out (`calls`), keeping scripts (the supervisor), which
+exposure has which tool (`tools_by_exposure`).
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.builtin_tools import tool_text
+from metamcp_worker.builtin_tools.builtin import (
+    Decision,
+    OrderAndThen,
+    Run,
+    ToolContext,
+    ToolReply,
+    Work,
+)
+from metamcp_worker.builtin_tools.tool_text import Row
+from metamcp_worker.catalog.catalog import ListEntry
+from metamcp_worker.catalog.exposure import OWN
+from metamcp_worker.catalog.offers import OfferedItem
+from metamcp_worker.ipc import codec, exposed_names, parameters, saved_scripts, validation
+from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript
+from metamcp_worker.ipc.saved_scripts import Script
+from metamcp_worker.ipc.spec import NamingSpec
+
+SERVER = "scripts"
+"""Server that scripts which are tools of their own seem to have."""
+
+
+class ScriptSaving(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    code: str
+    description: str | None = None
+    language: Literal["typescript", "javascript"] | None = None
+    parameters: Raw = Raw(b"null")
+    expose: bool | None = None
+
+
+class ScriptRun(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    args: Raw = Raw(b"{}")
+
+
+class SavedScripts(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str = ""
+    offset: int = 0
+
+
+class ScriptName(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+
+
+def _save(given: ScriptSaving, context: ToolContext) -> Decision:
+    if why := saved_scripts.misnamed(given.name):
+        return _failed("save", why)
+    before = context.scripts.get(given.name)
+    schema = bytes(given.parameters).decode()
+    order = SaveScript(
+        given.name,
+        given.code,
+        given.language,
+        given.description,
+        None if schema == "null" else schema,
+        given.expose,
+    )
+
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+        made = outcome.script
+        if outcome.error or made is None:
+            return _failed("save", outcome.error or "nothing is known of it")
+        version = f"version {made.version}"
+        saved = f"is saved as {version}"
+        if before is not None and before.version == made.version:
+            saved = f"was saved already, as {version}"
+        text = f"Script {_quoted(given.name)} {saved}; run_script runs it."
+        return ToolReply(text, {"success": True, "script": _value(made, now)})
+
+    return OrderAndThen(order, then)
+
+
+def _run(given: ScriptRun, context: ToolContext) -> Decision:
+    return run(context, given.name, given.args)
+
+
+def run(context: ToolContext, name: str, args: Raw) -> Decision:
+    """Return the run of a script with these arguments, or the reply that says why it cannot run.
+    `args`: raw; empty means none."""
+    script = context.scripts.get(name)
+    if script is None:
+        return _failed("run", _unknown(name, context))
+    args = args if bytes(args) else Raw(b"{}")
+    try:
+        codec.level(args)
+        why = parameters.wrong(script.parameters, args) if script.parameters else ""
+    except codec.Malformed as error:
+        why = f"args must be an object: {error}"
+    if why:
+        what = f"the arguments of the script {_quoted(script.name)} are wrong"
+        return _failed("run", f"{what}: {why}")
+    return Run(script.code, script.language, args, script=script.name, version=script.version)
+
+
+def exposed(
+    scripts: Mapping[str, Script], naming: NamingSpec, taken: Collection[str]
+) -> tuple[ListEntry, ...]:
+    """Return the entries of scripts that are tools of their own, as tools of a server SERVER.
+    `taken`: names that other tools have."""
+    found = [one for one in scripts.values() if one.expose]
+    names = exposed_names.expose([(SERVER, one.name) for one in found], naming, taken)
+    entries = (ListEntry(*one, OWN) for one in zip(names, map(_item, found), strict=True))
+    return tuple(one for one in entries if one.item.fault is None or one.item.fault.legacy)
+
+
+def _item(script: Script) -> OfferedItem:
+    schema = codec.level(script.parameters.encode() or b"{}")
+    raw = codec.dump({
+        "name": script.name,
+        "description": script.description or f"Runs the script {script.name}.",
+        "inputSchema": {**schema, "type": "object"},
+        "annotations": {"readOnlyHint": False, "openWorldHint": True},
+    })  # fmt: skip
+    digest = hashlib.sha256(raw).digest()
+    fault = validation.fault("tools", raw)
+    return OfferedItem(script.name, codec.dump(script.name), raw, digest, fault=fault)
+
+
+def _list(given: SavedScripts, context: ToolContext) -> Decision:
+    if given.name:
+        script = context.scripts.get(given.name)
+        if script is None:
+            return _failed("list", _unknown(given.name, context))
+        row = _row(script, context)
+        value = {**row.value, "code": script.code}
+        text = f"{row.text}\n\n{tool_text.fit(script.code, saved_scripts.CODE_BYTES_MAX)}"
+        return ToolReply(text, {"success": True, "scripts": [value]})
+    every = list(context.scripts.values())
+    part = tool_text.portion(every, given.offset, lambda one: _row(one, context))
+    structured: dict[str, object] = {"success": True, "scripts": part.values}
+    lines = part.texts or ["No script is saved; save_script saves one."]
+    if part.left:
+        lines.append(f"{part.left} more: ask with offset {part.end}.")
+        structured["nextOffset"] = part.end
+    return ToolReply("\n".join(lines), structured)
+
+
+def _delete(given: ScriptName, context: ToolContext) -> Decision:
+    if given.name not in context.scripts:
+        return _failed("delete", _unknown(given.name, context))
+
+    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+        if outcome.error:
+            return _failed("delete", outcome.error)
+        text = f"Script {_quoted(given.name)} is deleted, with all of its versions."
+        return ToolReply(text, {"success": True, "deleted": given.name})
+
+    return OrderAndThen(DeleteScript(given.name), then)
+
+
+def _row(script: Script, context: ToolContext) -> Row:
+    about = tool_text.line(script.description, saved_scripts.DESCRIPTION_CHARACTERS_MAX)
+    lines = [f"- {tool_text.code(script.name)}{': ' if about else ''}{about}"]
+    if script.parameters:
+        lines.append(f"  parameters: {tool_text.fit(script.parameters, len(script.parameters))}")
+    return Row("\n".join(lines), _value(script, context))
+
+
+def _value(script: Script, context: ToolContext) -> dict[str, object]:
+    return {
+        "name": script.name,
+        "version": script.version,
+        "description": tool_text.fit(script.description, saved_scripts.DESCRIPTION_CHARACTERS_MAX),
+        "language": script.language,
+        "parameters": Raw(script.parameters.encode() or b"{}"),
+        "expose": script.expose,
+        "savedAt": context.dated(script.created),
+    }
+
+
+def _unknown(name: str, context: ToolContext) -> str:
+    known = tool_text.told(context.scripts) or "none yet"
+    return f"no script is named {_quoted(name)}; there are: {known}"
+
+
+def _failed(what: str, why: str) -> ToolReply:
+    text = f"Failed to {what} script: {why}"
+    return ToolReply(text, {"success": False, "error": text}, failed=True)
+
+
+def _quoted(name: str) -> str:
+    return f'"{tool_text.plain(name)}"'
+
+
+WORKS: Mapping[str, Work] = {
+    "save_script": (ScriptSaving, _save),
+    "run_script": (ScriptRun, _run),
+    "list_scripts": (SavedScripts, _list),
+    "delete_script": (ScriptName, _delete),
+}

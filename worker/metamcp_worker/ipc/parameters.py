@@ -1,0 +1,278 @@
+"""Judgement of the arguments of a script by its parameters, a JSON Schema.
+
+Owns: the keywords that parameters may have, what is wrong first with a schema or with arguments.
+Never: schemas of tools, which their servers judge.
+
+The keywords are those of JSON Schema 2020-12 that cost a bounded time; `pattern` may take for ever.
+A schema with others is refused when it is saved, because it would promise more than is checked.
+Schema and arguments both come from clients, so the steps of a judgement are bounded.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Raw
+
+from metamcp_worker.ipc import codec
+
+SCHEMA_BYTES_MAX = 16 * 1024
+"""Maximum bytes of the parameters of a script."""
+DEPTH_MAX = 64
+"""Maximum depth of schemas in one another, followed references included."""
+STEPS_MAX = 100_000
+"""Maximum steps of a judgement, which take a tenth of a second; arguments that a model writes take
+less than a hundred."""
+TOLD_CHARACTERS_MAX = 60
+"""Maximum characters of a value or a name in a sentence."""
+
+_DEFINITIONS = "#/$defs/"
+_ABOUT: Final = frozenset(
+    {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated",
+     "readOnly", "writeOnly", "format", "contentEncoding", "contentMediaType"}
+)  # fmt: skip
+"""Keywords that limit nothing."""
+_SCHEMA: Final = frozenset({"additionalProperties", "items", "not"})
+_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_NAMED: Final = frozenset({"properties", "$defs"})
+_COUNTS: Final = frozenset(
+    {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+)
+_BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_OTHERS: Final = frozenset({"type", "enum", "const", "required", "uniqueItems", "$ref"})
+_CHECKED: Final = _SCHEMA | _SCHEMAS | _NAMED | _COUNTS | _BOUNDS | _OTHERS
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": _is_number,
+    "integer": lambda value: _is_number(value) and value % 1 == 0,
+}
+_SIZED: Mapping[str, type] = {"Length": str, "Items": list, "Properties": dict}
+
+
+class _Endless(Exception):
+    """The judgement has no step left, or goes too deep."""
+
+
+def unfit(text: str) -> str:
+    """Return why this JSON cannot be the parameters of a script, or an empty string."""
+    if (size := len(text.encode("utf-8", "surrogatepass"))) > SCHEMA_BYTES_MAX:
+        return f"the parameters have {size} bytes, and {SCHEMA_BYTES_MAX} are possible"
+    try:
+        schema = codec.value(text.encode())
+    except (codec.Malformed, UnicodeError) as error:
+        return f"the parameters are not JSON: {error}"
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        return 'the parameters are a JSON Schema of an object, with "type": "object"'
+    definitions = schema.get("$defs", {})
+    try:
+        return next(_faults(schema, "$", definitions, 0), "")
+    except _Endless:
+        return f"the parameters have schemas more than {DEPTH_MAX} deep in one another"
+
+
+def compact(text: str) -> str:
+    """Return parameters that are not `unfit` on one line."""
+    return codec.dump(codec.value(text.encode())).decode()
+
+
+def wrong(text: str, arguments: Raw) -> str:
+    """Return what is wrong first with arguments, an object, by parameters that are not `unfit`, and
+    the place in both; else an empty string. Raises codec.Malformed."""
+    schema, value = codec.value(text.encode()), codec.value(arguments)
+    try:
+        return _Judge(schema).fault(schema, value, "$", "args", 0)
+    except _Endless:
+        return "it takes too long to check the arguments by the parameters; make them smaller"
+
+
+def _faults(schema: Any, at: str, definitions: Any, depth: int) -> Iterator[str]:
+    """Yield sentences about what is wrong with a schema, at this place in the parameters."""
+    if depth > DEPTH_MAX:
+        raise _Endless
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        yield f"the parameters have no schema at {at}"
+        return
+    for word, value in schema.items():
+        here = f"{at}.{_cut(word)}"
+        if word not in _CHECKED | _ABOUT:
+            yield f"the parameters have a keyword at {here} that is not checked; leave it out"
+        elif word in _CHECKED and not _fits(word, value, definitions):
+            yield f"the parameters have a wrong value at {here}"
+        elif word in _SCHEMA:
+            yield from _faults(value, here, definitions, depth + 1)
+        elif word in _SCHEMAS:
+            for number, each in enumerate(value):
+                yield from _faults(each, f"{here}[{number}]", definitions, depth + 1)
+        elif word in _NAMED:
+            for name, each in value.items():
+                yield from _faults(each, f"{here}.{_cut(name)}", definitions, depth + 1)
+
+
+def _fits(word: str, value: Any, definitions: Any) -> bool:
+    """Whether a keyword may have this value, apart from schemas in it."""
+    if word in _SCHEMAS:
+        return isinstance(value, list) and bool(value)
+    if word in _NAMED:
+        return isinstance(value, dict)
+    if word in _COUNTS:
+        return _TYPES["integer"](value) and value >= 0
+    if word in _BOUNDS:
+        return _is_number(value)
+    if word == "type":
+        names = value if isinstance(value, list) and value else [value]
+        return all(isinstance(name, str) and name in _TYPES for name in names)
+    if word == "required":
+        return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    if word == "$ref":
+        name = value.removeprefix(_DEFINITIONS) if isinstance(value, str) else "/"
+        return value == "#" or (name != value and name in definitions)
+    if word == "uniqueItems":
+        return isinstance(value, bool)
+    return word != "enum" or isinstance(value, list)
+
+
+class _Judge:
+    """Judgement with its steps. `root`: the whole schema, for references."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._steps = STEPS_MAX
+
+    def fault(self, schema: Any, value: Any, at: str, where: str, depth: int) -> str:
+        """Return what is wrong first, or an empty string. `at`: place in the parameters; `where`:
+        place in the arguments."""
+        if depth > DEPTH_MAX:
+            raise _Endless
+        self._spend(1)
+        if isinstance(schema, bool):
+            return "" if schema else f"{where} is not allowed (parameters: {at})"
+        for word, wanted in schema.items():
+            if word not in _CHECKED:
+                continue
+            self._spend(1 + (len(wanted) if isinstance(wanted, dict | list) else 0))
+            here = f"{at}.{word}"
+            found = self._within(schema, word, value, here, where, depth + 1)
+            if not found and (why := self._alone(word, wanted, value)):
+                found = f"{where} {why} (parameters: {here})"
+            if found:
+                return found
+        return ""
+
+    def _alone(self, word: str, wanted: Any, value: Any) -> str:
+        """Return what a keyword without schemas says against a value, or an empty string."""
+        match word:
+            case "type":
+                names = wanted if isinstance(wanted, list) else [wanted]
+                right = any(_TYPES[name](value) for name in names)
+                return "" if right else f"is not of the type {' or '.join(names)}"
+            case "enum" | "const":
+                values = wanted if word == "enum" else [wanted]
+                known = self._key(value)
+                right = any(self._key(each) == known for each in values)
+                told = ", ".join(_cut(codec.dump(each).decode()) for each in values[:8])
+                return "" if right else f"is not {'one of ' if word == 'enum' else ''}{told}"
+            case "required" if isinstance(value, dict):
+                missing = next((name for name in wanted if name not in value), None)
+                return "" if missing is None else f"has no {_cut(missing)!r}, which is required"
+            case "uniqueItems" if wanted and isinstance(value, list):
+                keys = [self._key(each) for each in value]
+                return "" if len({*keys}) == len(keys) else "has two equal items"
+        if word in _COUNTS and isinstance(value, str | list | dict):
+            if not isinstance(value, _SIZED[word[3:]]):
+                return ""
+            count, least = len(value), word.startswith("min")
+            right = count >= wanted if least else count <= wanted
+            limit = f"{'at least' if least else 'at most'} {wanted}"
+            return "" if right else f"has a length of {count}, and {limit} is possible"
+        if word in _BOUNDS and _is_number(value):
+            right = {
+                "minimum": value >= wanted, "exclusiveMinimum": value > wanted,
+                "maximum": value <= wanted, "exclusiveMaximum": value < wanted,
+            }[word]  # fmt: skip
+            return "" if right else f"is not as {word} {wanted} wants it"
+        return ""
+
+    def _within(self, schema: Any, word: str, value: Any, at: str, where: str, depth: int) -> str:
+        """Return what the schemas in a keyword say against a value, or an empty string."""
+        wanted = schema[word]
+        match word:
+            case "$ref":
+                name = wanted.removeprefix(_DEFINITIONS)
+                target = self._root if wanted == "#" else self._root["$defs"][name]
+                return self.fault(target, value, at, where, depth)
+            case "properties" | "additionalProperties" if isinstance(value, dict):
+                named = schema.get("properties", {})
+                if word == "properties":
+                    parts = [(name, named[name], f"{at}.{_cut(name)}") for name in named]
+                else:
+                    parts = [(name, wanted, at) for name in value if name not in named]
+                faults = (
+                    self.fault(each, value[name], place, f"{where}.{_cut(name)}", depth)
+                    for name, each, place in parts
+                    if name in value
+                )
+                return next(filter(None, faults), "")
+            case "items" | "prefixItems" if isinstance(value, list):
+                first = schema.get("prefixItems", [])
+                if word == "prefixItems":
+                    pairs = [(each, f"{at}[{n}]") for n, each in enumerate(first[: len(value)])]
+                    start = 0
+                else:
+                    pairs, start = [(wanted, at)] * (len(value) - len(first)), len(first)
+                faults = (
+                    self.fault(each, value[n], place, f"{where}[{n}]", depth)
+                    for n, (each, place) in enumerate(pairs, start)
+                )
+                return next(filter(None, faults), "")
+            case "not":
+                why = self.fault(wanted, value, at, where, depth)
+                return "" if why else f"{where} is as it may not be (parameters: {at})"
+            case "allOf" | "anyOf" | "oneOf":
+                return self._of(word, wanted, value, at, where, depth)
+        return ""
+
+    def _of(self, word: str, wanted: Any, value: Any, at: str, where: str, depth: int) -> str:
+        faults = [
+            self.fault(each, value, f"{at}[{number}]", where, depth)
+            for number, each in enumerate(wanted)
+        ]
+        if word == "allOf":
+            return next(filter(None, faults), "")
+        fitting = faults.count("")
+        if fitting == 1 or (fitting and word == "anyOf"):
+            return ""
+        if len(faults) == 1:
+            return faults[0]
+        count = "more than one" if fitting else "none"
+        return f"{where} fits {count} of {len(faults)} schemas (parameters: {at})"
+
+    def _key(self, value: Any, depth: int = 0) -> object:
+        """Return a value that is equal for equal JSON only: 1 and 1.0 are, 1 and true are not."""
+        if depth > DEPTH_MAX:
+            raise _Endless
+        self._spend(1)
+        if isinstance(value, dict):
+            return frozenset((name, self._key(each, depth + 1)) for name, each in value.items())
+        if isinstance(value, list):
+            return tuple(self._key(each, depth + 1) for each in value)
+        return (bool, value) if isinstance(value, bool) else value
+
+    def _spend(self, steps: int) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise _Endless
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TOLD_CHARACTERS_MAX else f"{text[: TOLD_CHARACTERS_MAX - 1]}…"
