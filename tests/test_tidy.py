@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
-        "audit": "ipc runtime", "embedder": "http ipc runtime search",
+        "audit": "ipc runtime", "sandbox": "ipc runtime", "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
         "front": "access builtin_tools catalog http ipc oauth runtime search",
         "bridge": "http ipc runtime",
@@ -113,6 +113,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",
+    "metamcp_worker.sandbox": "code_run run_queue",
     "metamcp_worker.search": "bm25 definitions index vectors words",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}

@@ -34,7 +34,7 @@ ENDLESS = {
         "await (async () => {})().then(() => 1);"
     ),
     "an answer that is a loop": (
-        "Object.defineProperty(Object.prototype, 'error', { get() { while (true) {} } }); "
+        "Object.defineProperty(Object.prototype, 'isError', { get() { while (true) {} } }); "
         "await mcp.call('x', {});"
     ),
 }

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -177,7 +177,7 @@ class Sandboxes:
 
 
 @contextmanager
-def sandboxes(folder: Path, **members: object) -> Iterator[Sandboxes]:
+def sandboxes(folder: Path, **members: object) -> Generator[Sandboxes, None, None]:
     running = Sandboxes(folder, **{"deno": DENO, "runs_max": 4, **members})
     try:
         yield running

@@ -1,5 +1,7 @@
 """What a guest may send, and what each end of a run says."""
 
+from collections.abc import Callable
+
 import pytest
 from msgspec import Raw, json
 
@@ -143,7 +145,7 @@ def test_output_has_a_limit_over_lines_and_value() -> None:
     )  # fmt: skip
     assert ended(state).logs == ("x" * 60,)
 
-    for send in (
+    sends: list[Callable[[CodeRun], object]] = [
         lambda state: say(state, "GuestLog", line="x" * 85),
         lambda state: say(state, "GuestValue", value="x" * 99),
         lambda state: say(state, "GuestLarge"),
@@ -153,7 +155,8 @@ def test_output_has_a_limit_over_lines_and_value() -> None:
         lambda state: state.read(
             frame(b'{"type":"GuestValue","value":' + b"[" * 3000 + b"]" * 3000 + b"}")
         ),
-    ):
+    ]
+    for send in sends:
         state = run()
         send(state)
         assert ended(state).failure == "size"

@@ -364,18 +364,19 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.promise("M46")
-def test_a_sandbox_that_is_killed_is_a_crash_of_its_run_alone(running: Sandboxes) -> None:
-    front = running.front()
-    run = front.start("await mcp.call('x');")
-    while not isinstance(front.message(), HostCall):
-        pass
-    for pid in denos(running.process.pid):
+def test_a_sandbox_that_is_killed_is_a_crash_of_its_run_alone(tmp_path: Path) -> None:
+    with sandboxes(tmp_path, warm=0) as one:
+        front = one.front()
+        run = front.start("await mcp.call('x');")
+        while not isinstance(front.message(), HostCall):
+            pass
+        (pid,) = denos(one.process.pid)
         os.kill(pid, signal.SIGKILL)
-    ended = front.end(run)
-    assert (ended.failure, ended.message) == (
-        "crashed", "the sandbox ended with signal 9 before the code returned"
-    )  # fmt: skip
-    assert value(front.run("return 1;")) == 1
+        ended = front.end(run)
+        assert (ended.failure, ended.message) == (
+            "crashed", "the sandbox ended with signal 9 before the code returned"
+        )  # fmt: skip
+        assert value(front.run("return 1;")) == 1
 
 
 @pytest.mark.parametrize(

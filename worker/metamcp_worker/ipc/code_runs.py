@@ -36,13 +36,16 @@ class CodeLimits(Struct, frozen=True):
 
 
 class StartRun(Message, frozen=True, kw_only=True):
-    """Front: run this code. `run`: chosen by the front, unique on its connection. `args`: raw."""
+    """Front: run this code. `run`: chosen by the front, unique on its connection. `args`: raw.
+    `inner`: code of another run waits for this one, which takes the place of that run; a front
+    sends one at a time for each run."""
 
     run: int
     code: str
     language: Language = "typescript"
     args: Raw = Raw(b"{}")
     limits: CodeLimits = CodeLimits()
+    inner: bool = False
 
 
 class EndRun(Message, frozen=True, kw_only=True):

@@ -252,6 +252,8 @@ addEventListener("load", () => {
   for (const name of ownKeys(globalThis)) {
     if (!KEPT.has(name)) deleteProperty(globalThis, name);
   }
+  deleteProperty(URL, "createObjectURL");
+  deleteProperty(URL, "revokeObjectURL");
   setPrototypeOf(globalThis, Object.prototype);
   // Deno's own code calls its functions by these, and would hand them to a replacement.
   for (const name of ["apply", "bind", "call"]) {

@@ -29,6 +29,11 @@ class ByteStream:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._readable)
 
+    @property
+    def unsent(self) -> int:
+        """Number of bytes that wait for the other side to read."""
+        return len(self._unsent)
+
     def write(self, data: bytes) -> None:
         """Send these bytes after those that wait. Bytes for a peer that has ended are dropped."""
         if not self._open or not data:

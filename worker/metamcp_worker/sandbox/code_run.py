@@ -1,10 +1,10 @@
-"""One run of code: what its guest may send, what that means, and how the run ends.
+"""Run of code: what its guest may send, what that means, and how the run ends.
 
 Owns: frames from and to a guest, their checks (type, size, order, ids), limits of calls and output,
 failures and their places in the code. Never: processes and time (`deno_process`, `run`).
 
-All bytes of a guest are hostile: the code in it may have taken over the whole process. Such a guest
-gains the calls that the code may make anyway, and an end of the run.
+All bytes of a guest are hostile: the code in it may have taken over the whole process. Then it
+gains the calls that it may make anyway, and an end of the run.
 """
 
 import re

@@ -126,7 +126,8 @@ class DenoProcess:
         resource.prlimit(self.pid, resource.RLIMIT_DATA, (value, value))
 
     def kill(self) -> None:
-        """End the process, and all that it might have started. Nothing of it is told any more."""
+        """End the process, and all that it might have started. `on_data` and `on_exit` hear no
+        more of it."""
         self._killed = True
         if not self._reaped:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -138,7 +139,7 @@ class DenoProcess:
             self.on_data(data)
 
     def _ended(self) -> None:
-        """Reap the process. Its memory is free already: the kernel closes descriptors later. A
+        """Reap the process. The kernel frees memory before it closes descriptors. A
         signal to a process that is ending does not change its exit status."""
         told = not self._killed
         self.kill()

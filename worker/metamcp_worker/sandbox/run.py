@@ -14,6 +14,7 @@ import logging
 import socket
 import time
 from collections import Counter
+from functools import partial
 
 from msgspec import structs
 
@@ -43,6 +44,8 @@ END_S = 1.0
 """Seconds for cancelled tasks to end."""
 RETIRE_S_MAX = 30.0
 """Seconds that runs have to end when the supervisor wants this process no longer."""
+RETIRE_STEP_S = 0.02
+"""Seconds between two checks whether fronts have read the ends of their runs."""
 START_S_MAX = 20.0
 """Seconds in which a sandbox is to be ready; 0.02 is usual."""
 START_FAILURES_MAX = 3
@@ -259,7 +262,9 @@ class CodeWorker:
     def _go(self) -> None:
         """Begin the runs whose turn it is, and start the sandboxes that are missing."""
         if self._retires:
-            if not self._queue.running:
+            if any(front.stream and front.stream.unsent for front in self._fronts.values()):
+                self._loop.call_later(RETIRE_STEP_S, self._go)
+            elif not self._queue.running:
                 self._finish(0)
             return
         while self._ready and (run := self._queue.begin()) is not None:
@@ -273,8 +278,8 @@ class CodeWorker:
         limits = run.state.limits
         run.sandbox, run.began = sandbox, time.perf_counter()
         self._used = self._loop.time()
-        sandbox.on_data = lambda data: self._guest(run, data)
-        sandbox.on_exit = lambda code, stderr: self._exited(run, code, stderr)
+        sandbox.on_data = partial(self._guest, run)
+        sandbox.on_exit = partial(self._exited, run)
         run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._late, run)
         try:
             sandbox.limit_memory(limits.memory_bytes)
