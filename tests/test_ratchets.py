@@ -24,7 +24,10 @@ DOOR = {
     "key_table", "keys", "network", "store", "tls", "token_issuers", "workspaces",
 }  # fmt: skip
 """Packages and modules for keys, principals, limits, the audit, certificates and the database."""
-CODE = {"code_mode", "code_process", "code_runs", "role_process", "sandbox"}
+CODE = {
+    "code_calls", "code_calls_io", "code_mode", "code_process", "code_runs", "code_tools",
+    "role_process", "sandbox", "typescript_types",
+}  # fmt: skip
 """Packages and modules for code mode, and the base of processes that it brought."""
 DOOR_MODULES_MAX = 40
 """Modules of these packages; lowered to what there is when the last of them is there."""

@@ -44,7 +44,8 @@ def tools(
         for one in server_catalog.keyed("tools", catalogues[server].tools)
         if (server, one.key) not in endpoint.disabled
     }
-    reserved = {tool.name for tool in builtin_definitions.of(endpoint.exposure)}
+    own = builtin_definitions.of(endpoint.exposure, code=endpoint.code is not None)
+    reserved = {tool.name for tool in own}
     exposed = exposed_names.expose(
         list(found), endpoint.naming, reserved, _given(endpoint, reserved)
     )
@@ -56,11 +57,12 @@ def tools(
     ]
 
 
-def at_start(exposure: Exposure, tools: Sequence[Priced]) -> int:
-    """Return the tokens that a client has in context before it has asked for anything."""
+def at_start(exposure: Exposure, tools: Sequence[Priced], *, code: bool = False) -> int:
+    """Return the tokens that a client has in context before it has asked for anything. `code`:
+    whether the endpoint has code mode."""
     if exposure == "all":
         return builtin_definitions.tokens_of_bytes(sum(tool.size for tool in tools))
-    return builtin_definitions.tokens_of_bytes(builtin_definitions.size(exposure))
+    return builtin_definitions.tokens_of_bytes(builtin_definitions.size(exposure, code=code))
 
 
 def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:

@@ -156,8 +156,10 @@ def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
 
 
 def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> EndpointCost:
+    code = spec.code is not None
     exposures: dict[Exposure, int] = {
-        exposure: tool_costs.at_start(exposure, tools) for exposure in tool_costs.EXPOSURES
+        exposure: tool_costs.at_start(exposure, tools, code=code)
+        for exposure in tool_costs.EXPOSURES
     }
     saving = builtin_definitions.Saving(exposures["all"], exposures[spec.exposure])
     return EndpointCost(

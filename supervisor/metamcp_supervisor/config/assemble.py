@@ -105,17 +105,19 @@ class _Given:
 
 
 class EndpointCheck:
-    """Check of the tool names of all endpoints; a mistake at two endpoints is reported once."""
+    """Check of the tool names of all endpoints; a mistake at two endpoints is reported once.
+    `code`: whether there is code mode."""
 
-    def __init__(self, findings: ConfigFindings) -> None:
+    def __init__(self, findings: ConfigFindings, *, code: bool) -> None:
         self._findings = findings
+        self._code = code
         self._said: set[tuple[str, str]] = set()
 
     def endpoint(self, endpoint: Endpoint, layers: Sequence[Iterable[ToolDraft]]) -> None:
         """Check the names at an endpoint. `layers`: settings of its tools; later layers win."""
         given, aliases = _given(layers)
         naming = spec_of(endpoint.naming)
-        own = {tool.name for tool in builtin_definitions.of(endpoint.exposure)}
+        own = {tool.name for tool in builtin_definitions.of(endpoint.exposure, code=self._code)}
         known: dict[str, _Given] = {}
         for one in given:
             why = exposed_names.flaw(one.name, naming)
@@ -502,7 +504,7 @@ def _endpoints(
     loopback = units.is_loopback(gateway.listen.host)
     found: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
-    check = EndpointCheck(findings)
+    check = EndpointCheck(findings, code=any(file.code is not None for file in drafts))
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
 
     def named(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:

@@ -77,7 +77,7 @@ def test_the_first_screen_is_for_what_costs_most_and_what_to_do(place: Place) ->
     servers = builtin_definitions.tokens_of_bytes(builtin_definitions.size("servers"))
     assert lines[0] == [
         "ENDPOINT", "EXPOSURE", "TOOLS", "AT", "START", "SAVED", "%", "ALL", "TOOLSET", "SERVERS",
-        "SEARCH",
+        "SEARCH", "CODE",
     ]  # fmt: skip
     assert lines[1][:6] == ["default", "all", "4", str(whole["all"]), "0", "0"]
     saved = few["all"] - servers
@@ -111,6 +111,7 @@ def test_an_endpoint_costs_what_its_own_names_and_switched_off_tools_make_of_it(
         "toolset": builtin_definitions.tokens_of_bytes(builtin_definitions.size("toolset")),
         "servers": few["at_start"],
         "search": builtin_definitions.tokens_of_bytes(builtin_definitions.size("search")),
+        "code": builtin_definitions.tokens_of_bytes(builtin_definitions.size("code")),
     }
     assert few["saved"] == few["all"] - few["at_start"] < 0, "a small server needs no exposure"
     assert few["saved_percent"] == 0

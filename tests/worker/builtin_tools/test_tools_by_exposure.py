@@ -20,7 +20,9 @@ from tests.worker.front.places import Place, toolset
 jsonschema: Any = importlib.import_module("jsonschema")
 """It has no types of its own."""
 
-TOKENS_MAX: dict[Exposure, int] = {"all": 0, "servers": 350, "toolset": 800, "search": 900}
+TOKENS_MAX: dict[Exposure, int] = {
+    "all": 0, "servers": 350, "toolset": 800, "search": 900, "code": 550,
+}  # fmt: skip
 """Of all definitions of a family: what having it costs every client."""
 EXPOSURES: tuple[Exposure, ...] = get_args(Exposure)
 BUILTINS = [

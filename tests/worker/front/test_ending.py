@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from metamcp_worker.front import run
-from metamcp_worker.front.connection_moves import NOBODY
+from metamcp_worker.http.connection_moves import NOBODY
 from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.errors import PeerGone
 from metamcp_worker.ipc.frames import Result

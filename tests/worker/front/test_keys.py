@@ -3,6 +3,7 @@ key leaves behind."""
 
 from collections.abc import Awaitable, Callable
 
+import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.access import api_key
@@ -76,6 +77,17 @@ def test_a_key_lists_and_calls_in_both_eras() -> None:
         assert (await door.ask(modern("tools/list", path="/metamcp/open/mcp"))).status == 200
 
     guarded(test)
+
+
+@pytest.mark.promise("M63")
+def test_a_key_for_some_servers_sees_no_others_however_often_it_asks() -> None:
+    async def test(door: Door) -> None:
+        client = await door.connect()
+        for _ in range(3):  # the first request makes the part of the endpoint that the key may see
+            client.send(modern("tools/list", {}, BEARER, path=HERE))
+            assert (await client.reply()).json["result"]["tools"] == []
+
+    guarded(test, spec(KEY, scopes=("mcp:list", "mcp:call:other")))
 
 
 def requests(path: str, *headers: str) -> list[bytes]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec import Raw, structs
 
-from metamcp_worker.front import web_pages
-from metamcp_worker.front.web_pages import OpenApiTool
+from metamcp_worker.http import web_pages
+from metamcp_worker.http.web_pages import OpenApiTool
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (

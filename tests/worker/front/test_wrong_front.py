@@ -8,8 +8,8 @@ import socket
 import pytest
 from msgspec import structs
 
-from metamcp_worker.front import connection_moves
-from metamcp_worker.front.connection_moves import Elsewhere, Handover, missing
+from metamcp_worker.http import connection_moves
+from metamcp_worker.http.connection_moves import Elsewhere, Handover, missing
 from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (

@@ -1,12 +1,13 @@
 """Built-in tool: its definition, and how it decides about its arguments.
 
-Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the four kinds of decisions.
+Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the five kinds of decisions.
 Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`), the words of definitions
 (`builtin_definitions`), carrying out a decision (`builtin_calls`).
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
 and a function that makes the result from the outcome (`OrderAndThen`), a query and a function that
-makes the result from the hits (`Seek`), or another tool to call instead (`Forward`).
+makes the result from the hits (`Seek`), another tool to call instead (`Forward`), or code to run
+(`Run`).
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
+from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, OrderOutcome, Pair, Shown, ToolSet
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -93,7 +95,19 @@ class Forward(Struct, frozen=True):
     arguments: Raw
 
 
-Decision = ToolReply | OrderAndThen | Seek | Forward
+class Run(Struct, frozen=True):
+    """Run of code. `args`: raw, an object; `timeout_ms`: 0 for the limit of the endpoint; `script`:
+    name of the script and `version`, if one is run, else empty and 0."""
+
+    code: str
+    language: Language
+    args: Raw
+    timeout_ms: int = 0
+    script: str = ""
+    version: int = 0
+
+
+Decision = ToolReply | OrderAndThen | Seek | Forward | Run
 
 
 def _wrong(why: str) -> ToolReply:
@@ -158,10 +172,13 @@ def family(
     works: Mapping[str, Work],
     guide: str,
     refusals: Mapping[str, Refuse] | None = None,
+    *,
+    code: bool = False,
 ) -> ToolFamily:
     """Make the family of an exposure. `works`: arguments and function of each tool, by name;
-    `refusals`: for the tools that have their own words for wrong arguments."""
-    own = builtin_definitions.of(exposure)
+    `refusals`: for the tools that have their own words for wrong arguments; `code`: as in
+    `builtin_definitions.of`."""
+    own = builtin_definitions.of(exposure, code=code)
     assert [tool.name for tool in own] == list(works), "a definition for each tool, and back"
     refuse = refusals or {}
     tools = {

@@ -6,12 +6,12 @@ the form of the hits (`tool_text`), carrying an order out (`builtin_calls`), the
 (`calls`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from metamcp_worker.builtin_tools import servers_tools, tool_choice, tool_text
+from metamcp_worker.builtin_tools import servers_tools, tool_choice, tool_text, typescript_types
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     Forward,
@@ -21,6 +21,7 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolContext,
     ToolFamily,
     ToolReply,
+    Work,
     family,
 )
 from metamcp_worker.catalog.catalog import ListEntry
@@ -126,7 +127,7 @@ def _unload(given: Loading, context: ToolContext) -> Decision:
         gone = [written(pair) for pair in pairs]
         structured = {"success": True, "unloaded": [tool_text.plain(name) for name in gone]}
         return ToolReply(
-            f"Unloaded: {tool_text.told(gone)}.", {**structured, "tokens": _saving(now)}
+            f"Unloaded: {tool_text.told(gone)}.", {**structured, "tokens": tool_text.saving(now)}
         )
 
     return OrderAndThen(Unload(pairs), then)
@@ -169,7 +170,7 @@ def _list(given: LoadedTools, context: ToolContext) -> Decision:
     seen = tool_text.in_view(context)
     part = tool_text.portion(seen, given.offset, lambda entry: tool_text.row(entry, shown=True))
     warnings = tool_text.warnings(tool_text.standing(context.shown.tools, context))
-    saved = _saving(context)
+    saved = tool_text.saving(context)
     sets = list(context.toolsets)
     structured: dict[str, object] = {
         "tools": part.values,
@@ -209,12 +210,17 @@ def _describe(given: ToolName, context: ToolContext) -> Decision:
         "tokens": builtin_definitions.tokens(entry.item.raw),
         "definition": Raw(definition),
     }
+    text = definition.decode()
+    if context.spec.code is not None:
+        text = typescript_types.declaration(entry.key, definition)
+        structured["typescript"] = text
     away = "" if structured["available"] else f"\nWarning: {entry.server} server unavailable"
-    return ToolReply(definition.decode() + away, structured)
+    return ToolReply(text + away, structured)
 
 
 def _call(given: Calling, context: ToolContext) -> Decision:
-    if given.name in FAMILY.tools:
+    own = builtin_definitions.of(context.spec.exposure, code=context.spec.code is not None)
+    if any(tool.name == given.name for tool in own):
         why = f"{given.name} is not a tool of a server; call it by its own name"
         return _failed("call", why)
     name, pair = given.name, context.pair(given.name)
@@ -247,7 +253,7 @@ def _loaded(pairs: Sequence[Pair], what: str, now: ToolContext) -> ToolReply:
         "registeredTools": tool_text.routes(standing.here, now),
         "unavailableServers": sorted(tool_text.by_server(standing.away)),
         "warnings": warnings,
-        "tokens": _saving(now),
+        "tokens": tool_text.saving(now),
     }
     return ToolReply("\n".join(lines), structured)
 
@@ -278,25 +284,18 @@ def _failed(what: str, why: str) -> ToolReply:
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 
-def _saving(context: ToolContext) -> dict[str, object]:
-    return tool_text.saving(context, FAMILY.items)
-
-
 def _quoted(name: str) -> str:
     return f'"{tool_text.plain(name)}"'
 
 
-FAMILY: ToolFamily = family(
-    "search",
-    {
-        "search_tools": (Searching, _search),
-        "load_tool": (Loading, _load),
-        "unload_tool": (Loading, _unload),
-        "load_tool_set": (ToolName, _load_set),
-        "save_tool_set": (SaveArguments, _save_set),
-        "list_loaded_tools": (LoadedTools, _list),
-        "describe_tool": (ToolName, _describe),
-        "call_tool": (Calling, _call),
-    },
-    GUIDE,
-)
+WORKS: Mapping[str, Work] = {
+    "search_tools": (Searching, _search),
+    "load_tool": (Loading, _load),
+    "unload_tool": (Loading, _unload),
+    "load_tool_set": (ToolName, _load_set),
+    "save_tool_set": (SaveArguments, _save_set),
+    "list_loaded_tools": (LoadedTools, _list),
+    "describe_tool": (ToolName, _describe),
+    "call_tool": (Calling, _call),
+}
+FAMILY: ToolFamily = family("search", WORKS, GUIDE)

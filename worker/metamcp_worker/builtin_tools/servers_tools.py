@@ -20,7 +20,6 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.builtin_tools.tool_text import Row
 from metamcp_worker.catalog.catalog import ListEntry
-from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.disclosure import Activate, Deactivate, OrderOutcome
 from metamcp_worker.ipc.messages import ServerState
@@ -171,8 +170,8 @@ class Discover(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int = 0
 
 
-def discover(given: Discover, context: ToolContext, builtins: Sequence[OfferedItem]) -> ToolReply:
-    """List servers and tools. `builtins`: the built-in tools, which are always in view."""
+def discover(given: Discover, context: ToolContext) -> ToolReply:
+    """List servers and tools."""
     servers = context.spec.servers
     if given.server:
         if given.server not in servers:
@@ -196,7 +195,7 @@ def discover(given: Discover, context: ToolContext, builtins: Sequence[OfferedIt
     if rows and isinstance(first := rows[0][0], ListEntry):
         rows.insert(0, (first.server, row(first.server)))
     total = sum(map(len, tools.values()))
-    saved = tool_text.saving(context, builtins)
+    saved = tool_text.saving(context)
     count = f"{tool_text.counted(total, 'tool')} of {tool_text.counted(len(tools), 'server')}"
     cost = f"everything is about {saved['everything']} tokens, what is in view {saved['inView']}"
     lines = [f"{count}; {cost}.", *(made.text for _, made in rows)]

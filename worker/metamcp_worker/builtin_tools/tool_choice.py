@@ -24,7 +24,7 @@ COMPARED_MAX = 5_000
 COMPARED_CHARACTERS_MAX = 128
 LIKENESS_MIN = 0.5
 """Minimum likeness of two names, from 0 to 1, for the answer to propose the other name."""
-_TELLS = {"toolset": "discover-all-tools", "search": "search_tools"}
+_TELLS = {"toolset": "discover-all-tools", "search": "search_tools", "code": "search_tools"}
 """Built-in tool that tells the names of tools, for each exposure in which clients write names."""
 _NO_TOOL, _ALIKE = "there is no tool ", ", did you mean "
 _OWN_NAME = 0.9

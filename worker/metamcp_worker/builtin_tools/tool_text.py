@@ -18,7 +18,6 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.builtin_tools.builtin import ToolContext
 from metamcp_worker.catalog.catalog import ListEntry, sent_bytes
-from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import DETAILS, Detail
 from metamcp_worker.ipc.disclosure import Pair, ToolSet, written
@@ -420,14 +419,14 @@ def summary(toolset: ToolSet, context: ToolContext) -> dict[str, object]:
     }
 
 
-def saving(context: ToolContext, builtins: Sequence[OfferedItem]) -> dict[str, object]:
+def saving(context: ToolContext) -> dict[str, object]:
     """Return the estimated tokens of all tools behind the endpoint, of the list of tools, and of
     the tools that the list leaves out."""
+    spec = context.spec
+    own_bytes = builtin_definitions.size(spec.exposure, code=spec.code is not None)
     found = builtin_definitions.Saving(
         builtin_definitions.tokens_of_bytes(sum(map(sent_bytes, context.everything.offered))),
-        builtin_definitions.tokens_of_bytes(
-            sum(len(item.raw) for item in builtins) + sum(map(sent_bytes, in_view(context)))
-        ),
+        builtin_definitions.tokens_of_bytes(own_bytes + sum(map(sent_bytes, in_view(context)))),
     )
     return {
         "everything": found.everything,

@@ -116,7 +116,9 @@ def _unequip(given: NoToolsetArguments, context: ToolContext) -> Decision:
             else "No toolset was equipped"
         )
         text += "; only the built-in tools are in view."
-        return ToolReply(text, {"success": True, "unequipped": name, "tokens": _saving(now)})
+        return ToolReply(
+            text, {"success": True, "unequipped": name, "tokens": tool_text.saving(now)}
+        )
 
     return OrderAndThen(Unequip(), then)
 
@@ -131,7 +133,7 @@ def _active(given: NoToolsetArguments, context: ToolContext) -> Decision:
             "totalDiscovered": everything,
             "filteredOut": everything - len(seen),
         },
-        "tokens": _saving(context),
+        "tokens": tool_text.saving(context),
     }
     name = context.shown.toolset
     if not name:
@@ -201,7 +203,7 @@ def _told(toolset: ToolSet, now: ToolContext) -> ToolReply:
         "registeredTools": tool_text.routes(standing.here, now),
         "unavailableServers": sorted(tool_text.by_server(standing.away)),
         "warnings": warnings,
-        "tokens": _saving(now),
+        "tokens": tool_text.saving(now),
     }
     return ToolReply("\n".join([*lines, *warned]), structured)
 
@@ -230,10 +232,6 @@ def _warned(warnings: list[str]) -> list[str]:
     return [f"Warning: {warning}" for warning in warnings]
 
 
-def _saving(context: ToolContext) -> dict[str, object]:
-    return tool_text.saving(context, FAMILY.items)
-
-
 def _quoted(name: str) -> str:
     return f'"{tool_text.plain(name)}"'
 
@@ -245,10 +243,7 @@ def _tools(count: int) -> str:
 FAMILY: ToolFamily = family(
     "toolset",
     {
-        "discover-all-tools": (
-            servers_tools.Discover,
-            lambda given, context: servers_tools.discover(given, context, FAMILY.items),
-        ),
+        "discover-all-tools": (servers_tools.Discover, servers_tools.discover),
         "build-toolset": (BuildArguments, _build),
         "equip-toolset": (ToolsetName, _equip),
         "unequip-toolset": (NoToolsetArguments, _unequip),

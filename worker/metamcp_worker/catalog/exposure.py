@@ -77,7 +77,7 @@ class Opened:
         lists["tools"] = (*self._own, *[tools[at] for at in seen])
         hashes["tools"] = hash_of_marks([self._own_mark, *[marks[at] for at in seen]])
         changes: dict[str, object] = {"lists": lists, "hashes": hashes}
-        if not endpoint.call_hidden:
+        if not endpoint.call_hidden and endpoint.exposure != "code":
             changes |= {
                 "tools": _inside(merged.tools, whole, pairs),
                 "aliases": _inside(merged.aliases, whole, pairs),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import tools_by_exposure
+from metamcp_worker.builtin_tools import code_tools, tools_by_exposure
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
@@ -99,7 +99,8 @@ class Builtins:
 
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
-        tool = tools_by_exposure.of(view.spec.exposure).tools[name]
+        spec = view.spec
+        tool = tools_by_exposure.of(spec.exposure, code=spec.code is not None).tools[name]
         return tool.decide(bytes(request.params.get("arguments", Raw())), self._context(view))
 
     def carry_out(
@@ -123,6 +124,14 @@ class Builtins:
             timer = asyncio.get_running_loop().call_later(ORDER_S_MAX, self.late, ticket)
             self._waiting[ticket] = _Waiting(whose, decision, done, timer)
             self.send(ticket, Wish(whose, scoped(decision.order, view.spec.workspace)))
+
+    def tools(
+        self, view: View, request: McpRequest, query: str, done: Callable[[ToolReply], None]
+    ) -> None:
+        """List tools for code that the sender of this request runs; `done` is called with the list,
+        at once or later."""
+        decision = code_tools.listing(query, self._context(view))
+        self.carry_out(view, request, decision, done)
 
     def _refusal(self, decision: OrderAndThen) -> str:
         """Return why an order is not sent, or an empty string."""

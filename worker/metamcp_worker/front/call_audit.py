@@ -105,13 +105,21 @@ class CallAudit:
             raise ProtocolError(Code.INTERNAL_ERROR, _unavailable(link.down))
 
     def begun(
-        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+        self,
+        call: Call,
+        subject: str,
+        request: McpRequest,
+        params: Mapping[str, Raw],
+        run: str = "",
     ) -> None:
-        """Keep what is recorded of a call that goes to its server now."""
+        """Keep what is recorded of a call that goes to its server now. `run`: id of the run of code
+        that the call is."""
         if call.label not in COMMITTED:
             return
         arguments = bytes(params.get("arguments", b""))
-        end = CallEnd(args_bytes=len(arguments))
+        end = CallEnd(args_bytes=len(arguments), run=run)
+        if request.run is not None:
+            end.parent = request.run.id
         if self._shows:
             end.arguments = self._shown(arguments)
         if arguments:
@@ -206,9 +214,10 @@ class CallAudit:
         subject: str = "",
         code: int = 0,
         text: str = "",
+        parent: str = "",
     ) -> None:
         """Record an event whose answer does not wait: a list, a refused message, a refused
-        credential. `code`: of the refusal."""
+        credential. `code`: of the refusal; `parent`: as in `AuditRecord`."""
         link = self._link
         if link is None:
             return
@@ -225,15 +234,23 @@ class CallAudit:
             exposed="" if read else subject[:NAME_CHARS_MAX],
             uri=self._pseudonym(subject) if read else "",
             outcome="refused" if code else "ok", code=code, text=text[:NAME_CHARS_MAX],
+            parent=parent,
         )))  # fmt: skip
 
     def refused(
-        self, method: str, principal: Principal, endpoint: str, subject: str, why: ProtocolError
+        self,
+        method: str,
+        principal: Principal,
+        endpoint: str,
+        subject: str,
+        why: ProtocolError,
+        parent: str = "",
     ) -> None:
-        """Record a message that was refused before it reached a server."""
+        """Record a message that was refused before it reached a server. `parent`: as in
+        `AuditRecord`."""
         self.noted(
             EVENTS.get(method, "refused"), method[:NAME_CHARS_MAX], principal, endpoint,
-            subject=subject, code=int(why.code),
+            subject=subject, code=int(why.code), parent=parent,
         )  # fmt: skip
 
     def _gap(self, number: int, lost: int) -> bytes:

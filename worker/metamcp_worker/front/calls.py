@@ -20,22 +20,23 @@ from metamcp_worker.access import gate, use_limits
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meter, Meters
 from metamcp_worker.builtin_tools import builtin
-from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, ToolReply
+from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, Run, ToolReply
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import jsonrpc_bytes, mcp_request, server_links, task_ids
+from metamcp_worker.front import code_calls_io, jsonrpc_bytes, mcp_request, server_links, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
 from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
+from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
 from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
-from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses
+from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.ipc import codec, figures, process_names, roots
@@ -80,6 +81,7 @@ class Calls:
         self.viewers = Viewers()
         self.view: Callable[[str], View | None] = self.viewers.local.get
         self.builtins = Builtins(self.viewers)
+        self.code = CodeRuns(self, self.builtins)
         self._retries = Retries()
         self.processes = ServerProcesses(tell)
         self._tell = tell
@@ -103,6 +105,13 @@ class Calls:
     def again(self, before: View) -> View | None:
         """Return the view of the same principal as it is now; None if the endpoint is gone."""
         return self.viewers.get(before.endpoint, before.principal)
+
+    def now(self, view: View, request: McpRequest) -> View | None:
+        """Return the view of the sender of this request as it is now; None if there is none.
+        `view`: an earlier one."""
+        found = self.again(view)
+        own = found is not None and view.spec.per_session and not request.modern
+        return self.viewers.own(found, request.who) if found is not None and own else found
 
     def authorize(self, view: View, principal: Principal, method: str) -> None:
         """Raise ProtocolError unless this principal may send this method to the endpoint of the
@@ -130,7 +139,10 @@ class Calls:
         except ProtocolError as why:
             rule = METHODS.get(request.method)
             subject = mcp_request.subject_of(rule, request) if rule is not None else ""
-            self.audit.refused(request.method, request.principal, _whole(view), subject, why)
+            parent = "" if request.run is None else request.run.id
+            self.audit.refused(
+                request.method, request.principal, _whole(view), subject, why, parent
+            )
             raise
 
     def _start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
@@ -210,6 +222,11 @@ class Calls:
             return self._start(view, forwarded, caller)
         if isinstance(decision, OrderAndThen):
             gate.check_scope(request.principal, gate.META, name)
+        run = ""
+        if isinstance(decision, Run):
+            if self.processes.asks_first(view.spec.servers, request):
+                raise Unasked  # nobody can be asked while the code runs
+            run = code_calls_io.new_id()
         call = Call(
             OWN,
             CallFrame(routing.new_id(), request.method, codec.dump(request.params)),
@@ -228,8 +245,12 @@ class Calls:
         if self.witness is not None:
             self.witness.begun(call, name, request, request.params)
         if self.audit is not None:
-            self.audit.begun(call, name, request, request.params)
-        self.builtins.carry_out(view, request, decision, partial(self._replied, call))
+            self.audit.begun(call, name, request, request.params, run)
+        done = partial(self._replied, call)
+        if isinstance(decision, Run):
+            self.code.begin(RunUnderWay(run, call, view, request, caller, done), decision)
+        else:
+            self.builtins.carry_out(view, request, decision, done)
         return call
 
     def _replied(self, call: Call, reply: ToolReply) -> None:
@@ -237,7 +258,9 @@ class Calls:
             self._answered(call, CallAnswer(builtin.result(reply, modern=call.modern)))
 
     def _left(self, call: Call, reason: str) -> None:
-        """Cancel the call of a built-in tool; an order that it has sent is still carried out."""
+        """Cancel the call of a built-in tool; an order that it has sent is still carried out, and
+        code that it runs is ended."""
+        self.code.leave(call.id)
         if not call.answer.done() and not (self.audit is not None and self.audit.holds(call)):
             self._answered(call, None)
 
@@ -335,6 +358,7 @@ class Calls:
         self.meters.configure(spec)
         self.viewers.configure(spec)
         self.builtins.seek(spec.meaning)
+        self.code.configure(spec.code_socket)
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
@@ -384,6 +408,7 @@ class Calls:
     async def close(self) -> None:
         """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
+        self.code.close()
         await self._routing.close()
 
     def inflight(self) -> dict[str, int]:
@@ -392,7 +417,8 @@ class Calls:
     def under_way(self) -> Iterator[tuple[Call, str]]:
         """Yield every call that is not answered yet, with its state as in
         `figures.CallUnderWay`."""
-        return self._routing.under_way()
+        yield from self._routing.under_way()
+        yield from ((call, "running") for call in self.code.under_way())
 
     def held(self) -> int:
         return self._routing.held()

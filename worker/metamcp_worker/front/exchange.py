@@ -18,12 +18,12 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions, front_recovery, jsonrpc_bytes
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
-from metamcp_worker.front.connection_moves import NOBODY, Elsewhere
 from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.resume import Lost, Tape
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.http import request_head
+from metamcp_worker.http.connection_moves import NOBODY, Elsewhere
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import codec

@@ -147,18 +147,19 @@ class Viewers:
         for name in stale:
             if name in self._endpoints:
                 spec = self._endpoints[name]
-                reserved = tools_by_exposure.names(spec.exposure)
+                code = spec.code is not None
+                reserved = tools_by_exposure.names(spec.exposure, code=code)
                 known = self._merged.get(name)
                 merged = self._merged[name] = self._catalog.merge(spec, reserved)
                 said = known.notes if known is not None else ()
                 self._noted += [f"endpoint {name}: {n}" for n in merged.notes if n not in said]
-                family = tools_by_exposure.of(spec.exposure)
+                family = tools_by_exposure.of(spec.exposure, code=code)
                 opened = older = Opened(merged, spec, family.items, family.guide)
                 if self._catalog.two(spec):
                     merged = self._catalog.merge(spec, reserved, legacy=True)
                     older = Opened(merged, spec, family.items, family.guide)
                 self._opened[name] = opened, older
-                if spec.exposure == "search":
+                if spec.exposure in ("search", "code"):
                     self.indexes.update(name, merged.parts)
                 else:
                     self.indexes.drop(name)

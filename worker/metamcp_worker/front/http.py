@@ -28,10 +28,9 @@ from metamcp_worker.access.door import (
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import guard, jsonrpc_bytes, mcp_request, web_pages
+from metamcp_worker.front import guard, jsonrpc_bytes, mcp_request
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
-from metamcp_worker.front.connection_moves import Elsewhere
 from metamcp_worker.front.dialogue import Dialogue, Notices
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
@@ -45,6 +44,8 @@ from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.http import web_pages
+from metamcp_worker.http.connection_moves import Elsewhere
 from metamcp_worker.http.request_head import path_and_query
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import messages
@@ -331,6 +332,7 @@ class App:
             return None
         facts, principal = exchange.facts, found.principal
         facts.principal = principal
+        version = self.door.version  # a part that is made below changes the facts of this head
         if principal.servers is not None:
             try:
                 whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
@@ -339,7 +341,7 @@ class App:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, why)
                 return None
         if found.until:
-            exchange.head.entry = _Entry(self.door.version, found.until, found.principal)
+            exchange.head.entry = _Entry(version, found.until, found.principal)
         return self._answer(exchange, exchange.head.method)
 
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:

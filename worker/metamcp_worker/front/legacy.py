@@ -23,13 +23,13 @@ from metamcp_worker.front.client_sessions import (
     ClientSessions,
     negotiated,
 )
-from metamcp_worker.front.connection_moves import missing
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange, outcome
 from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream
+from metamcp_worker.http.connection_moves import missing
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope

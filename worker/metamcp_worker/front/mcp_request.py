@@ -251,6 +251,13 @@ NAME_BYTES_MAX = 128
 longer name."""
 
 
+class InnerRun(Struct, frozen=True):
+    """Run of code that a request comes from. `id`: of the run; `depth`: runs around the request."""
+
+    id: str
+    depth: int = 1
+
+
 class McpRequest(Struct):
     """Request of a client, of either era.
 
@@ -261,7 +268,7 @@ class McpRequest(Struct):
     `server_processes.ProcessClient`. `roots`: raw answer to `roots/list` with the client's roots,
     or with the folder that it works in; empty if none are known. `version`: revision that the
     client speaks, empty without one. `headers`: HTTP headers of the request. `principal`: its
-    sender.
+    sender. `run`: of the code that makes this call, for its client.
     """
 
     method: str
@@ -279,6 +286,7 @@ class McpRequest(Struct):
     version: str = ""
     headers: Headers = ()
     principal: Principal = USER
+    run: InnerRun | None = None
 
 
 class NotUpYet(ProtocolError):

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.front.connection_moves import Elsewhere
+from metamcp_worker.http.connection_moves import Elsewhere
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.errors import Code, ProtocolError
 

@@ -18,7 +18,6 @@ from msgspec import Raw
 from metamcp_worker.access import gate
 from metamcp_worker.access.use_limits import LimitReached
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import web_pages
 from metamcp_worker.front.calls import CallAnswer, Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.guard import RequestFacts
@@ -29,8 +28,9 @@ from metamcp_worker.front.mcp_request import (
     not_up_yet,
     out_of_view,
 )
-from metamcp_worker.front.web_pages import OpenApiTool
+from metamcp_worker.http import web_pages
 from metamcp_worker.http.requests import Pending
+from metamcp_worker.http.web_pages import OpenApiTool
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 

@@ -21,12 +21,12 @@ from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.connection_moves import Handover, taken
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.front_recovery import Keeping
 from metamcp_worker.front.http import App, Counts
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.view_orders import Disclosing
+from metamcp_worker.http.connection_moves import Handover, taken
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.disclosure import Announce, OrderOutcome

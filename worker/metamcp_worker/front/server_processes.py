@@ -5,7 +5,7 @@ Owns: what the supervisor says about the processes of servers, the choice by the
 all. Never: the words, asking a client for its roots (`dialogue`), starting a process.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec import Struct, structs
@@ -103,6 +103,12 @@ class ServerProcesses:
             return name
         earlier = apart.both and process_names.has_session(client.who)
         return process_names.own(server, process_names.LEGACY) if earlier else server
+
+    def asks_first(self, servers: Iterable[str], client: ProcessClient) -> bool:
+        """Whether the client has to be asked for its roots before it may call any of these
+        servers."""
+        apart = (self.apart[server] for server in servers if server in self.apart)
+        return client.unasked and any(self._ahead(one, client) for one in apart)
 
     def _ahead(self, apart: _Apart, client: ProcessClient) -> bool:
         """Whether the roots of this client must be known before its call. A server that asks for

@@ -62,7 +62,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     pseudonym for OAuth; `session`, `uri`, `args_hmac`: pseudonyms under the salt of this audit.
     `tool`: as the server names it; `exposed`: as the client does. `outcome`: `ok`, `tool_error`,
     `error`, `cancelled` or `refused`; `code`: of the JSON-RPC error. `arguments`, `result`: with
-    the levels `redacted` and `full`. `text`: a sentence; `count`: of lost records, or of a segment;
+    the levels `redacted` and `full`. `run`: id of the run of code that the call is; `parent`: id of
+    the run whose code made the call. `text`: a sentence; `count`: of lost records, or of a segment;
     `digest`: SHA-256 of the file of a segment, `last`: its last sequence number and hash.
     """
 
@@ -91,6 +92,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     code: int = 0
     ms: float = 0.0
     trace: str = ""
+    run: str = ""
     parent: str = ""
     arguments: str = ""
     result: str = ""
@@ -114,6 +116,8 @@ class CallEnd(Struct, omit_defaults=True, gc=False):
     code: int = 0
     ms: float = 0.0
     trace: str = ""
+    run: str = ""
+    parent: str = ""
     arguments: str = ""
     result: str = ""
 

@@ -11,6 +11,7 @@ shows what they cost.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final, Literal
 
 from msgspec import Raw, Struct
@@ -59,9 +60,11 @@ class OwnTool(Struct, frozen=True):
         })  # fmt: skip
 
 
-def of(exposure: Exposure) -> Sequence[OwnTool]:
-    """Return the built-in tools of an exposure in the order of the list; none for "all"."""
-    return _OWN[exposure]
+def of(exposure: Exposure, *, code: bool = False) -> Sequence[OwnTool]:
+    """Return the built-in tools of an exposure in the order of the list; none for "all". `code`:
+    whether the endpoint has code mode, which gives the exposure `search` its tools too."""
+    own = _OWN[exposure]
+    return (*own, *CODE) if code and exposure == "search" else own
 
 
 def names() -> frozenset[str]:
@@ -69,9 +72,10 @@ def names() -> frozenset[str]:
     return frozenset(tool.name for tools in _OWN.values() for tool in tools)
 
 
-def size(exposure: Exposure) -> int:
+@cache
+def size(exposure: Exposure, *, code: bool = False) -> int:
     """Bytes of all these definitions: the context that a client needs before a tool is in view."""
-    return sum(len(tool.definition()) for tool in of(exposure))
+    return sum(len(tool.definition()) for tool in of(exposure, code=code))
 
 
 _SERVER = {"type": "string", "description": "The name of the server, as gateway_status shows it."}
@@ -247,12 +251,33 @@ _SEARCH = (
         forwards=True,
     ),
 )
+RUN_CODE = OwnTool(
+    "run_code",
+    "Run code",
+    "Run a program that calls tools, in place of one call after the other: only what it returns"
+    " comes back. The code is the body of an async function. `await mcp.call(name, {…})` or"
+    " `await mcp.servers.NAME.TOOL({…})` calls a tool and returns its data, a failing tool throws;"
+    " `await mcp.tools(query)` finds tools; `args` is the argument of that name; console.log writes"
+    " to `logs`. Network, files and imports are not there. Example: `const texts = await"
+    " Promise.all(args.paths.map(path => mcp.call('read_file', {path}))); return"
+    " texts.filter(text => text.includes('error')).length`",
+    {
+        "code": {"type": "string"},
+        "language": {"type": "string", "enum": ["typescript", "javascript"]},
+        "args": {"type": "object", "description": "Data for the code."},
+        "timeout_ms": {"type": "integer", "minimum": 1, "description": "Lowers the limit."},
+    },
+    ("code",),
+    forwards=True,
+)
+CODE = (RUN_CODE,)
+"""Tools of endpoints with code mode."""
 _OWN: Mapping[Exposure, Sequence[OwnTool]] = {
     "all": (),
     "toolset": _TOOLSETS,
     "servers": _SERVERS,
     "search": _SEARCH,
-    "code": (),
+    "code": (*(one for one in _SEARCH if one.name in ("search_tools", "describe_tool")), *CODE),
 }
 
 

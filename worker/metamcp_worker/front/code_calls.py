@@ -1,0 +1,137 @@
+"""Calls that code makes: the requests that they become, and the answers that code gets.
+
+Owns: the limits of a run; the request of a call, which is one of the client that runs the code; the
+names by which code knows tools; what an answer is for code. Never: the connection to the sandboxes
+and the table of runs (`code_calls_io`), which calls are allowed (`calls`).
+"""
+
+import re
+
+from msgspec import Raw, structs
+
+from metamcp_worker.builtin_tools import code_tools
+from metamcp_worker.builtin_tools.builtin import Run
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.front import mcp_request, mrtr, task_ids
+from metamcp_worker.front.mcp_request import InnerRun, McpRequest
+from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.code_runs import CodeLimits, HostReply
+from metamcp_worker.ipc.errors import Code, ProtocolError
+
+DEPTH_MAX = 3
+"""Maximum runs that are within each other: a script that runs a script that runs a script."""
+DEPTH_SPARE = 64
+"""Levels that an answer could have more before a reader refuses it. The sandboxes read it with
+fewer levels to spare than this process, and would end all runs of this front for it."""
+ASKS = (
+    "the tool asks its user something before it goes on, which a call from code cannot pass on;"
+    " call it without code"
+)
+"""Refusal for a server that wants input from the client."""
+
+_TRACE = frozenset({"traceparent", "tracestate", "baggage"})
+_OTHER = re.compile(r"[^A-Za-z0-9_$]")
+
+
+def refusal(run: Run, request: McpRequest) -> str:
+    """Return why this run cannot begin, or an empty string."""
+    within = request.run
+    if within is None:
+        return ""
+    if not run.script:
+        return f"{code_tools.WITHIN}."
+    if within.depth >= DEPTH_MAX:
+        return f"Scripts run at most {DEPTH_MAX} deep within each other; this is one more."
+    return ""
+
+
+def limits(most: CodeLimits, run: Run) -> CodeLimits:
+    """Return the limits of a run. `most`: those of its endpoint, whose time a call may lower."""
+    if not 0 < run.timeout_ms < most.timeout_ms:
+        return most
+    return structs.replace(most, timeout_ms=run.timeout_ms)
+
+
+def base(request: McpRequest, run: str) -> McpRequest:
+    """Return the request that the calls of a run are made from. `request`: for the run itself;
+    `run`: id of the run."""
+    depth = 1 if request.run is None else request.run.depth + 1
+    caller = request.caller
+    if b"/tasks" in caller:  # nobody could ask for the result of a task
+        caller = mcp_request.without_tasks(caller)
+    meta = {key: raw for key, raw in request.meta.items() if key in _TRACE}
+    return structs.replace(
+        request, method=task_ids.CALL, params={}, meta=meta, caller=caller, wants_progress=False,
+        run=InnerRun(run, depth),
+    )  # fmt: skip
+
+
+def call(of: McpRequest, name: str, arguments: Raw) -> McpRequest:
+    """Return the request for one call. `of`: see `base`; `name`: of the tool, as exposed."""
+    return structs.replace(of, params={"name": Raw(codec.dump(name)), "arguments": arguments})
+
+
+class ToolNames:
+    """Exposed names of the tools of one merge, by server and tool. A character that no identifier
+    has may be written as `_`, unless another tool has that name."""
+
+    def __init__(self, merged: Merged) -> None:
+        self.merged = merged
+        self._servers = {process_names.label(name): name for name in merged.eras}
+        self._servers |= {process_names.label(name): name for name in merged.unknown}
+        for label, name in list(self._servers.items()):
+            self._servers.setdefault(identifier(label), name)
+        pairs = [
+            (owner.server, codec.text(owner.original) or name, name)
+            for name, owner in merged.tools.items()
+            if owner.server
+        ]
+        self._names = {(server, tool): name for server, tool, name in pairs}
+        for server, tool, name in pairs:
+            self._names.setdefault((server, identifier(tool)), name)
+
+    def find(self, server: str, tool: str) -> str:
+        """Return the exposed name of the tool; for an unknown one a name that no tool has, or by
+        which a server that lists not all of its tools knows it. Raises ProtocolError for an unknown
+        server."""
+        own = self._servers.get(server)
+        if own is None:
+            known = ", ".join(sorted(map(process_names.label, self._servers.values()))) or "none"
+            why = f"server {server[:64]!r} is not behind this endpoint; there are: {known}"
+            raise ProtocolError(Code.INVALID_PARAMS, why)
+        name = self._names.get((own, tool)) or self._names.get((own, identifier(tool)))
+        if name is not None:
+            return name
+        return tool if self.merged.only is not None else f"{own}.{tool}"
+
+
+def identifier(name: str) -> str:
+    return _OTHER.sub("_", name)
+
+
+def refused(why: ProtocolError, name: str, merged: Merged) -> str:
+    """Return the sentence for code whose call was refused. `name`: of the tool, as exposed."""
+    known = merged.tool(name) is not None or not name
+    return why.message if known else why.message + code_tools.unknown(name, merged.offered)
+
+
+def error(run: int, number: int, why: str) -> HostReply:
+    """Return what code gets for a call that failed. `why`: a sentence."""
+    return HostReply(run=run, call=number, result=Raw(b"null"), error=why)
+
+
+def reply(run: int, number: int, answer: CallAnswer | None) -> HostReply:
+    """Return what code gets for an answer; None: the call was cancelled."""
+    if answer is None:
+        return error(run, number, "the call was cancelled")
+    try:
+        if answer.code:
+            said = codec.text(codec.level(answer.body).get("message", b"null"))
+            return error(run, number, said or f"error {answer.code}")
+        if mrtr.parse(answer.body) is not None:
+            return error(run, number, ASKS)
+        codec.check(b"[" * DEPTH_SPARE + answer.body + b"]" * DEPTH_SPARE)
+    except codec.Malformed as why:
+        return error(run, number, f"the answer cannot be read: {why}")
+    return HostReply(run=run, call=number, result=Raw(answer.body))

@@ -1,0 +1,430 @@
+"""Runs of code of one front: the connection to the sandboxes, and the calls that the code makes.
+
+Owns: the connection, opened at the first run; the runs on it with their calls under way; the end of
+a run from either side. Never: running code, what a call is and what it answers
+(`code_calls`), whether a call is allowed: each goes through `calls`, like any other.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol, cast
+
+from msgspec import Raw
+
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.builtin_tools import code_tools
+from metamcp_worker.builtin_tools.builtin import Run, ToolReply
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import code_calls
+from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.client_questions import Caller, Question
+from metamcp_worker.front.code_calls import ToolNames
+from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.code_runs import (
+    FRAME,
+    FRAME_BYTES_MAX,
+    CodeLimits,
+    EndRun,
+    HostCall,
+    HostReply,
+    RunEnded,
+    StartRun,
+)
+from metamcp_worker.ipc.errors import Code, ProtocolError
+
+RUN_WAIT_S_MAX = 60.0
+"""Seconds that a run may take beyond its own time: to wait for a sandbox, and to be ended."""
+CONNECT_S_MAX = 5.0
+UNSENT_BYTES_MAX = 2 * FRAME_BYTES_MAX
+"""Maximum bytes that wait for the sandboxes to read them; a call beyond gets an error."""
+RUN_ID_BYTES = 8
+
+_GONE = "the process of the sandboxes ended or cannot be reached; try again"
+_DEEP = "a value of the code has too many levels, or is not JSON"
+_LATE = "the run was not over in time"
+_FULL = "too many results wait for the code to take them"
+_OVER = "the code that made this call has ended"
+_UNASKED = "the folders of the client are not known to this server; call one of its tools directly"
+_EXPIRED = "the credential of this client has expired"
+_UNSERVED = "this endpoint is not served any more"
+
+log = logging.getLogger("metamcp.front")
+
+_RUN = re.compile(rb'\{"type":"(?:HostCall|RunEnded)","run":(?P<run>\d{1,18}),')
+_read = codec.reader(HostCall | RunEnded)
+
+
+class Pipeline(Protocol):
+    """Way of all calls; see `calls.Calls`."""
+
+    def now(self, view: View, request: McpRequest) -> View | None:
+        """Return the view of the sender of the request as it is now; None if there is none."""
+        ...
+
+    def authorize(self, view: View, principal: Principal, method: str) -> None: ...
+
+    def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call: ...
+
+    def first_list(self, server: str) -> Call: ...
+
+
+class RunUnderWay:
+    """Run under way. `call`: the client's; `id`: of the run, for the audit; `done`: takes the
+    result. `number`: on the connection; `calls`: under way, by their number in the run; `ended`:
+    number of calls that are over."""
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the audit's own name
+        call: Call,
+        view: View,
+        request: McpRequest,
+        caller: Caller | None,
+        done: Callable[[ToolReply], None],
+    ) -> None:
+        self.call = call
+        self.number = call.id
+        self.view = view
+        self.request = request
+        self.caller = caller
+        self.inner = _InnerCaller(caller)
+        self.done = done
+        self.calls: dict[int, Call] = {}
+        self.ended = 0
+        self.base = code_calls.base(request, id)
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class CodeRuns:
+    """Runs of a front. `pipeline`: makes the calls of the code; `builtins`: lists tools for it."""
+
+    def __init__(self, pipeline: Pipeline, builtins: Builtins) -> None:
+        self._pipeline = pipeline
+        self._builtins = builtins
+        self._path = ""
+        self._runs: dict[int, RunUnderWay] = {}
+        self._names: dict[str, ToolNames] = {}
+        self._link: _Link | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+        """Frames from before the connection is there."""
+
+    def configure(self, path: str) -> None:
+        """Use the sandboxes behind the socket at this path; empty: there are none."""
+        if path != self._path:
+            self._path = path
+            self._names.clear()
+            self.close()
+
+    def close(self) -> None:
+        """End all runs, and close the connection."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        self._lost()
+
+    def under_way(self) -> Iterable[Call]:
+        """Return the calls that are runs."""
+        return [run.call for run in self._runs.values()]
+
+    def begin(self, run: RunUnderWay, what: Run) -> None:
+        """Run code for a client. `run.done` is called with the result, at once or later."""
+        most = run.view.spec.code
+        if why := code_calls.refusal(what, run.request):
+            run.done(ToolReply(why, failed=True))
+        elif most is None or not self._path:
+            run.done(ToolReply("Code mode is not configured here, see [code].", failed=True))
+        else:
+            limits = code_calls.limits(most, what)
+            self._runs[run.number] = run
+            self._time(run, limits)
+            self._send(
+                StartRun(
+                    run=run.number, code=what.code, language=what.language, args=what.args,
+                    limits=limits,
+                )
+            )  # fmt: skip
+
+    def leave(self, number: int) -> None:
+        """End this run, if it is one: its client does not wait any more."""
+        if self._take(number) is not None and self._connected:
+            self._send(EndRun(run=number))
+
+    # --- the connection -----------------------------------------------------------------------
+
+    @property
+    def _connected(self) -> bool:
+        return self._link is not None or self._opening is not None
+
+    def _send(self, message: StartRun | EndRun | HostReply) -> None:
+        body = codec.dump(message)
+        frame = FRAME.pack(len(body)) + body
+        if self._link is not None:
+            self._link.write(frame)
+            return
+        self._early.append(frame)
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    async def _open(self) -> None:
+        link = _Link(self._frame, self._closed)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                await loop.create_unix_connection(lambda: link, self._path)
+        except (OSError, TimeoutError) as error:
+            log.error("the sandboxes cannot be reached at %s: %s", self._path, error)
+            self._opening = None
+            self._lost()
+            return
+        self._opening = None
+        self._link = link
+        early, self._early = self._early, []
+        for frame in early:
+            link.write(frame)
+
+    def _closed(self, link: "_Link") -> None:
+        """End the runs of a connection that has ended."""
+        if link is self._link:
+            self._link = None
+            self._lost()
+
+    def _lost(self) -> None:
+        self._early.clear()
+        for number in list(self._runs):
+            self._over(RunEnded(run=number, failure="crashed", message=_GONE))
+
+    def _frame(self, body: bytes) -> None:
+        """Take a message. Raises codec.Malformed."""
+        try:
+            if not body.isascii():
+                body.decode()  # values are passed on as they are
+            message = _read(body)
+        except (codec.Malformed, UnicodeDecodeError):
+            self._unread(body)
+            return
+        if isinstance(message, RunEnded):
+            self._over(message)
+        elif (run := self._runs.get(message.run)) is not None:
+            self._asked(run, message)
+
+    def _unread(self, body: bytes) -> None:
+        """End the run whose code made a value that cannot be read. Raises codec.Malformed for any
+        other message."""
+        found = _RUN.match(body)
+        if found is None:
+            raise codec.Malformed("not a message of a run")
+        self._end(RunEnded(run=int(found["run"]), failure="size", message=_DEEP))
+
+    # --- the end of a run ---------------------------------------------------------------------
+
+    def _time(self, run: RunUnderWay, limits: CodeLimits) -> None:
+        after_s = limits.timeout_ms / 1000 + RUN_WAIT_S_MAX
+        run.timer = asyncio.get_running_loop().call_later(after_s, self._late, run.number)
+
+    def _late(self, number: int) -> None:
+        self._end(RunEnded(run=number, failure="timeout", message=_LATE))
+
+    def _end(self, end: RunEnded) -> None:
+        """End a run from this side."""
+        if end.run in self._runs and self._connected:
+            self._send(EndRun(run=end.run))
+        self._over(end)
+
+    def _over(self, end: RunEnded) -> None:
+        run = self._take(end.run)
+        if run is not None:
+            run.done(code_tools.ended(end))
+
+    def _take(self, number: int) -> RunUnderWay | None:
+        """Forget a run, and cancel the calls that its code has not waited for."""
+        run = self._runs.pop(number, None)
+        if run is not None:
+            if run.timer is not None:
+                run.timer.cancel()
+            calls, run.calls = run.calls, {}
+            for call in calls.values():
+                call.cancel(_OVER)
+        return run
+
+    # --- calls of a run -----------------------------------------------------------------------
+
+    def _asked(self, run: RunUnderWay, asked: HostCall) -> None:
+        name = asked.name if asked.kind == "call" else ""
+        view = run.view
+        try:
+            view = self._view(run)
+            if asked.kind == "tools":
+                self._pipeline.authorize(view, run.request.principal, "tools/list")
+                done = partial(self._listed, run, asked.call)
+                self._builtins.tools(view, run.base, asked.name, done)
+                return
+            self._pipeline.authorize(view, run.request.principal, "tools/call")
+            if asked.kind == "server":
+                name = self._names_of(view, run).find(asked.server, asked.name)
+            request = code_calls.call(run.base, name, asked.arguments)
+            call = self._pipeline.start(view, request, run.inner)
+        except NotUpYet as why:
+            self._wait(run, asked, why)
+        except ProtocolError as why:
+            merged = view.of(modern=run.request.modern)
+            self._refuse(run, asked.call, code_calls.refused(why, name, merged))
+        except Unasked:
+            self._refuse(run, asked.call, _UNASKED)
+        else:
+            run.calls[asked.call] = call
+            call.answer.add_done_callback(partial(self._answered, run, asked, name))
+
+    def _view(self, run: RunUnderWay) -> View:
+        """Return the view of the run's client as it is now. Raises ProtocolError."""
+        expires = run.request.principal.expires
+        if expires and time.time_ns() >= expires * 1e9:
+            raise ProtocolError(Code.INVALID_REQUEST, _EXPIRED)
+        view = self._pipeline.now(run.view, run.request)
+        if view is None:
+            raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
+        if self._link is not None and self._link.unsent > UNSENT_BYTES_MAX:
+            raise ProtocolError(Code.OVERLOADED, _FULL)
+        return view
+
+    def _names_of(self, view: View, run: RunUnderWay) -> ToolNames:
+        merged = view.of(modern=run.request.modern)
+        names = self._names.get(view.endpoint)
+        if names is None or names.merged is not merged:
+            names = self._names[view.endpoint] = ToolNames(merged)
+        return names
+
+    def _wait(self, run: RunUnderWay, asked: HostCall, why: NotUpYet) -> None:
+        """Make the call when its server has told what it offers; then it is there, or not."""
+        first = self._pipeline.first_list(why.server)
+        run.calls[asked.call] = first
+
+        def told(answer: asyncio.Future[CallAnswer]) -> None:
+            if run.calls.pop(asked.call, None) is None or answer.cancelled():
+                return
+            view = self._pipeline.now(run.view, run.request)
+            if view is None or why.server in view.merged.unknown:
+                self._refuse(run, asked.call, why.message)
+            else:
+                self._asked(run, asked)
+
+        first.answer.add_done_callback(told)
+
+    def _answered(
+        self, run: RunUnderWay, asked: HostCall, name: str, answer: asyncio.Future[CallAnswer]
+    ) -> None:
+        if run.calls.pop(asked.call, None) is None:
+            return
+        told = None if answer.cancelled() else answer.result()
+        self._reply(code_calls.reply(run.number, asked.call, told))
+        run.ended += 1
+        if run.request.wants_progress and run.caller is not None:
+            run.caller.progressed(codec.dump({"progress": run.ended, "message": name}))
+
+    def _listed(self, run: RunUnderWay, number: int, reply: ToolReply) -> None:
+        if reply.structured is None:
+            self._refuse(run, number, reply.text)
+        else:
+            found = Raw(codec.dump(reply.structured["tools"]))
+            self._reply(HostReply(run=run.number, call=number, result=found))
+
+    def _refuse(self, run: RunUnderWay, number: int, why: str) -> None:
+        self._reply(code_calls.error(run.number, number, why))
+
+    def _reply(self, reply: HostReply) -> None:
+        if reply.run in self._runs:
+            self._send(reply)
+
+
+class _InnerCaller:
+    """Takes for the client of a run what servers say during a call of its code. Progress of single
+    calls is not passed on: the client hears of whole calls."""
+
+    def __init__(self, outer: Caller | None) -> None:
+        self._outer = outer
+
+    def progressed(self, params: bytes) -> None:
+        pass
+
+    def told(self, method: str, params: bytes) -> None:
+        if self._outer is not None:
+            self._outer.told(method, params)
+
+    def asked(self, question: Question) -> None:
+        if self._outer is None:
+            question.decline("The client of this call cannot be asked.")
+        else:
+            self._outer.asked(question)
+
+
+class _Link(asyncio.Protocol):
+    """Connection to the process of the sandboxes. `frame(body)`, `closed(link)`: called with each
+    message, and at the end."""
+
+    def __init__(self, frame: Callable[[bytes], None], closed: Callable[["_Link"], None]) -> None:
+        self._frame = frame
+        self._closed = closed
+        self._transport: asyncio.Transport | None = None
+        self._data = bytearray()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def write(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        start = 0
+        while len(self._data) - start >= FRAME.size:
+            (size,) = FRAME.unpack_from(self._data, start)
+            end = start + FRAME.size + size
+            if size > FRAME_BYTES_MAX:
+                self._broken(f"a frame of {size} bytes")
+                return
+            if len(self._data) < end:
+                break
+            body = bytes(self._data[start + FRAME.size : end])
+            start = end
+            try:
+                self._frame(body)
+            except codec.Malformed as error:
+                self._broken(str(error))
+                return
+        del self._data[:start]
+
+    def _broken(self, why: str) -> None:
+        log.error("the process of the sandboxes sent what cannot be read: %s", why)
+        self._data.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._closed(self)
+
+
+def new_id() -> str:
+    """Return an id of a run, under which the audit finds its calls."""
+    return secrets.token_hex(RUN_ID_BYTES)
