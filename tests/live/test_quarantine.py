@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway, fake
+from tests.live.gateway import Gateway, fake, toml
 from tests.live.raw import Raw
 from tests.waiting import until
 
@@ -109,6 +109,36 @@ def test_a_tool_that_says_something_else_after_a_restart_is_kept_back_until_it_i
     assert client.tools() == before
     assert client.text("alpha__echo", text="approved") == "approved"
     client.close()
+
+
+@pytest.mark.promise("M60")
+def test_the_server_of_a_workspace_is_pinned_apart_also_after_a_restart() -> None:
+    with Pinned() as gateway:
+        theirs = gateway.folder / "theirs.json"
+        entry = fake("--words", str(theirs))
+        table = "\n".join(f"{key} = {toml(item)}" for key, item in entry.items())
+        gateway.extra = (
+            f"[workspaces.acme.servers.alpha]\n{table}\n"
+            '[workspaces.acme.namespaces.all]\nservers = ["alpha"]\n'
+            '[workspaces.acme.endpoints.acme]\nnamespace = "all"\n'
+        )
+        gateway.write({"alpha": fake("--words", str(gateway.words)), "beta": fake()})
+        gateway.ctl("reload")
+        gateway.ctl("wait", "acme:alpha")
+        gateway.remembers("acme:alpha")
+        gateway.approved()
+        theirs.write_text(json.dumps({"echo": WORSE}))
+        gateway.stop()
+        gateway.start()
+        ours, other = Client(gateway.port), Client(gateway.port, path="/metamcp/acme/mcp")
+        assert ours.text("alpha__echo", text="as before") == "as before"
+        assert judged(other, "alpha__echo")["data"] == {"reason": "quarantine"}
+        assert "id_rsa" in gateway.lock("diff", "acme:alpha.echo", code=1)
+        gateway.lock("approve", "acme:alpha.echo")
+        gateway.ctl("reload")
+        assert other.text("alpha__echo", text="approved") == "approved"
+        ours.close()
+        other.close()
 
 
 @pytest.mark.promise("M40")

@@ -69,6 +69,7 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.naming import hint
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.codec import Malformed
 
 MEMBERS = (
@@ -209,7 +210,7 @@ def _none(name: str) -> object:
 VERSION = 1
 NAME_CHARACTERS, DIGITS = 40, 16
 """Characters of the server's name, and digits of the digest, in a name from `definitions`: together
-still a valid name of a server."""
+still a valid name of a server, behind its workspace."""
 TOOLS_MAX = 100_000
 """Maximum tools in a file: a hundred times what a hundred servers have."""
 _CONFLICT = ("<<<<<<<", "=======", ">>>>>>>")
@@ -250,7 +251,9 @@ def definitions(servers: Iterable[Server]) -> dict[str, str]:
         written = server.command_written or server.command
         what = [server.transport, written, server.module, server.url_written or server.url]
         digest = hashlib.sha256(json.dumps(what).encode(errors="surrogateescape")).hexdigest()
-        found[server.name] = f"{server.name[:NAME_CHARACTERS]}-{digest[:DIGITS]}"
+        workspace, label = process_names.workspace_of(server.name), process_names.label(server.name)
+        key = f"{label[:NAME_CHARACTERS]}-{digest[:DIGITS]}"
+        found[server.name] = process_names.within(workspace, key)
     return found
 
 
@@ -419,7 +422,7 @@ class _Reader:
         servers: dict[str, LockedServer] = {}
         for name, value in self._table(values, "servers", self._site).items():
             site = self._site.at("servers", name)
-            if why := naming.flaw(name):
+            if why := naming.full_flaw(name):
                 self._error(site, f"the name of the server {why}")
             servers[name] = self._server(value, site)
         return Lock(servers)

@@ -10,6 +10,8 @@ import re
 import unicodedata
 from collections.abc import Collection
 
+from metamcp_worker.ipc.process_names import WORKSPACE_MARK
+
 NAME_CHARACTERS_MAX = 64
 """Maximum characters of a name: a server's name is part of the names of its tools, and most clients
 allow no longer names of tools."""
@@ -30,6 +32,12 @@ def flaw(name: str) -> str:
     near = adapted(name)
     advice = f", such as '{near}'" if near else ""
     return f"may have only a-z, 0-9, '-' and '_', and begins with a letter or digit{advice}"
+
+
+def full_flaw(name: str) -> str:
+    """Return the same for the full name of a server, which may begin with its workspace."""
+    workspace, mark, label = name.partition(WORKSPACE_MARK)
+    return flaw(workspace) or flaw(label) if mark else flaw(name)
 
 
 def adapted(name: str) -> str:

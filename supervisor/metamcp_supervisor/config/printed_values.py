@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,7 @@ _RUNNING: set[int] = set()
 
 
 @contextlib.contextmanager
-def running() -> Iterator[frozenset[int]]:
+def running() -> Generator[frozenset[int]]:
     """Yield the pids of the programs that run: children of this process which are not orphans.
     Meanwhile no other one starts. A reload runs them in a thread."""
     with _STARTS:

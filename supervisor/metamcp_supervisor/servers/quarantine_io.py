@@ -80,7 +80,7 @@ class Pinned:
         begun = await asyncio.to_thread(self._first, config, approved, offered)
         self._pins, self._data, judged, note, outdated = begun
         if note:
-            self._journal.add("gateway", "note", note)
+            self._journal.add("gateway", "error", note)
         for each in judged:
             self._take(each, tell=False)
         return outdated
@@ -215,7 +215,8 @@ class Pinned:
         try:
             seen = lock_io.load(self._state_dir / lock_io.SEEN) or Lock()
         except ConfigInvalid as error:
-            note = f"what servers offered at first cannot be read and is left alone: {error}"
+            why = "; ".join(map(str, error.problems))
+            note = f"the file of what servers offered at first cannot be read and is kept: {why}"
         known = locks.definitions(config.servers.values())
         pins = Pins(None if seen is None else locks.folded(seen), there, _pinnings(config), known)
         data: dict[str, bytes] = {}

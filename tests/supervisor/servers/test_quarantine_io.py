@@ -226,7 +226,7 @@ def test_a_first_sight_that_cannot_be_read_is_told_and_never_written(tmp_path: P
         assert [each[1] for each in pinned.quarantined()] == ["a"]
         await until(lambda: not pinned.busy, "judged")
         assert [each[1] for each in pinned.quarantined()] == ["a"]
-        assert "note" in stage.told("gateway")
+        assert "error" in stage.told("gateway")
         assert (tmp_path / lock_io.SEEN).read_text() == "{"
 
     played(tmp_path, play)

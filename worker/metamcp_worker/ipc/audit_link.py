@@ -110,15 +110,16 @@ Gap = Callable[[int, int], bytes]
 
 class _Batch:
     """Records of one turn of the loop, with the numbers `first` to `last`. `lines`: the records,
-    one a line; `bytes`: of them, with all line ends; `weight`: events that are lost with them."""
+    one a line; `size`: their bytes, with all line ends; `weight`: events that are lost with
+    them."""
 
-    __slots__ = ("bytes", "first", "last", "lines", "told", "weight")
+    __slots__ = ("first", "last", "lines", "size", "told", "weight")
 
     def __init__(self, last: int, bodies: list[bytes], told: list[Told], weight: int) -> None:
         self.first = last - len(bodies) + 1
         self.last = last
         self.lines = b"\n".join(bodies)
-        self.bytes = len(self.lines) + 1
+        self.size = len(self.lines) + 1
         self.told = told
         self.weight = weight
 
@@ -216,7 +217,7 @@ class AuditLink:
 
     def _count(self) -> None:
         """Count the bytes of what is kept anew."""
-        self._kept_bytes = sum(one.bytes for one in self._kept)
+        self._kept_bytes = sum(one.size for one in self._kept)
         self._kept_bytes += sum(len(body) + 1 for body in self._new)
 
     def _unspooled(self, error: int, weight: int) -> None:
@@ -347,7 +348,7 @@ class AuditLink:
         kept = self._kept
         while kept and kept[0].last <= number:
             one = kept.popleft()
-            self._kept_bytes -= one.bytes
+            self._kept_bytes -= one.size
             self._safe = one.last
             one.tell(0)
         if not self._spooled_down:
