@@ -46,7 +46,7 @@ _ABORT = 6
 """SIGABRT: V8 ends with it, and says nothing, when it gets no memory for a large number."""
 _DEEP_CODE = "has overflowed its stack"
 """Last words of the thread that reads code."""
-_TRACE = re.compile(r"\n\s+at \S")
+_TRACE = re.compile(r"\n {1,8}at \S")
 _PLACE = re.compile(r"blob:null/[0-9a-f-]{36}:(\d+):(\d+)")
 _FRAME = re.compile(r"\s*at (?:(?P<name>[^(]*?) \()?" + _PLACE.pattern)
 _SYNTAX = re.compile(r"(?:TypeError: )?SyntaxError: ")

@@ -1,4 +1,4 @@
-"""Confinement of a process by the kernel: Landlock, limits of resources, no new privileges.
+"""Confinement of a process by the kernel: Landlock, a filter of system calls, limits of resources.
 
 Owns: the rules and the system calls. Never: starting the process, the permissions of Deno, memory
 (`deno_process`).
@@ -7,10 +7,15 @@ Landlock (Linux 5.13) has no wrapper in the C library, so its three system calls
 the numbers are the same on all processors. A kernel that knows less gets the rules that it knows:
 files from version 1, TCP from 4, signals and abstract sockets from 6. `landlock(7)`, kernel
 documentation "Landlock: unprivileged access control".
+
+Landlock leaves UDP and sockets with a path, such as the control socket of the gateway. So a filter
+refuses new sockets, and the calls that reach into other processes or are known for faults of the
+kernel. `seccomp(2)`.
 """
 
 import contextlib
 import ctypes
+import errno
 import glob
 import os
 import resource
@@ -39,7 +44,23 @@ NICE = 5
 """Lower priority: code of users that computes delays no front."""
 OOM_SCORE_ADJ = b"900"
 """The kernel ends these processes first when memory runs out."""
-_NO_NEW_PRIVS = 38
+_NO_NEW_PRIVS, _SECCOMP, _FILTER_MODE = 38, 22, 2
+REFUSED = {
+    "x86_64": (0xC000003E, (
+        41, 101, 165, 246, 248, 249, 250, 272, 298, 304, 308, 310, 311, 321, 323, 425, 438,
+    )),
+    "aarch64": (0xC00000B7, (
+        198, 117, 40, 104, 217, 218, 219, 97, 241, 265, 268, 270, 271, 280, 282, 425, 438,
+    )),
+}  # fmt: skip
+"""Number of the architecture, and of system calls that fail with EPERM, by the name of the machine:
+socket, ptrace, mount, kexec_load, add_key, request_key, keyctl, unshare, perf_event_open,
+open_by_handle_at, setns, process_vm_readv, process_vm_writev, bpf, userfaultfd, io_uring_setup,
+pidfd_getfd."""
+_X32 = 0x40000000
+"""Bit of system calls of another kind, which x86_64 has beside its own."""
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _EPERM = 0x7FFF0000, 0x00050001
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,7 +72,7 @@ def landlock_version() -> int:
 
 def confine(version: int, program: str) -> None:
     """Confine this process for good, and `program`, which it is about to execute. `version`: of
-    Landlock, or 0 to go without. Raises OSError."""
+    Landlock, 0 if there is none, -1 to go without it and without the filter. Raises OSError."""
     for which, value in (
         (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES_MAX),
     ):  # fmt: skip
@@ -63,8 +84,10 @@ def confine(version: int, program: str) -> None:
         file.write(OOM_SCORE_ADJ)
     if _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
-    if version:
+    if version > 0:
         _checked(RESTRICT, _rules(version, program), 0)
+    if version >= 0:
+        _filter_calls(os.uname().machine)
 
 
 def _rules(version: int, program: str) -> int:
@@ -82,6 +105,23 @@ def _rules(version: int, program: str) -> int:
     for path in READ:
         _allow(rules, path, _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0))
     return rules
+
+
+def _filter_calls(machine: str) -> None:
+    """Refuse some system calls from now on, on machines whose numbers are known, by a kernel that
+    can. Raises OSError."""
+    if machine not in REFUSED:
+        return
+    architecture, calls = REFUSED[machine]
+    count = len(calls)
+    steps = [(_LOAD, 0, 0, 4), (_EQUAL, 0, count + 3, architecture), (_LOAD, 0, 0, 0)]
+    steps.append((_AT_LEAST, count + 1, 0, _X32))
+    steps += [(_EQUAL, count - at, 0, number) for at, number in enumerate(calls)]
+    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in steps))
+    order = struct.pack("@HP", len(steps), ctypes.addressof(program))
+    if _libc.prctl(_SECCOMP, _FILTER_MODE, order, 0, 0) and ctypes.get_errno() != errno.EINVAL:
+        raise OSError(ctypes.get_errno(), "seccomp")
 
 
 def _allow(rules: int, path: str, rights: int) -> None:

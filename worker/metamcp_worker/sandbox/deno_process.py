@@ -62,13 +62,13 @@ _NO_START = 127
 
 class DenoSpec(Struct, frozen=True):
     """How to start sandboxes. `program`: path of Deno; `heap_bytes`: of V8; `boot`: descriptor of
-    `boot.js`; `jit`: whether V8 compiles; `landlock`: its version, or 0 to go without."""
+    `boot.js`; `jit`: whether V8 compiles; `landlock`: as `confinement.confine`."""
 
     program: str
     heap_bytes: int
     boot: int
     jit: bool = False
-    landlock: int = 0
+    landlock: int = -1
 
     @property
     def command(self) -> list[str]:

@@ -156,12 +156,12 @@ class CodeWorker:
             listener.setblocking(False)
             self._listener = listener
             self._loop.add_reader(listener, self._accept)
-        version = 0 if spec.confinement == "off" else confinement.landlock_version()
+        version = -1 if spec.confinement == "off" else confinement.landlock_version()
         if spec.confinement == "require" and not version:
             raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
         if spec.confinement == "prefer" and not version:
             log.warning("this kernel has no Landlock: code is confined by Deno and limits alone")
-        self._confined = f"landlock-{version}" if version else "none"
+        self._confined = f"landlock-{version}" if version > 0 else "none"
         boot = self._deno.boot if self._deno.boot >= 0 else boot_file()
         self._deno = DenoSpec(spec.deno, spec.memory_bytes, boot, spec.jit, version)
         self._spec = spec
