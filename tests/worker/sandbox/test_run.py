@@ -3,7 +3,8 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -353,7 +354,11 @@ def test_no_sandbox_outlives_its_process(tmp_path: Path) -> None:
         found = denos(one.process.pid)
         assert len(found) == 3
         os.kill(one.process.pid, signal.SIGKILL)
-        until(lambda: not any(map(alive, found)), "the sandboxes end")
+        until(lambda: ended_all(found), "the sandboxes end")
+
+
+def ended_all(pids: Iterable[int]) -> bool:
+    return not any(map(alive, pids))
 
 
 def alive(pid: int) -> bool:
@@ -361,6 +366,18 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_sandbox_that_ended_while_it_waited_costs_no_run(tmp_path: Path) -> None:
+    with sandboxes(tmp_path) as one:
+        front = one.front()
+        for _ in range(5):
+            assert value(front.run("return 1;")) == 1
+            one.news(lambda figures: figures.warm == 2, "two sandboxes wait")
+            found = list(denos(one.process.pid))
+            for pid in found:
+                os.kill(pid, signal.SIGKILL)
+            until(partial(ended_all, found), "they end")
 
 
 @pytest.mark.promise("M46")

@@ -111,6 +111,12 @@ class DenoProcess:
             os.close(stderr)
         self._stream = ByteStream(ours, self._data, self._ended)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives, as far as the system tells without reaping it."""
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return not hasattr(os, "waitid") or os.waitid(os.P_PID, self.pid, look) is None
+
     def write(self, data: bytes) -> None:
         self._stream.write(data)
 

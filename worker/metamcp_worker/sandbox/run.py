@@ -267,8 +267,10 @@ class CodeWorker:
             elif not self._queue.running:
                 self._finish(0)
             return
-        while self._ready and (run := self._queue.begin()) is not None:
-            self._assign(run, self._ready.pop())
+        while self._ready and self._queue.due:
+            sandbox = self._ready.pop()
+            if sandbox.alive and (run := self._queue.begin()) is not None:
+                self._assign(run, sandbox)
         warm = 0 if self._failures else self._warm
         for _ in range(self._queue.missing(len(self._ready) + len(self._starting), warm)):
             self._spawn()
