@@ -20,6 +20,7 @@ from benchmarks import machine, tables
 from benchmarks.figures import Effort, Result, Table, speed
 from benchmarks.scenarios import (
     blocking,
+    code,
     counting,
     door,
     ladder,
@@ -46,6 +47,7 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "counting": counting.measure,
     "door": door.measure,
     "revocation": revocation.measure,
+    "code": code.measure,
     "recovery": recovery.measure,
     "neighbours": neighbours.measure,
     "outage": outage.measure,
