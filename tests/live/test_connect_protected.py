@@ -84,8 +84,9 @@ def test_without_the_authority_or_the_key_the_client_hears_why(gateway: Gateway,
         (("--url", http), {}, "If this port speaks TLS, write https:// in the URL"),
     ):
         bridge = Bridge("--url", url(gateway), *words, folder=gateway.folder, era=MODERN, env=env)
-        said = str(bridge.request("tools/list")) + bridge.told
+        said = str(bridge.request("tools/list"))
         bridge.close()
+        said += bridge.told
         assert why in said
         assert "goes on as soon as" not in said
         assert text not in said

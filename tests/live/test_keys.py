@@ -160,8 +160,14 @@ def test_a_mistake_is_answered_with_what_was_meant(gateway: Gateway) -> None:
     secret = gateway.environ["FIRST"].rpartition("_")[2]
     assert keys(gateway, "show", gateway.environ["FIRST"])["keys"][0]["name"] == "first"
     assert secret not in keys(gateway, "show", f"mmcp_Nobody00_{secret}", ok=8)
+    made = keys(gateway, "create", "first", "--scope", "mcp:call:nwe")
+    assert "is named 'first' too" in made["doubts"][0]
+    assert made["doubts"][1].endswith("no server is named 'nwe'; did you mean 'new'?")
+    keys(gateway, "revoke", made["id"])
     state = str(gateway.folder / "state")
-    assert "already keeps its state" in keys(gateway, "--state-dir", state, "list", ok=75)
+    said = keys(gateway, "--state-dir", state, "list", ok=75)
+    assert "already keeps its state" in said
+    assert "name its --runtime-dir instead" in said
 
 
 @pytest.mark.parametrize("at_rest", [True, False])
@@ -245,7 +251,10 @@ def test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later(
     secret = made["key"].rpartition("_")[2]
     assert secret.encode() not in copy.read_bytes()
     keys(gateway, "revoke", "precious")
-    assert run("metamcp_supervisor", "restore", str(copy), *where) == 75, "the gateway runs"
+    command = [sys.executable, "-m", "metamcp_supervisor", "restore", str(copy), *where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 75, "the gateway runs"
+    assert "stop it first ('metamcp down')" in done.stderr
     assert gateway.stop() == 0
     assert run("metamcp_supervisor", "restore", str(copy), *where) == 0
     gateway.start()

@@ -20,7 +20,6 @@ from metamcp_supervisor import runtime
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
-from metamcp_worker.access.api_key import PREFIX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -148,8 +147,11 @@ def refuse_unencrypted(url: str) -> None:
 def _check_key_options(key_env: str | None, key_file: str | None) -> None:
     if key_env and key_file:
         raise click.UsageError("give either --key-env or --key-file, not both.")
-    if key_env and (not key_env.isidentifier() or key_env.startswith(PREFIX)):
-        raise click.UsageError("--key-env takes the name of a variable, not the key itself.")
+    if key_env:
+        from metamcp_worker.access.api_key import PREFIX
+
+        if not key_env.isidentifier() or key_env.startswith(PREFIX):
+            raise click.UsageError("--key-env takes the name of a variable, not the key itself.")
 
 
 def _key(key_env: str | None, key_file: str | None) -> str:
@@ -175,11 +177,11 @@ def _key(key_env: str | None, key_file: str | None) -> str:
 def _local_authority(runtime_dir: str, url: str | None) -> str:
     """Return the file of the authority of the gateway in `runtime_dir`; without it, of the one for
     this folder if `url` leads to it on loopback. Empty if there is none."""
-    from metamcp_supervisor.config import units
-
     with contextlib.suppress(Failed):
         status = _status(runtime_dir or client.meant())
         if not runtime_dir and url is not None:
+            from metamcp_supervisor.config import units
+
             ours, parts = _parts(status.url), _parts(url)
             if parts is None or ours is None or not units.is_loopback(parts.hostname or ""):
                 return ""

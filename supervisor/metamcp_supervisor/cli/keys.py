@@ -350,7 +350,7 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         finally:
             await database.close()
 
-    held = taken(state_dir)
+    held = taken(state_dir, "to ask it, name its --runtime-dir instead of --state-dir")
     try:
         return codec.dump(asyncio.run(answer()))
     except MetaMCPError as error:
@@ -359,16 +359,16 @@ def _at_rest(where: _Where, ask: Callable[["ApiKeys"], Awaitable[object]]) -> by
         os.close(held)
 
 
-def taken(state_dir: Path) -> int:
-    """Take the state directory of a gateway that does not run, to write there. Return the
-    descriptor that holds it. Raises Failed and OSError."""
+def taken(state_dir: Path, remedy: str) -> int:
+    """Take the state directory of a gateway that does not run, to write there. `remedy`: what to do
+    if it does run. Return the descriptor that holds it. Raises Failed and OSError."""
     from metamcp_supervisor import runtime
 
     if state_dir.exists() and (owner := state_dir.stat().st_uid) != os.geteuid():
         why = f"{state_dir} belongs to user id {owner}, who could not read what is written"
         raise Failed(Exit.DENIED, f"{why}; run this as that user")
     try:
-        return runtime.own(str(state_dir))
+        return runtime.own(str(state_dir), remedy)
     except runtime.AlreadyRunning as error:
         raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
 
