@@ -190,6 +190,16 @@ def test_a_key_that_cannot_be_delivered_is_not_made(
     assert keys(gateway, *where, "list") == before
 
 
+def test_a_key_whose_file_cannot_be_written_is_revoked(gateway: Gateway, tmp_path: Path) -> None:
+    before = keys(gateway, "list")
+    words = [*gateway.command("keys"), "create", "full", "--out", str(tmp_path / "k.key")]
+    command = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "File too large" in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "k.key").exists()
+    assert keys(gateway, "list") == before
+
+
 def test_a_front_that_does_not_confirm_is_replaced(gateway: Gateway) -> None:
     made = keys(gateway, "create", "stuck")
     front = next(one for one in gateway.status()["fronts"] if one["state"] == "ready")
