@@ -129,12 +129,12 @@ def claim(directory: str, config: str = "") -> DirectoryClaim:
     return DirectoryClaim(directory, lock_fd, token)
 
 
-def own(state_dir: str) -> int:
+def own(state_dir: str, remedy: str = "stop it, or give this one another --state-dir") -> int:
     """Take the state directory and make it if missing: two gateways in one directory would
-    overwrite each other's files. Return the descriptor that holds it. Raises AlreadyRunning and
-    OSError."""
+    overwrite each other's files. Return the descriptor that holds it. `remedy`: end of the sentence
+    of AlreadyRunning. Raises AlreadyRunning and OSError."""
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
-    what = f"already keeps its state in {state_dir}; stop it, or give this one another --state-dir"
+    what = f"already keeps its state in {state_dir}; {remedy}"
     return _lock(os.path.join(state_dir, OWNER), what)
 
 

@@ -33,6 +33,13 @@ class Exit(IntEnum):
     ALREADY_RUNNING = 75
     NO_PERMISSION = 77
 
+    @classmethod
+    def of(cls, why: Exception) -> "Exit":
+        """Return the code for an order that was refused because of `why`."""
+        if isinstance(why, LookupError):
+            return cls.UNKNOWN_NAME
+        return cls.USAGE if isinstance(why, ValueError) else cls.FAILED
+
 
 class ServerStatus(Struct, frozen=True, kw_only=True):
     """State of a server. `state`: warming, ready, active, idle, draining, stopped, error or
@@ -395,11 +402,14 @@ class KeyList(Struct, frozen=True, kw_only=True):
 class KeyChanged(KeyShown, frozen=True, kw_only=True):
     """Result of an order about an API key. `key`: the text of a new key, which is shown this once;
     empty for other orders; `unconfirmed`: fronts that did not confirm the change in time, and that
-    were killed if a key ended."""
+    were killed if a key ended; `doubts`: sentences on what is probably a mistake; `old_until`: when
+    the key ends that this one takes the place of, empty if it has ended."""
 
     v: int = VERSION
     key: str = ""
     unconfirmed: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    old_until: str = ""
 
 
 class NamespaceTree(Struct, frozen=True, kw_only=True):

@@ -100,11 +100,10 @@ def test_four_lines_let_a_colleague_in(machines: tuple[str, str], folder: Path) 
     run(here, server, create)
     run(here, server, init)
     authority = json.loads(run(here, server, ["tls", "show", "--json"]))["ca"]
-    config = ["--config", "metamcp.toml"]
     with (
         (server / "log").open("wb") as log,
         subprocess.Popen(
-            on(here, server, [*serve, *config]), cwd=server, env=environ(server), stdout=log,
+            on(here, server, serve), cwd=server, env=environ(server), stdout=log,
             stderr=log, stdin=subprocess.DEVNULL,
         ) as gateway,
     ):  # fmt: skip

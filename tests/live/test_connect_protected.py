@@ -59,11 +59,13 @@ def test_key_and_authority_come_from_the_environment_or_from_files(
     files = ("--key-file", str(key), "--ca", ca(gateway))
     variable = ("--key-env", "MINE", "--ca", ca(gateway))
     here = ("--runtime-dir", str(gateway.folder / "run"), "--key-file", str(key))
+    meant = {"METAMCP_RUNTIME_DIR": str(gateway.folder / "run"), "METAMCP_KEY": text}
     for words, env in (
         (("--url", url(gateway)), found),
         (("--url", url(gateway), *files), {}),
         (("--url", url(gateway), *variable), {"MINE": text}),
         (here, {}),  # the authority of a gateway on this machine is known
+        (("--url", url(gateway)), meant),
     ):
         with Bridge(*words, folder=gateway.folder, era=MODERN, env=env) as bridge:
             assert bridge.text("new__echo", text="safe") == "safe"
@@ -74,15 +76,19 @@ def test_key_and_authority_come_from_the_environment_or_from_files(
 
 def test_without_the_authority_or_the_key_the_client_hears_why(gateway: Gateway, key: Path) -> None:
     text = key.read_text().strip()
+    http = url(gateway).replace("https", "http")
     for words, env, why in (
-        (("--key-file", str(key)), {}, "is not trusted because of its certificate"),
-        (("--ca", ca(gateway)), {}, "A valid credential is needed"),
+        (("--key-file", str(key)), {}, "Name the authority of its certificate with --ca FILE"),
+        (("--ca", ca(gateway)), {}, "name its file with --key-file"),
         (("--ca", ca(gateway)), {"METAMCP_KEY": f"{text}x"}, "A valid credential is needed"),
+        (("--url", http), {}, "If this port speaks TLS, write https:// in the URL"),
     ):
         bridge = Bridge("--url", url(gateway), *words, folder=gateway.folder, era=MODERN, env=env)
-        said = str(bridge.request("tools/list")) + bridge.told
+        said = str(bridge.request("tools/list"))
         bridge.close()
+        said += bridge.told
         assert why in said
+        assert "goes on as soon as" not in said
         assert text not in said
 
 
@@ -101,6 +107,16 @@ def test_a_key_that_others_can_read_is_refused_and_so_are_files_that_cannot_be_u
     missing = refused(gateway, env={"METAMCP_CA": str(tmp_path / "none.pem")})
     assert "none.pem has no certificates in PEM: No such file" in missing
     assert "the environment variable MINE is not set" in refused(gateway, "--key-env", "MINE")
+    said = refused(gateway, "--key-env", text.strip())
+    assert "the name of a variable, not the key itself" in said
+    assert text.strip() not in said
+
+
+def test_a_key_is_not_sent_unencrypted_to_another_machine(gateway: Gateway, key: Path) -> None:
+    far = ("--url", "http://192.0.2.2:6270/mcp")  # of no machine: RFC 5737
+    why = "the key would travel unencrypted to 192.0.2.2; use an https URL"
+    assert why in refused(gateway, *far, "--key-file", str(key))
+    assert why in refused(gateway, *far, env={"METAMCP_KEY": key.read_text().strip()})
 
 
 def test_a_recorded_call_is_replayed_with_a_key_over_tls(gateway: Gateway, key: Path) -> None:

@@ -23,7 +23,9 @@ ELSEWHERE = {
     "metamcp up": "test_first_launch",
     "metamcp serve --config metamcp.toml": "every test of this folder",
     "metamcp keys create laptop --out laptop.key": "test_another_machine",
-    "metamcp serve --listen 0.0.0.0:6270 --auth keys --tls local": "test_another_machine",
+    "metamcp serve --config metamcp.toml --listen 0.0.0.0:6270 --auth keys --tls local": (
+        "test_another_machine"
+    ),
     "metamcp install cursor --url https://gateway.lan:6270/mcp --key-file laptop.key --ca ca.pem": (
         "test_another_machine"
     ),

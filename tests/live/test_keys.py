@@ -5,10 +5,12 @@ import http.client
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -135,6 +137,7 @@ def test_a_rotated_key_ends_at_once_and_with_a_grace_both_are_valid(gateway: Gat
     second = keys(gateway, "rotate", first["id"])
     assert [ask(gateway, one["key"]) for one in (first, second)] == [401, 200]
     third = keys(gateway, "rotate", second["id"], "--grace", "1h")
+    assert third["old_until"] == keys(gateway, "show", second["id"])["keys"][0]["expires"]
     assert [ask(gateway, one["key"]) for one in (second, third)] == [200, 200]
     assert third["principal"] == first["principal"]
     keys(gateway, "expire", third["id"])
@@ -144,14 +147,57 @@ def test_a_rotated_key_ends_at_once_and_with_a_grace_both_are_valid(gateway: Gat
 
 
 def test_a_mistake_is_answered_with_what_was_meant(gateway: Gateway) -> None:
-    said = keys(gateway, "create", "x", "--scope", "mcp:cal", ok=1)
+    said = keys(gateway, "create", "x", "--scope", "mcp:cal", ok=2)
     assert "'mcp:cal' is not a scope; did you mean 'mcp:call'?" in said
-    said = keys(gateway, "create", "x", "--endpoint", "defualt", ok=1)
+    said = keys(gateway, "create", "x", "--endpoint", "defualt", ok=8)
     assert "has no endpoint 'defualt'; did you mean 'default'?" in said
-    said = keys(gateway, "create", "x", "--expires", "soon", ok=1)
-    assert "'soon' is not a time such as 90d or 24h" in said
+    said = keys(gateway, "create", "x", "--expires", "soon", ok=2)
+    assert "'soon' is not a duration; write it like" in said
+    assert "'call_per_day' is not a limit" in keys(
+        gateway, "create", "x", "--limit", "call_per_day=1", ok=2
+    )
+    assert "is not a duration" in keys(gateway, "rotate", "first", "--grace", "soon", ok=2)
+    secret = gateway.environ["FIRST"].rpartition("_")[2]
+    assert keys(gateway, "show", gateway.environ["FIRST"])["keys"][0]["name"] == "first"
+    assert secret not in keys(gateway, "show", f"mmcp_Nobody00_{secret}", ok=8)
+    made = keys(gateway, "create", "first", "--scope", "mcp:call:nwe")
+    assert "is named 'first' too" in made["doubts"][0]
+    assert made["doubts"][1].endswith("no server is named 'nwe'; did you mean 'new'?")
+    keys(gateway, "revoke", made["id"])
     state = str(gateway.folder / "state")
-    assert "already keeps its state" in keys(gateway, "--state-dir", state, "list", ok=75)
+    said = keys(gateway, "--state-dir", state, "list", ok=75)
+    assert "already keeps its state" in said
+    assert "name its --runtime-dir instead" in said
+
+
+@pytest.mark.parametrize("at_rest", [True, False])
+def test_a_key_that_cannot_be_delivered_is_not_made(
+    gateway: Gateway, tmp_path: Path, at_rest: bool
+) -> None:
+    where = ["--state-dir", str(tmp_path)] if at_rest else []
+    there = tmp_path / "k.key"
+    made = keys(gateway, *where, "create", "here", "--out", str(there))
+    assert (made["key"], stat.S_IMODE(there.stat().st_mode)) == ("", 0o600)
+    before = keys(gateway, *where, "list")
+    for out in (str(tmp_path / "nowhere" / "k.key"), "", str(there)):
+        assert "--out: " in keys(gateway, *where, "create", "x", "--out", out, ok=2)
+        assert "--out: " in keys(gateway, *where, "rotate", "here", "--out", out, ok=2)
+    for words in (("create", "x"), ("rotate", "here")):
+        assert "write it to a file with --out" in keys(gateway, *where, "-q", *words, ok=2)
+    refused = tmp_path / "refused.key"
+    keys(gateway, *where, "create", "x", "--scope", "no", "--out", str(refused), ok=2)
+    assert not refused.exists()
+    assert keys(gateway, *where, "list") == before
+
+
+def test_a_key_whose_file_cannot_be_written_is_revoked(gateway: Gateway, tmp_path: Path) -> None:
+    before = keys(gateway, "list")
+    words = [*gateway.command("keys"), "create", "full", "--out", str(tmp_path / "k.key")]
+    command = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "File too large" in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "k.key").exists()
+    assert keys(gateway, "list") == before
 
 
 def test_a_front_that_does_not_confirm_is_replaced(gateway: Gateway) -> None:
@@ -215,7 +261,10 @@ def test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later(
     secret = made["key"].rpartition("_")[2]
     assert secret.encode() not in copy.read_bytes()
     keys(gateway, "revoke", "precious")
-    assert run("metamcp_supervisor", "restore", str(copy), *where) == 75, "the gateway runs"
+    command = [sys.executable, "-m", "metamcp_supervisor", "restore", str(copy), *where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 75, "the gateway runs"
+    assert "stop it first ('metamcp down')" in done.stderr
     assert gateway.stop() == 0
     assert run("metamcp_supervisor", "restore", str(copy), *where) == 0
     gateway.start()

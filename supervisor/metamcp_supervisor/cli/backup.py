@@ -67,7 +67,7 @@ def restore(file: Path, config: Path | None, state_dir: str | None, as_json: boo
     The database that was there stays beside it.
     """
     directory = Path(state_dir) if state_dir else configured(config).gateway.state_dir
-    held = taken(directory)
+    held = taken(directory, "stop it first ('metamcp down'), and start it after that")
     try:
         done = copies.restore(directory, file, time.time())
     except MetaMCPError as error:

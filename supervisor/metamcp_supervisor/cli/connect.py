@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
 
 import click
 
@@ -38,7 +39,7 @@ WORDS_BYTES_MAX = 8 * 1024
 
 @click.command()
 @click.option("--endpoint", metavar="NAME", help="Which endpoint; without it the default one.")
-@click.option("--url", metavar="URL", help="Of an endpoint; nothing is looked for then.")
+@click.option("--url", metavar="URL", help="Of an endpoint; no gateway is looked for then.")
 @click.option("--start", is_flag=True, help="Start a gateway in the background if none runs.")
 @click.option(
     "--config",
@@ -85,7 +86,7 @@ def connect(
             directory = _ensure(path, flags, keep=keep)
         else:
             directory = runtime_dir or ("" if url is not None else client.meant())
-        code = _bridge(endpoint, url, directory, trust_of(key_env, key_file, ca, directory))
+        code = _bridge(endpoint, url, directory, trust_of(key_env, key_file, ca, directory, url))
     except Failed as failed:
         for line in (str(failed), *failed.details):
             _say(line)
@@ -94,17 +95,72 @@ def connect(
 
 
 def trust_of(
-    key_env: str | None, key_file: str | None, ca: str | None, runtime_dir: str
+    key_env: str | None,
+    key_file: str | None,
+    ca: str | None,
+    runtime_dir: str,
+    url: str | None = None,
 ) -> "Trust":
     """Return the credential for the gateway and the authority to trust, which is that of a gateway
-    on this machine if nothing else is said. Raises Failed."""
+    on this machine if nothing else is said. `url`: given by the user. Raises Failed and
+    click.UsageError."""
     from metamcp_worker.bridge.http_client import Trust
 
+    key = _key(key_env, key_file)
+    if key and url is not None:
+        refuse_unencrypted(url)
+    return Trust(key, ca or os.environ.get("METAMCP_CA", "") or _local_authority(runtime_dir, url))
+
+
+def check_credentials(
+    key_env: str | None, key_file: str | None, ca: str | None, url: str | None
+) -> None:
+    """Check what an entry will give to `connect`, as far as that is known before it runs. Raises
+    Failed and click.UsageError."""
+    _check_key_options(key_env, key_file)
+    if key_file:
+        _key(None, key_file)
+    if (key_env or key_file) and url is not None:
+        refuse_unencrypted(url)
+    if ca:
+        import ssl
+
+        try:
+            ssl.create_default_context(cafile=ca)
+        except (ssl.SSLError, OSError) as error:
+            why = getattr(error, "reason", None) or error.strerror
+            raise Failed(Exit.USAGE, f"--ca: {ca} has no certificates in PEM: {why}") from None
+
+
+def refuse_unencrypted(url: str) -> None:
+    """Refuse an http URL to which a key would be sent over a network. Raises click.UsageError."""
+    from metamcp_supervisor.config import units
+
+    parts = _parts(url)
+    if parts is not None and parts.scheme == "http" and not units.is_loopback(parts.hostname or ""):
+        raise click.UsageError(
+            f"the key would travel unencrypted to {parts.hostname}; use an https URL (with 'metamcp"
+            " serve --tls local' the gateway speaks TLS)."
+        )
+
+
+def _check_key_options(key_env: str | None, key_file: str | None) -> None:
     if key_env and key_file:
-        raise click.UsageError("--key-env and --key-file: say one of them.")
+        raise click.UsageError("give either --key-env or --key-file, not both.")
+    if key_env:
+        from metamcp_worker.access.api_key import PREFIX
+
+        if not key_env.isidentifier() or key_env.startswith(PREFIX):
+            raise click.UsageError("--key-env takes the name of a variable, not the key itself.")
+
+
+def _key(key_env: str | None, key_file: str | None) -> str:
+    """Return the key from where the user says it is. Raises Failed and click.UsageError."""
+    _check_key_options(key_env, key_file)
     key = os.environ.get(key_env or "METAMCP_KEY", "")
     if key_env and not key:
-        raise Failed(Exit.USAGE, f"the environment variable {key_env} is not set; it has the key")
+        why = f"the environment variable {key_env} is not set; --key-env names the one with the key"
+        raise Failed(Exit.USAGE, why)
     if key_file:
         from metamcp_supervisor.config import files
         from metamcp_supervisor.config.references import Unresolved
@@ -115,12 +171,35 @@ def trust_of(
             raise Failed(Exit.USAGE, f"--key-file: {why}") from None
     if key and not (key.isascii() and key.isprintable()):
         raise Failed(Exit.USAGE, "the key has characters that no key has")
-    found = ca or os.environ.get("METAMCP_CA", "")
-    if not found and runtime_dir:
-        with contextlib.suppress(Failed):
-            local = Path(_status(runtime_dir).state_dir, "tls", "ca.pem")
-            found = str(local) if local.is_file() else ""
-    return Trust(key, found)
+    return key
+
+
+def _local_authority(runtime_dir: str, url: str | None) -> str:
+    """Return the file of the authority of the gateway in `runtime_dir`; without it, of the one for
+    this folder if `url` leads to it on loopback. Empty if there is none."""
+    with contextlib.suppress(Failed):
+        status = _status(runtime_dir or client.meant())
+        if not runtime_dir and url is not None:
+            from metamcp_supervisor.config import units
+
+            ours, parts = _parts(status.url), _parts(url)
+            if parts is None or ours is None or not units.is_loopback(parts.hostname or ""):
+                return ""
+            if parts.port != ours.port:
+                return ""
+        local = Path(status.state_dir, "tls", "ca.pem")
+        return str(local) if local.is_file() else ""
+    return ""
+
+
+def _parts(url: str) -> SplitResult | None:
+    """Return the parts of a URL; None if it is not one, which is told where it is used."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises for one that is not a number
+    except ValueError:
+        return None
+    return parts
 
 
 def _bridge(endpoint: str | None, url: str | None, runtime_dir: str, trust: "Trust") -> int:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from metamcp_supervisor.cli.connect import check_credentials
 from metamcp_supervisor.client_files import entries
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
@@ -62,7 +63,8 @@ class InstallOptions:
         ]
 
     def check(self, client: ClientProgram) -> None:
-        """Raise click.UsageError if the options contradict each other or do not fit the client."""
+        """Raise click.UsageError if the options contradict each other or do not fit the client, and
+        Failed if a file that they name cannot be used."""
         if self.scope == "project" and not client.project:
             raise click.UsageError(f"{client.title} has no file of a project that is documented.")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
@@ -75,7 +77,11 @@ class InstallOptions:
             raise click.UsageError("--url says it all: nothing is looked for.")
         if self.trust:
             if self.http:
-                raise click.UsageError("a key or an authority needs a command: no --http with it.")
+                raise click.UsageError(
+                    "--http writes a URL alone, in which --key-env, --key-file and --ca have no"
+                    " place: leave out --http."
+                )
+            check_credentials(self.key_env, self.key_file, self.ca, self.url)
             return
         if (self.http or self.url) and not entries.can_http(client.how(self.scope).shape):
             raise click.UsageError(f"the file of {client.title} can name commands only: no --http.")

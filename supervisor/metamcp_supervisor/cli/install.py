@@ -63,10 +63,12 @@ _CONFIG = click.option(
     type=click.Path(path_type=Path),
     help="Of that gateway; without it, the one that runs or that `metamcp up` would take.",
 )
-_YES = click.option("--yes", is_flag=True, help="Its commands are confirmed, unasked.")
-_KEY_ENV = click.option("--key-env", metavar="NAME", help="Variable with the API key there.")
-_KEY_FILE = click.option("--key-file", metavar="FILE", help="File with the API key there.")
-_CA = click.option("--ca", metavar="FILE", help="Authority to trust there.")
+_YES = click.option("--yes", is_flag=True, help="Confirm its commands without asking.")
+_KEY_ENV = click.option(
+    "--key-env", metavar="NAME", help="Variable with an API key of that gateway."
+)
+_KEY_FILE = click.option("--key-file", metavar="FILE", help="File with an API key of that gateway.")
+_CA = click.option("--ca", metavar="FILE", help="Authority of its certificate.")
 _RUNTIME = click.option("--runtime-dir", metavar="PATH", help="Where that gateway is reached.")
 
 

@@ -5,22 +5,24 @@ rules of keys (`keys.key_rules`), storing them (`keys.api_keys`).
 """
 
 import os
+import re
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.errors import Group, say
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import KEYS_MAX
 from metamcp_supervisor.verbs import Exit, KeyChanged, KeyList, KeyOrder, KeyShown
+from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 
@@ -42,11 +44,13 @@ WORDS = {
 
 
 class GatewayPlace(Struct):
-    """Gateway or state directory that verbs are for, as the user said."""
+    """Gateway or state directory that verbs are for, as the user said. `quiet`: nothing is printed
+    on standard output."""
 
     runtime_dir: str | None
     state_dir: str | None
     config: Path | None
+    quiet: bool = False
 
     def directory(self) -> str | None:
         """Return the runtime directory, if something was said about it. Raises Failed."""
@@ -58,7 +62,7 @@ class GatewayPlace(Struct):
 @click.group(cls=Group, words=WORDS)
 @outward
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
-@click.option("--state-dir", metavar="PATH", help="Of a gateway that does not run.")
+@click.option("--state-dir", metavar="PATH", help="For a gateway that is not running.")
 @click.pass_context
 def keys(
     ctx: click.Context,
@@ -70,21 +74,30 @@ def keys(
 ) -> None:
     """Make, list and end API keys, of a running gateway or before its first start."""
     begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
-    ctx.obj = GatewayPlace(runtime_dir, state_dir, config)
+    ctx.obj = GatewayPlace(runtime_dir, state_dir, config, quiet)
 
 
-key_argument = click.argument("key", metavar="ID")
+def _id(ctx: click.Context, argument: click.Parameter, word: str) -> str:
+    """Return the id in a whole key, whose secret no message may repeat; any other word as it is."""
+    found = re.match(rf"{api_key.PREFIX}([^_]{{{api_key.ID_CHARACTERS}}})(?:_|$)", word)
+    return found[1] if found else word
+
+
+key_argument = click.argument("key", metavar="ID", callback=_id)
+out_option = click.option("--out", metavar="FILE", help="Write the key there, for this user alone.")
 
 
 @keys.command()
 @click.argument("name")
 @click.option("--workspace", default="default", show_default=True, metavar="NAME")
 @click.option("--endpoint", "endpoints", multiple=True, metavar="NAME", help="Only there.")
-@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Else it may do all.")
+@click.option(
+    "--scope", "scopes", multiple=True, metavar="SCOPE", help="Only this; without it, everything."
+)
 @click.option("--expires", default="90d", show_default=True, metavar="TIME|never")
 @click.option("--principal", default="", metavar="NAME", help="Shares views and sessions with it.")
 @click.option("--url", is_flag=True, help="It may stand in a URL, where an endpoint allows that.")
-@click.option("--out", metavar="FILE", help="Write the key there, for this user alone.")
+@out_option
 @click.option("--limit", "limits", multiple=True, metavar="KEY=N", help="As calls_per_minute=60.")
 @json_option
 @click.pass_obj
@@ -102,21 +115,12 @@ def create(
     as_json: bool,
 ) -> None:
     """Make a key, and print it this once."""
-    if out is not None and os.path.lexists(out):
-        raise click.UsageError(f"--out: {out} is there already.")
     order: dict[str, object] = {
         "type": "NewKey", "name": name, "workspace": workspace, "endpoints": endpoints,
         "scopes": scopes, "expires": expires, "principal": principal, "url": url,
         "limits": dict(map(_limit, limits)),
     }  # fmt: skip
-    raw = _ordered(where, order)
-    if out is not None:
-        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(fd, "w", encoding="ascii") as file:
-            file.write(f"{codec.typed(KeyChanged, raw).key}\n")
-        click.echo(f"the key is in {out}; it is shown nowhere else", err=True)
-        return
-    _say(raw, "made", as_json=as_json, ends=False)
+    _deliver(where, order, out, "made", as_json=as_json, ends=False)
 
 
 @keys.command("list")
@@ -150,13 +154,14 @@ def show_(where: GatewayPlace, key: str, as_json: bool) -> None:
 
 @keys.command()
 @key_argument
-@click.option("--grace", default="", metavar="TIME", help="Both keys are valid so long, as 24h.")
+@click.option("--grace", default="", metavar="TIME", help="How long both are valid, as 24h.")
+@out_option
 @json_option
 @click.pass_obj
-def rotate(where: GatewayPlace, key: str, grace: str, as_json: bool) -> None:
+def rotate(where: GatewayPlace, key: str, grace: str, out: str | None, as_json: bool) -> None:
     """Make a key in place of another one, which ends at once or after --grace."""
     order: dict[str, object] = {"type": "Rotate", "key": key, "grace": grace}
-    _say(_ordered(where, order), f"made in place of {key}", as_json=as_json, ends=not grace)
+    _deliver(where, order, out, f"made in place of {key}", as_json=as_json, ends=not grace)
 
 
 @keys.command()
@@ -184,19 +189,67 @@ def _limit(text: str) -> tuple[str, float]:
     return name, float(value)
 
 
-def _say(raw: bytes, what: str, *, as_json: bool, ends: bool = True) -> None:
-    """Print the answer to an order. `ends`: whether the order ended a key."""
-    if as_json:
-        click.echo(raw)
+def _deliver(
+    where: GatewayPlace,
+    order: dict[str, object],
+    out: str | None,
+    what: str,
+    *,
+    as_json: bool,
+    ends: bool,
+) -> None:
+    """Carry out an order for a new key and print the answer, or write the key to the file `out`. No
+    key is made that cannot be delivered."""
+    if out is None and where.quiet:
+        raise click.UsageError(
+            "--quiet would hide the new key: write it to a file with --out FILE."
+        )
+    if out is None:
+        _say(_ordered(where, order), what, as_json=as_json, ends=ends)
         return
+    try:
+        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        what = f"--out: {out} is there already; name another file, or remove that one."
+        raise click.UsageError(what) from None
+    except OSError as error:
+        raise click.UsageError(f"--out: {out!r} cannot be made: {error.strerror}.") from None
+    made = ""
+    try:
+        raw = _ordered(where, order)
+        changed = codec.typed(KeyChanged, raw)
+        made = changed.id
+        os.write(fd, f"{changed.key}\n".encode())
+    except (Failed, OSError, KeyboardInterrupt):
+        os.unlink(out)
+        if made:
+            _ordered(where, {"type": "Revoke", "key": made})
+        raise
+    finally:
+        os.close(fd)
+    _say(raw, what, as_json=as_json, ends=ends, out=out)
+
+
+def _say(raw: bytes, what: str, *, as_json: bool, ends: bool = True, out: str = "") -> None:
+    """Print the answer to an order. `ends`: whether the order ended a key; `out`: file with the new
+    key, which is then not printed."""
     changed = codec.typed(KeyChanged, raw)
+    for doubt in changed.doubts:
+        say(f"warning: {doubt}")
+    if as_json:
+        click.echo(codec.dump(structs.replace(changed, key="")) if out else raw)
+        return
     until = f"until {changed.expires}" if changed.expires else "without end"
     valid = f", valid {until}" if changed.key else ""
     click.echo(show.printable(f"key {changed.id} ({changed.name}) {what}{valid}"), err=True)
+    if changed.old_until:
+        click.echo(f"the key before it is valid until {changed.old_until}", err=True)
     for front in changed.unconfirmed:
         then = "and was replaced" if ends else "yet; it knows the key as soon as it answers again"
         click.echo(f"metamcp: {front} did not confirm this in time {then}", err=True)
-    if changed.key:
+    if out:
+        click.echo(show.printable(f"the key is in {out}; it is shown nowhere else"), err=True)
+    elif changed.key:
         click.echo("The key is shown this once; keep it in a safe place:", err=True)
         click.echo(changed.key)
 
@@ -282,14 +335,16 @@ def _at_rest(where: GatewayPlace, ask: Callable[["ApiKeys"], Awaitable[object]])
     from metamcp_supervisor.keys.api_keys import ApiKeys
 
     places: dict[str, str] | None = None
+    servers: Collection[str] = ()
     if where.state_dir is not None:
         state_dir = Path(where.state_dir)
     else:
         config = configured(where.config)
         state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
+        servers = workspaces.labels(config)
 
     async def answer(database: "Database") -> object:
-        found = ApiKeys(database, lambda: places, time.time)
+        found = ApiKeys(database, lambda: places, time.time, servers=lambda: servers)
         await found.begin()
         return await ask(found)
 
@@ -310,28 +365,27 @@ def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> 
         finally:
             await database.close()
 
-    held = taken(state_dir)
+    held = taken(state_dir, "to ask it, name its --runtime-dir instead of --state-dir")
     try:
         return codec.dump(asyncio.run(answer()))
     except ProtocolError as error:
         raise Failed(Exit(error.code), error.message) from None
     except MetaMCPError as error:
-        code = Exit.UNKNOWN_NAME if isinstance(error, LookupError) else Exit.FAILED
-        raise Failed(code, str(error)) from None
+        raise Failed(Exit.of(error), str(error)) from None
     finally:
         os.close(held)
 
 
-def taken(state_dir: Path) -> int:
-    """Take the state directory of a gateway that does not run, to write there. Return the
-    descriptor that holds it. Raises Failed and OSError."""
+def taken(state_dir: Path, remedy: str) -> int:
+    """Take the state directory of a gateway that does not run, to write there. `remedy`: what to do
+    if it does run. Return the descriptor that holds it. Raises Failed and OSError."""
     from metamcp_supervisor import runtime
 
     if state_dir.exists() and (owner := state_dir.stat().st_uid) != os.geteuid():
         why = f"{state_dir} belongs to user id {owner}, who could not read what is written"
         raise Failed(Exit.DENIED, f"{why}; run this as that user")
     try:
-        return runtime.own(str(state_dir))
+        return runtime.own(str(state_dir), remedy)
     except runtime.AlreadyRunning as error:
         raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
 
@@ -345,5 +399,6 @@ def configured(main: Path | None) -> "Config":
     try:
         return sources.load(main, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
-        what = "the state directory is not known; name it with --state-dir"
-        raise Failed(Exit.CONFIG, what, tuple(map(str, invalid.problems))) from None
+        what = "so the state directory is not known; name it with --state-dir"
+        first, *more = (*map(str, invalid.problems), what)
+        raise Failed(Exit.CONFIG, first, tuple(more)) from None

@@ -4,7 +4,6 @@ Owns: these verbs at the prompt. Never: making certificates (`certificates.autho
 the system.
 """
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from msgspec import Struct, structs
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.keys import configured
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
@@ -31,7 +31,13 @@ MetaMCP never changes the stores of the system or of browsers."""
 
 
 class _Place(Struct):
-    state_dir: Path
+    config: Path | None
+    given: str | None
+
+    @property
+    def state_dir(self) -> Path:
+        """State directory of the gateway. Raises Failed."""
+        return Path(self.given) if self.given else configured(self.config).gateway.state_dir
 
 
 @click.group(cls=Group, words={"create": "did you mean 'init'?", "list": "did you mean 'show'?"})
@@ -40,7 +46,7 @@ class _Place(Struct):
 @click.pass_context
 def tls(ctx: click.Context, config: Path | None, state_dir: str | None) -> None:
     """Make and show the certificates of a gateway that has none of its own."""
-    ctx.obj = _Place(Path(state_dir) if state_dir else _state_dir(config))
+    ctx.obj = _Place(config, state_dir)
 
 
 @tls.command()
@@ -92,15 +98,3 @@ def _show(found: "Certificate", *, as_json: bool) -> None:
         ("authority until", found.ca_expires), ("SHA-256", found.ca_sha256),
     ):  # fmt: skip
         click.echo(show.printable(f"{what:<16} {value}"))
-
-
-def _state_dir(path: Path | None) -> Path:
-    from metamcp_supervisor.config import sources
-    from metamcp_supervisor.config.config import ConfigInvalid
-
-    try:
-        found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-    except ConfigInvalid as invalid:
-        what = "the state directory is not known; name it with --state-dir"
-        raise Failed(Exit.CONFIG, what, tuple(map(str, invalid.problems))) from None
-    return found.gateway.state_dir

@@ -89,6 +89,11 @@ def of_endpoints(config: Config) -> dict[str, str]:
     return {name: endpoint.workspace for name, endpoint in config.endpoints.items()}
 
 
+def labels(config: Config) -> frozenset[str]:
+    """Return the names of the servers, as their workspaces call them."""
+    return frozenset(map(label, config.servers))
+
+
 def tree(config: Config, urls: Mapping[str, str], states: Mapping[str, str]) -> ConfigTree:
     """Return the tree of workspaces. `urls`: of endpoints by name; `states`: of servers."""
     found: dict[str, list[NamespaceTree]] = {DEFAULT: []}

@@ -182,22 +182,17 @@ async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> 
     try:
         return await steering.keys.listed(params.names, params.after)
     except MetaMCPError as why:
-        raise _of_keys(why) from None
+        raise ProtocolError(Exit.of(why), str(why)) from None
 
 
 async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
     try:
         changed = await steering.keys.ordered(params.order, line.caller)
     except MetaMCPError as why:
-        raise _of_keys(why) from None
+        raise ProtocolError(Exit.of(why), str(why)) from None
     what = _DONE[type(params.order)]
     steering.journal.add("gateway", "keys", f"{changed.id} {what} by {line.caller}")
     return changed
-
-
-def _of_keys(why: MetaMCPError) -> ProtocolError:
-    unknown = isinstance(why, LookupError)
-    return ProtocolError(Exit.UNKNOWN_NAME if unknown else Exit.FAILED, str(why))
 
 
 async def _describe(steering: Steering, line: ControlStream, params: Name) -> object:

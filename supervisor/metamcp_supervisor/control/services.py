@@ -123,7 +123,7 @@ class ViewStore(ScriptStore, Protocol):
 
 class KeyStore(Protocol):
     """Store of API keys. Each method raises MetaMCPError with the reason why it cannot be done,
-    which is a LookupError too if the key is not known."""
+    which is a LookupError too if a name is not known, and a ValueError if the order is wrong."""
 
     async def listed(self, names: Sequence[str], after: str = "") -> KeyList:
         """Return the keys with these ids or names; without names the next ones after an id."""

@@ -70,7 +70,12 @@ class Household:
         database = Database(config().gateway.state_dir)
         self.views = Views(fronts, routes, journal, config, database, lambda: self.tree.pinned.kept)
         self.keys = ApiKeys(
-            database, lambda: workspaces.of_endpoints(config()), time.time, fronts, note
+            database,
+            lambda: workspaces.of_endpoints(config()),
+            time.time,
+            fronts,
+            note,
+            servers=lambda: workspaces.labels(config()),
         )
         self.quotas = Quotas(
             database, time.time, fronts.serving, lambda: config().gateway.fronts, note

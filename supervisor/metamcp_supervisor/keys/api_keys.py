@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -49,7 +49,8 @@ class ApiKeys:
     """API keys of a gateway, or of its state directory while it does not run. `endpoints`: returns
     the workspace of each endpoint, None if that is not known; `clock`: seconds since the epoch;
     `fronts`: None while the gateway does not run; `note`: called with a sentence about an error;
-    `confirm_s`: see CONFIRM_S_MAX."""
+    `servers`: returns the names of servers, none if they are not known; `confirm_s`: see
+    CONFIRM_S_MAX."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class ApiKeys:
         fronts: Fronts | None = None,
         note: Callable[[str], None] = lambda sentence: None,
         *,
+        servers: Callable[[], Collection[str]] = tuple,
         confirm_s: float = CONFIRM_S_MAX,
     ) -> None:
         self._database = database
@@ -66,6 +68,7 @@ class ApiKeys:
         self._clock = clock
         self._fronts = fronts
         self._note = note
+        self._servers = servers
         self._confirm_s = confirm_s
         self._keys: dict[str, StoredKey] = {}
         self._limits: dict[str, UseLimits] | None = None
@@ -117,8 +120,8 @@ class ApiKeys:
 
     async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, to its end even if the caller is cancelled. The answer has
-        the text of a new key, which nobody can learn again. Raises KeyOrderInvalid, PepperUnfit
-        and Unstored."""
+        the text of a new key, which nobody can learn again. Raises KeyOrderInvalid, KeysFull,
+        PepperUnfit and Unstored."""
         task = asyncio.create_task(self._ordered(order, by))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -132,6 +135,9 @@ class ApiKeys:
                 if isinstance(order, NewKey | Rotate):
                     raise
             now, text = self._clock(), ""
+            doubts: tuple[str, ...] = ()
+            if isinstance(order, NewKey):
+                doubts = key_rules.doubts(order, self._keys.values(), self._servers(), now)
             if isinstance(order, NewKey | Rotate):
                 text, key_id, digest = self._new()
                 change = key_rules.made(
@@ -141,7 +147,10 @@ class ApiKeys:
                 change = key_rules.ended(order, self._found(order.key), now)
             late = await self._change(change)
         shown = structs.asdict(_shown(change.about, now))
-        return KeyChanged(**shown, key=text, unconfirmed=late)
+        old = [_iso(one.spec.expires) for one in change.put if one is not change.about]
+        return KeyChanged(
+            **shown, key=text, unconfirmed=late, doubts=doubts, old_until=old[0] if old else ""
+        )
 
     def _found(self, word: str) -> StoredKey:
         return key_rules.found(self._keys.values(), word, self._clock())
@@ -271,6 +280,8 @@ def _pepper(path: Path, *, make: bool) -> bytes:
         found = bytes.fromhex(files.secret(path).strip())
     except Unresolved as unread:
         why = str(unread)
+        if os.path.lexists(path) and path.lstat().st_size:  # the pepper is there
+            raise PepperUnfit(why) from None
     except ValueError:
         why = f"{path} is damaged"
     except OSError as error:

@@ -5,7 +5,7 @@ order makes. Never: randomness, clocks, the form of a key (`access.api_key`), st
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct, structs
 
@@ -36,15 +36,18 @@ LIMITS = tuple(field.name for field in structs.fields(UseLimits))
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
 _SERVER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_DAYS = re.compile(r"([0-9]{1,4})d")
 
 
-class KeyOrderInvalid(MetaMCPError):
-    """The order cannot be carried out. The text is a sentence without a full stop."""
+class KeysFull(MetaMCPError):
+    """There are KEYS_MAX keys."""
+
+
+class KeyOrderInvalid(MetaMCPError, ValueError):
+    """The order is wrong. The text is a sentence without a full stop."""
 
 
 class KeyUnknown(KeyOrderInvalid, LookupError):
-    """No key, or more than one, has this id or name."""
+    """No key, workspace or endpoint has this name, or more than one key."""
 
 
 class StoredKey(Struct, frozen=True, kw_only=True):
@@ -79,9 +82,9 @@ def made(
     endpoints: Mapping[str, str] | None,
 ) -> TableChange:
     """Return the change by a new key with this id and digest, made by `by`. `known`: all keys;
-    `endpoints`: see `check`. Raises KeyOrderInvalid."""
+    `endpoints`: see `check`. Raises KeyOrderInvalid and KeysFull."""
     if len(known) >= KEYS_MAX:
-        raise KeyOrderInvalid(f"there are {KEYS_MAX} keys already; revoke some")
+        raise KeysFull(f"there are {KEYS_MAX} keys already; revoke some")
     if isinstance(order, NewKey):
         check(order, endpoints)
         valid_s = 0.0 if order.expires == NEVER else seconds(order.expires, EXPIRES_S)
@@ -96,6 +99,23 @@ def made(
     if not grace_s:
         return TableChange(about=new, put=(new,), drop=(old.spec.id,))
     return TableChange(about=new, put=(new, _until(old, now + grace_s)))
+
+
+def doubts(
+    order: NewKey, known: Iterable[StoredKey], servers: Collection[str], now: float
+) -> tuple[str, ...]:
+    """Return sentences about an order that can be carried out, and is probably a mistake. `known`:
+    the keys before it; `servers`: names, empty if they are not known."""
+    said = [
+        f"the key {key.spec.id} is named '{order.name}' too; name each by its id"
+        for key in known
+        if key.spec.name == order.name and state(key.spec, now) == ACTIVE
+    ][:1]
+    for scope in order.scopes if servers else ():
+        server = scope.removeprefix(gate.CALL_OF)
+        if server not in {scope, *servers}:
+            said.append(f"{scope}: no server is named '{server}'; {hint(server, servers)}")
+    return tuple(said)
 
 
 def ended(order: Expire | Revoke, key: StoredKey, now: float) -> TableChange:
@@ -149,14 +169,10 @@ def seconds(text: str, default: float, most: float = EXPIRES_S_MAX) -> float:
     """Return the seconds of a duration such as `90d` or `24h`. Raises KeyOrderInvalid."""
     if not text:
         return default
-    days = _DAYS.fullmatch(text)
     try:
-        found = float(int(days[1]) * DAY_S) if days else units.duration(text)
+        return units.duration(text, most)
     except ValueError as why:
-        raise KeyOrderInvalid(f"'{text[:32]}' is not a time such as 90d or 24h: {why}") from None
-    if not 0 < found <= most:
-        raise KeyOrderInvalid(f"'{text[:32]}' is not from 1s to {most / DAY_S:.0f}d")
-    return found
+        raise KeyOrderInvalid(f"'{text[:32]}' {why}") from None
 
 
 def found(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
@@ -194,13 +210,13 @@ def _check_text(what: str, text: str) -> None:
 def _check_places(order: NewKey, endpoints: Mapping[str, str]) -> None:
     workspaces = sorted({"default", *endpoints.values()})
     if order.workspace not in workspaces:
-        raise KeyOrderInvalid(
+        raise KeyUnknown(
             f"no workspace is named '{order.workspace[:64]}'; {hint(order.workspace, workspaces)}"
         )
     ours = sorted(name for name, workspace in endpoints.items() if workspace == order.workspace)
     for name in order.endpoints:
         if name not in ours:
-            raise KeyOrderInvalid(
+            raise KeyUnknown(
                 f"the workspace {order.workspace} has no endpoint '{name[:64]}'; {hint(name, ours)}"
             )
 

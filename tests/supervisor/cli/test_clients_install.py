@@ -353,3 +353,27 @@ def test_mode_of_a_new_file_keeps_strangers_out(home: Home) -> None:
     home.works("install", "goose")
     path = home.folder / FILES["goose"][0]
     assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+
+
+def test_an_entry_with_a_key_is_checked_as_connect_will_check_it(
+    home: Home, tmp_path: Path
+) -> None:
+    key, wide, junk = tmp_path / "a.key", tmp_path / "wide.key", tmp_path / "junk.pem"
+    for path, mode in ((key, 0o600), (wide, 0o644), (junk, 0o644)):
+        path.write_text("mmcp_a\n")
+        path.chmod(mode)
+    far = ("--url", "https://gateway.lan/mcp")
+    for words, why in (
+        (("--key-file", str(tmp_path / "none.key")), "none.key does not exist"),
+        (("--key-file", str(wide)), "run 'chmod 600' on it"),
+        (("--ca", str(junk)), "junk.pem has no certificates in PEM"),
+        (("--key-env", "mmcp_k3Jq9ZxA_x"), "takes the name of a variable, not the key itself"),
+        (("--key-env", "A-B"), "takes the name of a variable"),
+        (("--key-env", "A", "--key-file", str(key)), "either --key-env or --key-file, not both"),
+        (("--key-file", str(key), "--url", "http://192.0.2.2/mcp"), "would travel unencrypted"),
+        (("--key-env", "A", "--url", "http://gateway.lan/mcp"), "would travel unencrypted"),
+    ):
+        for verb in ("install", "snippet"):
+            done = home.run(verb, "cursor", *far, *words)
+            assert (done.exit_code, why in done.stderr) == (Exit.USAGE, True), done.stderr
+    home.works("install", "cursor", "--key-env", "A", "--url", "http://127.0.0.1:6270/mcp")

@@ -1,6 +1,7 @@
 """Verbs are found where people look for them, and every one that prints can print for programs."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -229,3 +230,22 @@ def test_every_verb_has_its_line_in_the_help() -> None:
     done = CliRunner().invoke(main, ["--help"])
     for name in VERBS:
         assert f"\n  {name} " in done.output
+
+
+def test_the_help_of_a_verb_needs_no_configuration(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        for words in every():
+            verb = [*words.split(), "--help"]
+            done = CliRunner().invoke(main, verb, env={"HOME": str(tmp_path)})
+            assert (done.exit_code, done.output[:6]) == (0, "Usage:"), words
+
+
+def test_a_configuration_that_is_missing_is_told_before_what_follows_from_it(
+    tmp_path: Path,
+) -> None:
+    for verb, order in (("tls", "init"), ("keys", "list")):
+        done = CliRunner().invoke(main, [verb, "--config", str(tmp_path / "no.toml"), order])
+        first, second = done.stderr.splitlines()
+        assert done.exit_code == Exit.CONFIG
+        assert first.endswith("no.toml: does not exist")
+        assert second == "metamcp: so the state directory is not known; name it with --state-dir"

@@ -136,7 +136,7 @@ def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         await at_rest(tmp_path).ordered(NewKey(name="laptop"), "ann")
         (tmp_path / PEPPER).chmod(0o644)
-        with pytest.raises(PepperUnfit, match="may be read or written by others"):
+        with pytest.raises(PepperUnfit, match=r"others; run 'chmod 600' on it$"):
             await at_rest(tmp_path).ordered(NewKey(name="other"), "ann")
 
     run(main)

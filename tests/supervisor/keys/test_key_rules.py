@@ -73,9 +73,12 @@ def test_a_key_keeps_what_was_asked_for_once_each() -> None:
         ({"endpoints": ("dsk",)}, "the workspace default has no endpoint 'dsk'; did you mean"),
         ({"endpoints": ("lab",)}, "the workspace default has no endpoint 'lab'"),
         ({"endpoints": ("desk",) * 65}, "a key names at most 64 endpoints and scopes"),
-        ({"expires": "soon"}, "'soon' is not a time such as 90d or 24h"),
-        ({"expires": "0d"}, "'0d' is not from 1s to 3650d"),
-        ({"expires": "9999d"}, "'9999d' is not from 1s to 3650d"),
+        (
+            {"expires": "soon"},
+            '\'soon\' is not a duration; write it like "500ms", "30s", "15m", "2d"',
+        ),
+        ({"expires": "0d"}, "'0d' is too short"),
+        ({"expires": "9999d"}, "'9999d' is too long; the longest duration here is \"3650d\""),
         ({"limits": {"calls_per_minuet": 1}}, "'calls_per_minuet' is not a limit; did you mean"),
         ({"limits": {"calls_per_day": 0}}, "the limit calls_per_day is a whole number from 1"),
         ({"limits": {"burst": 5}}, "the limit burst needs calls_per_minute"),
@@ -87,6 +90,16 @@ def test_what_cannot_be_asked_for_is_refused_with_what_was_meant(
     with pytest.raises(KeyOrderInvalid) as refused:
         asked(**given)
     assert str(refused.value).startswith(why)
+
+
+def test_a_namesake_and_a_scope_of_an_unknown_server_are_made_with_a_warning() -> None:
+    order = NewKey(name="laptop", scopes=("mcp:list", "mcp:call:gti", "mcp:call:git"))
+    assert key_rules.doubts(order, [key("k0"), key("k3", "ci")], ["git"], NOW) == (
+        "the key k0 is named 'laptop' too; name each by its id",
+        "mcp:call:gti: no server is named 'gti'; did you mean 'git'?",
+    )
+    expired = key("k0", valid_s=60)
+    assert key_rules.doubts(order, [expired], [], NOW + 60) == ()
 
 
 def test_places_are_taken_as_they_are_when_the_configuration_is_not_known() -> None:
@@ -120,7 +133,7 @@ def test_the_successor_of_a_key_that_ended_early_is_valid_for_the_whole_time() -
 
 
 def test_a_grace_is_at_most_a_week() -> None:
-    with pytest.raises(KeyOrderInvalid, match="'8d' is not from 1s to 7d"):
+    with pytest.raises(KeyOrderInvalid, match=r"'8d' is too long; .*7d"):
         rotated(key(), NOW, "8d")
 
 

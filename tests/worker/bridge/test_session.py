@@ -137,6 +137,16 @@ def test_a_refused_initialize_fails_what_waited_for_it() -> None:
     assert bridge.idle
 
 
+def test_people_hear_once_what_to_do_about_a_key_that_is_refused() -> None:
+    for status, word in ((401, "--key-file"), (404, "another workspace")):
+        bridge = made()
+        first, second = (send(bridge.received(modern("tools/list", n))) for n in (1, 2))
+        (told,) = bridge.head(first.number, status, b"")
+        assert isinstance(told, WarnPeople)
+        assert word in told.text
+        assert bridge.head(second.number, status, b"") == []
+
+
 def test_messages_of_the_gateway_are_passed_on_as_they_are() -> None:
     bridge = made()
     stream = opened(bridge)

@@ -31,7 +31,7 @@ from metamcp_worker.bridge.http_requests import (
 from metamcp_worker.bridge.pipes import LINE_BYTES_MAX, InputPipe, Output, OverlongInput, apart
 from metamcp_worker.bridge.session import BridgeSession
 from metamcp_worker.http import sse
-from metamcp_worker.http.fetch import Broken, Origin, Response, Unreachable
+from metamcp_worker.http.fetch import Broken, Origin, Response, Unreachable, Untrusted
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 from metamcp_worker.runtime import loop
 
@@ -58,6 +58,10 @@ LOCATE_S = 1.0
 """Minimum seconds between two looks whether the gateway has moved."""
 
 EVENTS = "text/event-stream"
+AUTHORITY = "Name the authority of its certificate with --ca FILE, or in the variable METAMCP_CA."
+MAYBE_TLS = "If this port speaks TLS, write https:// in the URL."
+_UNKNOWN_AUTHORITY = "self-signed", "self signed", "issuer"
+"""Words of OpenSSL for a certificate whose authority is not among those that are trusted."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as every shell has it: 128 and the number of SIGINT."""
@@ -138,6 +142,8 @@ class Bridge:
         self._stopped = asyncio.Event()
         self._answered = asyncio.Event()
         self._code = 0
+        self._heard = False
+        """Whether an answer has begun."""
 
     def stop(self, code: int = 0) -> None:
         """End without waiting for answers."""
@@ -336,10 +342,14 @@ class Bridge:
 
     def _failure(self, why: Exception) -> Failure:
         text = f"No answer from the gateway: {why}."
+        if isinstance(why, Untrusted):
+            unknown = any(word in text for word in _UNKNOWN_AUTHORITY)
+            return Failure(f"{text} {AUTHORITY if unknown else ''}".strip(), may_have_run=False)
         if isinstance(why, Unreachable):
             return Failure(f"{text} {self._remedy}".strip(), may_have_run=False)
         if isinstance(why, Broken | TooLarge):
-            return Failure(text)
+            plain = isinstance(self._origin, Plain) and not self._heard
+            return Failure(f"{text} {MAYBE_TLS}" if plain else text)
         return Failure(f"The bridge failed: {type(why).__name__}: {why}.")
 
     async def _exchange(self, send: Send) -> int | None:
@@ -397,6 +407,7 @@ class Bridge:
     # Answers
 
     def _begins(self, number: int, response: Response | GatewayReply) -> None:
+        self._heard = True
         session = response.header("mcp-session-id").encode("latin-1", "replace")
         self._do(self._session.head(number, response.status, session))
 

@@ -57,6 +57,13 @@ _MODERN = "2026-07-28"
 _NONE = Raw()
 
 
+_REMEDIES = {
+    401: "asks for a valid key: name its file with --key-file, or put it into METAMCP_KEY",
+    404: "has no such endpoint: its path is wrong, or the key belongs to another workspace",
+}
+"""Status of a refusal, to be told to people once: what it says of the gateway, and what to do."""
+
+
 class BridgeSession:
     """Connection of one client. `gateway`: name of the gateway in sentences."""
 
@@ -68,6 +75,7 @@ class BridgeSession:
         self._era: bool | None = None  # whether it is modern
         self._away = False
         self._ended = False
+        self._told: set[int] = set()  # those of `_REMEDIES`
 
     @property
     def idle(self) -> bool:
@@ -193,6 +201,9 @@ class BridgeSession:
         if self._away:
             self._away = False
             actions.append(WarnPeople(f"{self.gateway} is back."))
+        if (remedy := _REMEDIES.get(status)) and not exchange.session and status not in self._told:
+            self._told.add(status)
+            actions.append(WarnPeople(f"{self.gateway} {remedy}."))
         if status == 503 and exchange.purpose in _RETRIED and exchange.busy < BUSY_MAX:
             exchange.busy += 1
             return actions + self._again(exchange)
