@@ -54,6 +54,32 @@ def test_a_writer_goes_on_where_the_one_before_was_killed(tmp_path: Path) -> Non
     assert reader.proof(tmp_path).last == 5
 
 
+def test_a_writer_that_dies_between_two_segments_leaves_the_numbers_of_senders(
+    tmp_path: Path,
+) -> None:
+    first = begun(tmp_path, day=10)
+    first.add(bodies(3), {"a": 3})
+    first.close()
+    (tmp_path / first.name).chmod(0o400)  # sealed, and nothing after it
+    second = begun(tmp_path, day=11)
+    assert second.senders == {"a": 3}
+    second.close()
+
+
+def test_senders_of_the_writer_before_are_known_for_one_segment_more(tmp_path: Path) -> None:
+    """It may be about to connect to a writer that has just begun."""
+    segments = begun(tmp_path, day=10)
+    segments.add(bodies(3), {"a": 3})
+    segments.close()
+    segments = begun(tmp_path, day=10)
+    segments.turn(11, [])
+    assert segments.senders == {"a": 3}
+    segments.add(bodies(1), {"b": 1})
+    segments.turn(12, ["b"])
+    assert segments.senders == {"b": 1}
+    segments.close()
+
+
 def test_two_writers_do_not_have_the_same_segments(tmp_path: Path) -> None:
     first = begun(tmp_path)
     second = Segments(tmp_path, durable=False, bytes_max=1 << 20)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_worker.ipc import audit_records as audit
-from metamcp_worker.ipc.audit_link import KEPT_MAX, SPOOL_BYTES_MAX, AuditLink
+from metamcp_worker.ipc.audit_link import FRAME_BYTES, KEPT_MAX, SPOOL_BYTES_MAX, AuditLink
 from metamcp_worker.ipc.audit_records import FRAME, VERDICT
 
 WAIT_S = 20.0
@@ -161,6 +162,35 @@ def test_the_next_writer_gets_what_the_one_before_did_not_commit(folder: Path) -
             assert [first for first, _ in writer.frames] == [1, 2, 3, 2]
             assert writer.received[-2:] == [b"2", b"3"]
             await link.close()
+
+    asyncio.run(scene())
+
+
+def test_a_large_backlog_comes_in_frames_that_a_writer_reads(folder: Path) -> None:
+    async def scene() -> None:
+        path = folder / "audit.sock"
+        link = AuditLink(str(path), lambda n, lost: b"gap", keeps=True, spools=str(folder))
+        count = 4 * FRAME_BYTES // len(RECORD)
+        for number in range(count):
+            link.add(RECORD % number)
+        async with writing(folder) as writer:
+            await writer.until(count)
+            sizes = [sum(len(body) + 1 for body in bodies) for _, bodies in writer.frames]
+            assert max(sizes) < 2 * FRAME_BYTES
+            assert writer.received == [RECORD % number for number in range(count)]
+            await link.close()
+
+    asyncio.run(scene())
+
+
+def test_who_waits_is_told_when_the_connection_is_closed(folder: Path) -> None:
+    async def scene() -> None:
+        told: list[int] = []
+        path = str(folder / "nobody.sock")
+        link = AuditLink(path, lambda n, lost: b"gap", keeps=True)
+        link.add(b"one", told.append)
+        await link.close()
+        assert told == [errno.ETIMEDOUT]
 
     asyncio.run(scene())
 

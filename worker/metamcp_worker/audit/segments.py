@@ -72,6 +72,8 @@ class Segments:
         """Whether another process has the segments."""
         self.senders: dict[str, int] = {}
         """Number of the last record of each sender."""
+        self._recent: set[str] = set()
+        """Senders of the process before this one, which may not have connected to it yet."""
         self._folder = folder
         self._durable = durable
         self._bytes_max = bytes_max
@@ -141,10 +143,11 @@ class Segments:
     def turn(self, day: int, living: Iterable[str]) -> Path | None:
         """Seal the open segment and begin the next one; return the path of the sealed one, None if
         somebody reads it. `living`: senders whose numbers still count. Raises Unwritten."""
-        alive = set(living)
+        alive = self._recent | set(living)
         with _refusing():
             sealed = self._path if self._seal() else None
             self.senders = {one: n for one, n in self.senders.items() if one in alive}
+            self._recent = set()
             self._new(day)
         return sealed
 
@@ -199,6 +202,7 @@ class Segments:
         if not os.stat(path).st_mode & 0o200:  # sealed, and the next one was not begun
             base = sqlite3.connect(f"file:{_quoted(name, self._folder)}?mode=ro", uri=True)
             self.seq, self.hash, day = _last(base, name)
+            self._know(base)
             base.close()
             self._new(day)
             return
@@ -209,8 +213,13 @@ class Segments:
             self.begin(0)
             return
         self.seq, self.hash, self._day = _last(base, name)
-        self.senders = dict(base.execute("SELECT origin, number FROM sender"))
+        self._know(base)
         self._base, self._path, self._bytes = base, path, path.stat().st_size
+
+    def _know(self, base: sqlite3.Connection) -> None:
+        """Take over the senders of a segment. They may not have connected to this process yet."""
+        self.senders = dict(base.execute("SELECT origin, number FROM sender"))
+        self._recent = set(self.senders)
 
     def _new(self, day: int) -> None:
         path = self._folder / audit.segment_name(self.seq + 1)

@@ -39,6 +39,8 @@ NAME_CHARS_MAX = 256
 """Maximum characters of a name that a client made up."""
 CLIENTS_MAX = 256
 """Maximum clients whose names, and pseudonyms, are kept for the next call."""
+SAID_BYTES_MAX = 4096
+"""Maximum bytes that a client says of itself with which its name is kept."""
 KINDS_MAX = 4096
 """Maximum kinds of calls, by tool and client, of which the members of their records are kept."""
 CLOSE_S_MAX = 2.0
@@ -127,21 +129,23 @@ class CallAudit:
         trace = request.meta.get("traceparent") if request.meta else None
         if trace is not None:
             end.trace = (codec.text(trace) or "")[3:35]
-        self._begun[call.id] = self._members(call, subject, request.caller), end
+        client = self._client(request.caller)
+        self._begun[call.id] = self._members(call, subject, client), end
 
-    def _members(self, call: Call, subject: str, client: bytes) -> bytes:
+    def _members(self, call: Call, subject: str, client: str) -> bytes:
         """Return the members that do not change from one call of this kind to the next."""
         of = call.origin or _NOWHERE
         kind = (call.label, of.endpoint, of.tool, subject, of.who, of.version, call.server, client)
         found = self._common.get(kind)
         if found is None or found[0] is not of.principal:
-            if len(self._common) >= KINDS_MAX:
-                self._common.clear()
-            made = audit.members(self._record(call, of, subject, client))
-            found = self._common[kind] = (of.principal, made)
+            found = of.principal, audit.members(self._record(call, of, subject, client))
+            if len(subject) <= NAME_CHARS_MAX:
+                if len(self._common) >= KINDS_MAX:
+                    self._common.clear()
+                self._common[kind] = found
         return found[1]
 
-    def _record(self, call: Call, of: CallOrigin, subject: str, client: bytes) -> AuditRecord:
+    def _record(self, call: Call, of: CallOrigin, subject: str, client: str) -> AuditRecord:
         assert self._link is not None
         read = call.label == "resources/read"
         known = call.origin is not None
@@ -150,7 +154,7 @@ class CallAudit:
             workspace=self._workspaces.get(of.endpoint, ""), endpoint=of.endpoint,
             key=of.principal.key, principal=self._named(of.principal) if known else "",
             auth=of.principal.auth if known else "",
-            session=self._session(of.who), client=self._client(client), protocol=of.version,
+            session=self._session(of.who), client=client, protocol=of.version,
             server=process_names.base(call.server),
             tool=of.tool if isinstance(of.tool, str) else codec.text(of.tool) or "",
             exposed="" if read else subject[:NAME_CHARS_MAX],
@@ -174,7 +178,7 @@ class CallAudit:
             if answer is not None and not call.answer.done():
                 call.answer.set_result(answer)
             return
-        common, end = begun or (self._members(call, "", b""), CallEnd())
+        common, end = begun or (self._members(call, "", ""), CallEnd())
         end.outcome = _outcome(answer, outcome)
         end.ms = int(seconds * 1e6) / 1000
         if answer is not None:
@@ -289,9 +293,10 @@ class CallAudit:
                 found = (codec.text(info.get("name", Raw(b'""'))) or "")[:CLIENT_CHARS_MAX]
             except codec.Malformed:
                 found = ""
-            if len(self._clients) >= CLIENTS_MAX:
-                self._clients.clear()
-            self._clients[said] = found
+            if len(said) <= SAID_BYTES_MAX:
+                if len(self._clients) >= CLIENTS_MAX:
+                    self._clients.clear()
+                self._clients[said] = found
         return found
 
     def _shown(self, body: bytes) -> str:

@@ -32,6 +32,8 @@ SPOOL_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of a spool beyond which a new one takes its place, without what is committed."""
 BATCH_S = 0.02
 """Seconds that records in the spool wait for others before the writer gets them."""
+FRAME_BYTES = 1024 * 1024
+"""Bytes of records above which a frame ends, and a batch; one record may be larger."""
 POLL_S = 0.005
 """Seconds between two looks at what is due at the end."""
 READ_BYTES = 4096
@@ -148,9 +150,9 @@ class AuditLink:
         self._number = self._safe = 0
         """Numbers of the last record, and of the last one that is committed or given up."""
         self._new: list[bytes] = []
-        """Records of this turn; `_told`, `_weight`: of them."""
+        """Records of this turn; `_told`, `_weight`, `_new_bytes`: of them."""
         self._told: list[Told] = []
-        self._weight = 0
+        self._weight = self._new_bytes = 0
         self._kept: deque[_Batch] = deque()
         self._kept_bytes = 0
         self._sent = 0
@@ -186,16 +188,21 @@ class AuditLink:
         self._kept_bytes += len(body) + 1
         if told is not None:
             self._told.append(told)
-        if self._turn is None:
+        self._new_bytes += len(body) + 1
+        if self._new_bytes > FRAME_BYTES:
+            self._turn_over()
+        elif self._turn is None:
             self._turn = self._loop.call_soon(self._turn_over)
 
     def _turn_over(self) -> None:
         """Keep the records of this turn, and send them, or put them into the spool."""
-        self._turn = None
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         if not self._new:
             return
         batch = _Batch(self._number, self._new, self._told, self._weight)
-        self._new, self._told, self._weight = [], [], 0
+        self._new, self._told, self._weight, self._new_bytes = [], [], 0, 0
         if self._spool is not None:
             error = self._spool.add(batch.lines)
             if error:
@@ -212,13 +219,12 @@ class AuditLink:
             self._flush()
         elif self._due is None and self._sock is not None:
             self._due = self._loop.call_later(BATCH_S, self._flush)
-        if self._overdue is None:
+        if self._overdue is None and self._spool is None:
             self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
 
     def _count(self) -> None:
         """Count the bytes of what is kept anew."""
-        self._kept_bytes = sum(one.size for one in self._kept)
-        self._kept_bytes += sum(len(body) + 1 for body in self._new)
+        self._kept_bytes = sum(one.size for one in self._kept) + self._new_bytes
 
     def _unspooled(self, error: int, weight: int) -> None:
         """Count events that found no room in the spool, and try it again in a while."""
@@ -249,6 +255,8 @@ class AuditLink:
             if timer is not None:
                 timer.cancel()
         self._part()
+        for one in self._kept:
+            one.tell(errno.ETIMEDOUT)
         if self._spool is not None:
             self._spool.close(empty=not self._kept)
 
@@ -290,13 +298,18 @@ class AuditLink:
         self._due = None
         if self._sock is None:
             return
-        unsent = takewhile(lambda one: one.first > self._sent, reversed(self._kept))
-        new = [one.lines for one in unsent]
-        if new:
-            new.reverse()
-            lines, last = b"\n".join(new), self._kept[-1].last
-            self._out += FRAME.pack(len(lines), last - self._sent, self._sent + 1) + lines
-            self._sent = last
+        unsent = deque(takewhile(lambda one: one.first > self._sent, reversed(self._kept)))
+        while unsent:
+            last = unsent.pop()
+            part = [last.lines]
+            size = last.size
+            while unsent and size + unsent[-1].size <= FRAME_BYTES:
+                last = unsent.pop()
+                part.append(last.lines)
+                size += last.size
+            lines = b"\n".join(part)
+            self._out += FRAME.pack(len(lines), last.last - self._sent, self._sent + 1) + lines
+            self._sent = last.last
         self._send()
 
     def _send(self) -> None:
