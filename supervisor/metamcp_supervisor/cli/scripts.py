@@ -244,10 +244,10 @@ def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
         raise Failed(Exit.FAILED, str(codec.value(answer.error).get("message", "")))
     result: dict[str, Any] = codec.value(answer.result)
     failed = result.get("isError") is True
-    found = result.get("structuredContent")
+    found: dict[str, Any] | None = result.get("structuredContent")
     if as_json:
         click.echo(codec.dump(found))
-    elif failed or not isinstance(found, dict):
+    elif failed or found is None:
         text = [str(part.get("text", "")) for part in result.get("content", ())]
         click.echo(show.printable("\n".join(text)), err=failed)
     else:
@@ -266,7 +266,7 @@ def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list
         else:
             tree = codec.typed(ConfigTree, gateway.call("tree"))
             ours = [one for one in tree.workspaces if one.name == workspace]
-            known = {}
+            known = dict[str, str]()
             for each in (each for one in ours for each in one.namespaces):
                 known |= each.endpoints
     if endpoint is None:
@@ -283,7 +283,7 @@ def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list
 
 def _order(file: Path) -> SaveScript:
     """Return the order to save this file under its name. Raises Failed."""
-    languages = {suffix: language for language, suffix in SUFFIXES.items()}
+    languages: dict[str, Language] = {suffix: one for one, suffix in SUFFIXES.items()}
     try:
         head, code = file_read(_text(file))
     except codec.Malformed as error:

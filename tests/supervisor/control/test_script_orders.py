@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ Said = Callable[..., Awaitable[tuple[int, str, str]]]
 
 
 @asynccontextmanager
-async def place(folder: Path, *, running: bool) -> AsyncIterator[Said]:
+async def place(folder: Path, *, running: bool) -> AsyncGenerator[Said]:
     """The command, for a small gateway or for a state directory."""
 
     async def said(*arguments: str, **options: str) -> tuple[int, str, str]:

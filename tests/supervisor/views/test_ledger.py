@@ -27,11 +27,13 @@ from metamcp_worker.ipc.disclosure import (
     Build,
     Deactivate,
     Delete,
+    DeleteScript,
     Equip,
     Everything,
     Load,
     Pair,
     Save,
+    SaveScript,
     Shown,
     ToolSet,
     Unequip,
@@ -117,6 +119,8 @@ class Model:
                 if not set(remove) <= set(mine) or not left:
                     return False
                 self.put(wanted, left, description, now)
+            case SaveScript() | DeleteScript():  # another test looks at scripts
+                return False
             case Delete(wanted):
                 if wanted not in self.sets:
                     return False
