@@ -153,6 +153,10 @@ def json_lines(gateway: Gateway, *words: str) -> list[Any]:
 def test_orders_of_an_operator_and_events_of_servers_leave_records(gateway: Gateway) -> None:
     gateway.ctl("restart", "new")
     gateway.wait_ready()
+    made, _ = (
+        json.loads(subprocess.check_output(gateway.command("keys", *words, "--json"), timeout=60))
+        for words in (("create", "laptop"), ("list",))
+    )
 
     def told() -> bool:
         found = [record for _, record in records(gateway)]
@@ -162,6 +166,13 @@ def test_orders_of_an_operator_and_events_of_servers_leave_records(gateway: Gate
 
     until(told, "the order and its effect are recorded")
     assert f"audit: ready, process {writer(gateway)}" in gateway.ctl("status", ok=(0, 3))
+    orders = [one["text"] for one in json_lines(gateway, "--event", "order")]
+    change = f"'keys-change created {made['id']} laptop' asked by"
+    until(
+        lambda: any(record.text.startswith(change) for _, record in records(gateway)),
+        "the change of a key is recorded",
+    )
+    assert not any(text.startswith("'keys'") for text in orders)
 
 
 def test_numbers_are_dense_with_sixty_four_clients(gateway: Gateway) -> None:

@@ -7,11 +7,12 @@ The segments are read directly, so this works without a gateway.
 """
 
 import os
+import re
 import sqlite3
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -24,15 +25,18 @@ from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.cli.recordings import config_option, ending, state_option
 from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.store import database
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
 
+EVENTS_HELP = f"{', '.join(records.ALL_EVENTS)}."
 COLUMNS = ("SEQ", "TIME", "EVENT", "WHO", "SERVER", "WHAT", "OUTCOME", "TOOK")
 LINES = 50
 """Number of records to show if the user does not say."""
 TEXT_CHARACTERS_MAX = 60
+CHECKPOINT = re.compile("([1-9][0-9]{0,17}):([0-9a-f]{64})")
 WORDS = {
     "check": "the chain is checked with 'metamcp audit verify'",
     "ls": "did you mean 'list'?",
@@ -68,10 +72,11 @@ def audit() -> None:
 @click.option("--since", type=Duration(past=True), metavar="DURATION", help="Not older: 1h, 2d.")
 @click.option("--until", type=Duration(past=True), metavar="DURATION", help="Older than this.")
 @click.option("--workspace", metavar="NAME")
-@click.option("--key", metavar="ID|NAME", help="Only of this API key, or of its principal.")
+@click.option("--key", metavar="ID|NAME", help="Of this API key, or of its principal.")
 @click.option("--server", metavar="NAME")
 @click.option("--tool", metavar="NAME", help="As the server or as clients name it.")
-@click.option("--outcome", metavar="WORD", help="ok, tool_error, error, cancelled, refused.")
+@click.option("--event", type=click.Choice(records.ALL_EVENTS), metavar="WORD", help=EVENTS_HELP)
+@click.option("--outcome", type=click.Choice(records.OUTCOMES))
 @click.option("--limit", type=click.IntRange(min=1), default=LINES, show_default=True)
 @json_option
 @state_option
@@ -83,6 +88,7 @@ def list_(
     key: str | None,
     server: str | None,
     tool: str | None,
+    event: str | None,
     outcome: str | None,
     limit: int,
     as_json: bool,
@@ -91,13 +97,19 @@ def list_(
 ) -> None:
     """List records, the newest last."""
     now = time.time()
+    keys = {key, *_ids(folder(state_dir, path).parent, key)} if key is not None else set[str]()
 
     def fits(record: AuditRecord) -> bool:
         return (
             (since is None or record.ts >= (now - since) * 1e9)
             and (until is None or record.ts <= (now - until) * 1e9)
             and workspace in {None, record.workspace}
-            and (key is None or key in {record.key, record.principal.removeprefix("key:")})
+            and (
+                key is None
+                or record.key in keys
+                or key in {record.principal, record.principal.removeprefix("key:")}
+            )
+            and event in {None, record.event}
             and server in {None, record.server}
             and (tool is None or tool in {record.tool, record.exposed})
             and outcome in {None, record.outcome}
@@ -115,8 +127,10 @@ def list_(
         if as_json:
             for row, before, _ in found:
                 click.echo(codec.dump(records.shown(row, before.hex())))
-        else:
+        elif found:
             show.table(COLUMNS, [_cells(row.seq, record) for row, _, record in found])
+        else:
+            click.echo("no record fits", err=True)
         return Exit.OK
 
     ending(work)
@@ -157,13 +171,17 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
     """
 
     def work() -> int:
+        if expect is not None and not CHECKPOINT.fullmatch(expect):
+            what = "--expect takes a checkpoint from the log, written like SEQ:HASH, 64 hex digits"
+            raise Failed(Exit.USAGE, what)
         found = proof(folder(state_dir, path), expect or "")
         if as_json:
             click.echo(codec.dump(found))
         elif found.broken is not None:
             click.echo(f"broken at record {found.broken.seq}: {found.broken.why}")
         else:
-            what = f"{found.records} records in {found.segments} segments hold"
+            files = "1 file" if found.segments == 1 else f"{found.segments} files"
+            what = f"the chain holds: {found.records} records in {files}"
             click.echo(f"{what}; the last one is {found.last}:{found.last_hash}")
         return Exit.OK if found.broken is None else Exit.FAILED
 
@@ -197,7 +215,7 @@ def folder(state_dir: str | None, path: Path | None) -> Path:
     try:
         found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
-        what = "where the audit is is not known; name the directory with --state-dir"
+        what = "the folder of the audit is not known; name the state directory with --state-dir"
         raise Failed(Exit.CONFIG, what, tuple(map(str, invalid.problems))) from None
     return found.gateway.state_dir / records.FOLDER
 
@@ -221,7 +239,7 @@ def segments(where: Path) -> list[Path]:
 def rows(path: Path) -> Iterator[Segment | ChainRow]:
     """Yield the beginning of a segment, then its rows. Raises sqlite3.Error and TypeError for a
     file that is broken."""
-    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as base:
+    with closing(_read_only(path)) as base:
         seq, digest = base.execute("SELECT seq, hash FROM start").fetchone()
         yield Segment(path, int(seq), bytes(digest))
         for found in base.execute("SELECT seq, body, hash FROM record ORDER BY seq"):
@@ -247,9 +265,8 @@ class _Check:
     def __init__(self, expect: str) -> None:
         self.count = self.first = self.seq = 0
         self.hash = START
-        seq, _, digest = expect.partition(":")
-        self._expected = int(seq) if seq.isdigit() else 0
-        self._expected_hash = digest
+        seq, _, self._expected_hash = expect.partition(":")
+        self._expected = int(seq or 0)
         self._seen = not expect
         self._begins: Segment | None = None
         self._sealed: dict[str, tuple[int, str]] = {}
@@ -274,9 +291,8 @@ class _Check:
                 self.seq, self.hash = row.seq, row.hash
                 self._learn(row)
         except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
-            return Break(
-                self.seq + 1, f"{path.name} cannot be read behind record {self.seq}: {error}"
-            )
+            where = f" behind record {self.seq}" if self.seq else ""
+            return Break(self.seq + 1, f"{path.name} cannot be read{where}: {error}")
         return None
 
     def rest(self, paths: list[Path]) -> Break | None:
@@ -330,6 +346,19 @@ def _all(state_dir: str | None, path: Path | None) -> Iterator[tuple[ChainRow, b
             raise Failed(Exit.FAILED, what) from None
 
 
+def _ids(state_dir: Path, name: str) -> list[str]:
+    """Return the ids of the API keys with this name or, as WHO shows it, `key:ID`."""
+    found = [name.removeprefix("key:")]
+    with suppress(sqlite3.Error), closing(_read_only(state_dir / database.FILE)) as base:
+        which = "SELECT id FROM api_key WHERE json_extract(body, '$.spec.name') = ?"
+        found += [str(row[0]) for row in base.execute(which, (name,))]
+    return found
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+
+
 def _cells(seq: int, record: AuditRecord) -> tuple[str, ...]:
     when = datetime.fromtimestamp(record.ts / 1e9, UTC).astimezone()
     what = record.exposed or record.uri or record.method or record.text or record.segment
@@ -337,7 +366,7 @@ def _cells(seq: int, record: AuditRecord) -> tuple[str, ...]:
         str(seq),
         f"{when:%Y-%m-%d %H:%M:%S}",
         record.event,
-        record.who or record.principal,
+        record.who or record.principal or record.key,
         record.server,
         what[:TEXT_CHARACTERS_MAX] or (f"{record.count} lost" if record.event == "gap" else ""),
         record.outcome,

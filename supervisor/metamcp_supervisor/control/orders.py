@@ -34,7 +34,16 @@ from metamcp_supervisor.control.services import (
     UnknownName,
     known,
 )
-from metamcp_supervisor.verbs import VERSION, Exit, Expire, KeyOrder, NewKey, Revoke, Rotate
+from metamcp_supervisor.verbs import (
+    VERSION,
+    Exit,
+    Expire,
+    KeyChanged,
+    KeyOrder,
+    NewKey,
+    Revoke,
+    Rotate,
+)
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, ProtocolError
 
@@ -223,11 +232,18 @@ def _record(steering: Steering, line: ControlStream, names: Sequence[str], verb:
 
 class Verb(Struct, frozen=True):
     """Row of the table. `run` gets the parameters as a value of `params`. `least`: lowest role that
-    may use the verb; unless it is given, the highest."""
+    may use the verb; unless it is given, the highest. `reads`: it changes nothing. `about`: further
+    words for the audit from the parameters and the result; they are never secret."""
 
     params: type[Struct]
     run: Callable[[Steering, ControlStream, Any], Awaitable[object]]
     least: Role = Role.ADMIN
+    reads: bool = False
+    about: Callable[[Any, Any], Sequence[str]] = lambda params, result: ()
+
+
+def _about_key(params: KeyOrdered, changed: KeyChanged) -> Sequence[str]:
+    return _DONE[type(params.order)], changed.id, changed.name
 
 
 VERBS: dict[str, Verb] = {
@@ -241,7 +257,7 @@ VERBS: dict[str, Verb] = {
     "clear": Verb(ServerNames, _clear, Role.ADMIN),
     "roll": Verb(ChangeParams, _roll, Role.OPERATOR),
     "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
-    "set": Verb(set_signal.Set, set_signal.set_, Role.ADMIN),
+    "set": Verb(set_signal.Set, set_signal.set_, Role.ADMIN, about=set_signal.about),
     "signal": Verb(set_signal.SignalParams, set_signal.signal_, Role.ADMIN),
     "upgrade": Verb(NoParams, _upgrade),
     "reload": Verb(Reload, _reload, Role.ADMIN),
@@ -253,11 +269,13 @@ VERBS: dict[str, Verb] = {
     "logs": Verb(follow.Logs, follow.logs, Role.VIEWER),
     "events": Verb(follow.Events, follow.events, Role.VIEWER),
     "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
-    "toolsets-change": Verb(toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR),
-    "scripts": Verb(script_orders.Scripts, script_orders.scripts, Role.OPERATOR),
+    "toolsets-change": Verb(
+        toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR, about=toolsets.about
+    ),
+    "scripts": Verb(script_orders.Scripts, script_orders.scripts, Role.OPERATOR, reads=True),
     "scripts-change": Verb(script_orders.ScriptsChange, script_orders.scripts_change, Role.ADMIN),
-    "keys": Verb(KeysWanted, _keys, Role.OPERATOR),
-    "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN),
+    "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
+    "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 
@@ -270,8 +288,9 @@ async def carry_out(
     verb = VERBS.get(method)
     try:
         result = await _carried_out(steering, line, method, params)
-        if verb is not None and verb.least > Role.VIEWER:
-            _record_order(steering, line, method, params)
+        if verb is not None and verb.least > Role.VIEWER and not verb.reads:
+            about = verb.about(codec.typed(verb.params, params or b"{}"), result)
+            _record_order(steering, line, method, params, about)
         return result
     except ProtocolError as refusal:
         if verb is not None and verb.least > Role.VIEWER:
@@ -279,14 +298,17 @@ async def carry_out(
         raise
 
 
-def _record_order(steering: Steering, line: ControlStream, method: str, params: bytes) -> None:
+def _record_order(
+    steering: Steering, line: ControlStream, method: str, params: bytes, about: Sequence[str]
+) -> None:
     """Tell the audit of an order that was carried out."""
     try:
         aimed = codec.typed(access.Aimed, params or b"{}")
     except codec.Malformed:
         aimed = access.Aimed()
     if not aimed.dry_run:
-        steering.journal.ordered(access.sentence(method, aimed.all, line.caller, "carried out"))
+        words = (*aimed.all, *about)
+        steering.journal.ordered(access.sentence(method, words, line.caller, "carried out"))
 
 
 def _record_refusal(

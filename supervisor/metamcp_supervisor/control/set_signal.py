@@ -6,7 +6,7 @@ Owns: their parameters and limits, the known signals, the journal's words. Never
 
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import field
 
@@ -45,6 +45,11 @@ class SignalParams(ChangeParams, frozen=True, kw_only=True):
 
     name: str
     signal: str
+
+
+def about(params: Set, result: object) -> Sequence[str]:
+    """Return the settings that an order changed, for the audit; their values are not there."""
+    return ["clear"] if params.clear else [*params.settings]
 
 
 async def set_(steering: Steering, line: ControlStream, params: Set) -> object:

@@ -8,7 +8,7 @@ to say who it is.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -232,6 +232,12 @@ def _skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
 
 def _told(name: str) -> str:
     return repr(name[:TOLD_CHARACTERS_MAX])
+
+
+def about(params: ToolsetsChange, result: object) -> Sequence[str]:
+    """Return the words of the audit for an order."""
+    name = "" if isinstance(params.order, Unequip) else params.order.toolset
+    return [word for word in (_WORDS[type(params.order)], name, params.endpoint) if word]
 
 
 def _said(params: ToolsetsChange, endpoint: str) -> str:

@@ -40,7 +40,7 @@ def test_a_role_follows_from_user_and_groups(
 
 
 def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
-    assert orders.Verb.__struct_defaults__ == (Role.ADMIN,)
+    assert orders.Verb.__struct_defaults__[0] is Role.ADMIN
     least = {name: verb.least for name, verb in orders.VERBS.items()}
     changing = {
         name

@@ -89,8 +89,8 @@ def test_an_expired_key_and_a_key_for_another_endpoint_look_unknown() -> None:
 
 def test_another_workspace_looks_like_an_endpoint_that_does_not_exist() -> None:
     at = made(spec())
-    assert knock(at, "far", BEARER) == knock(at, "none", BEARER) == door.ABSENT
-    assert knock(at, None, BEARER) == door.ABSENT
+    for endpoint in ("far", "none", None):  # the audit alone learns which key it was
+        assert knock(at, endpoint, BEARER) == replace(door.ABSENT, key=spec().id)
 
 
 def test_several_credentials_are_refused_even_if_each_is_valid() -> None:

@@ -11,11 +11,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.cli import audit as reader
+from metamcp_supervisor.keys.key_rules import StoredKey
+from metamcp_supervisor.store.database import FILE
 from metamcp_worker.audit.segments import SegmentFacts, Segments, Unwritten, digest
 from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.audit_records import AuditRecord
+from metamcp_worker.ipc.key_table import KeySpec
 
 pytestmark = pytest.mark.promise("M90")
 
@@ -166,6 +172,38 @@ def test_a_changed_record_is_named_and_a_cut_end_is_found_with_a_checkpoint(tmp_
     broken = reader.proof(tmp_path).broken
     assert broken is not None
     assert broken.seq == 4
+
+
+def test_a_checkpoint_with_a_typing_mistake_is_not_a_broken_chain(tmp_path: Path) -> None:
+    segments = begun(tmp_path / audit.FOLDER)
+    segments.add(bodies(9), {})
+    right = f"{segments.seq}:{segments.hash.hex()}"
+    segments.close()
+    for mark, code in ((right, 0), ("5", 2), ("5:abc", 2), ("", 2), (f"8{right[1:]}", 1)):
+        done = asked(tmp_path, "verify", "--expect", mark)
+        assert done.exit_code == code
+        assert ("written like SEQ:HASH, 64 hex digits" in done.stderr) == (code == 2)
+
+
+def test_the_list_finds_a_key_by_its_id_its_name_and_as_it_shows_it(tmp_path: Path) -> None:
+    made = AuditRecord(ts=1, n=1, origin="a", event="call", key="k3Jq9ZxA", principal="key:team")
+    begun(tmp_path / audit.FOLDER).add([audit.encoded(made)], {})
+    key = KeySpec(id="k3Jq9ZxA", digest=b"x", name="laptop", principal="team", workspace="default")
+    with closing(sqlite3.connect(tmp_path / FILE)) as base:
+        base.execute("CREATE TABLE api_key (id TEXT PRIMARY KEY, body TEXT NOT NULL)")
+        body = codec.dump(StoredKey(spec=key, created=0.0)).decode()
+        base.execute("INSERT INTO api_key VALUES (?, ?)", (key.id, body))
+        base.commit()
+    for name in ("k3Jq9ZxA", "key:k3Jq9ZxA", "laptop", "team", "key:team"):
+        assert "call" in asked(tmp_path, "list", "--key", name, "--event", "call").stdout
+    for words in (("--key", "nobody"), ("--workspace", "nows"), ("--event", "auth")):
+        done = asked(tmp_path, "list", *words)
+        assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no record fits\n")
+    assert asked(tmp_path, "list", "--outcome", "wrong").exit_code == 2
+
+
+def asked(state_dir: Path, *words: str) -> Result:
+    return CliRunner().invoke(main, ["audit", *words, "--state-dir", str(state_dir)])
 
 
 def test_a_removed_segment_leaves_its_record_and_one_that_is_missing_does_not(

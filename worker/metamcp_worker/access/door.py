@@ -46,12 +46,13 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 class Denial(Struct, frozen=True, gc=False):
     """Answer to a request that does not pass. `reason`: a word for the counters; `headers`: further
-    ones of the answer."""
+    ones of the answer; `key`: id of the API key, if it is a valid one that may not be used here."""
 
     status: int
     message: str
     reason: str
     headers: Headers = ()
+    key: str = ""
 
 
 class Arrival(Struct, frozen=True, gc=False):
@@ -205,7 +206,7 @@ class Door:
         if key.expires and date >= key.expires:
             return UNAUTHORIZED
         if spec is None or key.workspace != spec.workspace:
-            return ABSENT
+            return structs.replace(ABSENT, key=key.id)
         if KEYS not in spec.auth or (key.endpoints and spec.name not in key.endpoints):
             return UNAUTHORIZED
         if spec.keys and key.id not in spec.keys and key.name not in spec.keys:

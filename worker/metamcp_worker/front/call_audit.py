@@ -219,9 +219,11 @@ class CallAudit:
         code: int = 0,
         text: str = "",
         parent: str = "",
+        key: str = "",
     ) -> None:
         """Record an event whose answer does not wait: a list, a refused message, a refused
-        credential. `code`: of the refusal; `parent`: as in `AuditRecord`."""
+        credential. `code`: of the refusal; `parent`: as in `AuditRecord`; `key`: id of a key
+        without a principal here."""
         link = self._link
         if link is None:
             return
@@ -232,7 +234,7 @@ class CallAudit:
         link.add(audit.encoded(AuditRecord(
             ts=time_ns(), n=link.number, origin=link.origin, worker=self._worker, event=event,
             workspace=self._workspaces.get(endpoint, ""), endpoint=endpoint, method=method,
-            key=principal.key if principal is not None else "",
+            key=principal.key if principal is not None else key,
             principal=self._named(principal) if principal is not None else "",
             auth=principal.auth if principal is not None else "",
             exposed="" if read else subject[:NAME_CHARS_MAX],

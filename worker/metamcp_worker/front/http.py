@@ -324,7 +324,10 @@ class App:
         if isinstance(found, Denial):
             if self._calls.audit is not None and found.status != FLOODED:
                 where = exchange.facts.endpoint
-                self._calls.audit.noted("auth", "", None, where, code=found.status)
+                why = f"{found.status}: {found.message}"
+                self._calls.audit.noted(
+                    "auth", "", None, where, code=found.status, text=why, key=found.key
+                )
             self._refuse(exchange, _refusal(found))
             return None
         if refusal is not None:

@@ -50,6 +50,11 @@ LISTS = frozenset({
 })  # fmt: skip
 #: Word of a record for each method.
 EVENTS = {"tools/call": "call", "resources/read": "read", "prompts/get": "prompt"}
+ALL_EVENTS = (
+    "call", "read", "prompt", "list", "refused", "auth", "order", "gateway", "gap", "sealed",
+    "removed",
+)  # fmt: skip
+OUTCOMES = ("ok", "tool_error", "error", "cancelled", "refused")
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
