@@ -75,9 +75,12 @@ def limit_texts(limits: Sequence[LimitStatus]) -> dict[tuple[str, str], str]:
     those of which there is nothing to tell yet."""
     found: dict[tuple[str, str], str] = {}
     for one in limits:
+        most = "" if one.name else " by the key that used most"
         refused = ", ".join(f"{limit} {n}" for limit, n in one.refused.items() if n)
         parts = (
-            f"{one.calls_today} of {one.calls_per_day} calls today" if one.calls_per_day else "",
+            f"{one.calls_today} of {one.calls_per_day} calls today{most}"
+            if one.calls_per_day
+            else "",
             f"refused by {refused}" if refused else "",
         )
         if text := "; ".join(part for part in parts if part):

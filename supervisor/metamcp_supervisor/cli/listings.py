@@ -296,6 +296,8 @@ def tree(runtime_dir: str | None, as_json: bool) -> None:
                 line("    ", "endpoint", name, url)
             for name, state in namespace.servers.items():
                 line("    ", "server", name, state)
+    if keys := used.get(("key", "")):
+        click.echo(f"API keys  {keys}")
 
 
 def view_rows(found: Sequence[ViewShown]) -> list[tuple[str, ...]]:

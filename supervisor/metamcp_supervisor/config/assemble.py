@@ -44,7 +44,7 @@ from metamcp_supervisor.config.document import (
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.tools import Pair
 from metamcp_worker.ipc import builtin_definitions, exposed_names
-from metamcp_worker.ipc.process_names import label, within, workspace_of
+from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
 from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
 
 
@@ -223,7 +223,8 @@ def assemble(
     gateway = _gateway(layers, default, findings)
     endpoints = _endpoints(drafts, servers, namespaces, gateway, findings)
     site = (_last_of_each(layers).listen or (None, _NOWHERE))[1]
-    network.refuse_open(gateway, endpoints.values(), site, findings)
+    said_outside = any(layer.auth is not None for layer in overrides)
+    network.refuse_open(gateway, endpoints.values(), site, findings, overridden=said_outside)
     return Config(
         gateway=gateway,
         servers={
@@ -459,12 +460,11 @@ def _members(
             findings.error(
                 site, "stands for every server, so it stands alone; leave the others out"
             )
-        elif name not in servers:
-            told, known = (
-                label(name),
-                map(label, workspaces.servers_of(workspace_of(name), servers)),
-            )
-            findings.error(site, f"no server is named '{shown(told)}'; {hint(told, [*known])}")
+        elif name not in servers or workspace_of(written) not in (
+            DEFAULT,
+            workspace_of(draft.name),
+        ):
+            findings.error(site, workspaces.unknown(written, workspace_of(draft.name), servers))
         elif servers[name].server is None:
             findings.warning(site, f"the server '{name}' is left out, see the warning about it")
         else:

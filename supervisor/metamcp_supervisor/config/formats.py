@@ -164,6 +164,8 @@ _HEAD = re.compile(rf"\s*\[\[?[ \t]*({_KEYS})[ \t]*\]")
 _SETTING = re.compile(rf"\s*({_KEYS})[ \t]*=")
 _ONE_KEY = re.compile(_KEY)
 _AT_LINE = re.compile(r" \(at line (\d+), column (\d+)\)\Z")
+_TWICE = re.compile(r"Cannot declare (\(.*\)) twice")
+_QUOTED = re.compile(r"'([^']*)'")
 KEY_PARTS_MAX = 32
 """Maximum parts of a key; the time of Python's decoder grows with the square of the number of dots
 in a key, and a file of 4 MiB would take days."""
@@ -184,7 +186,7 @@ def toml_loads(text: str) -> Mapping[str, object]:
     except RecursionError:
         raise BrokenSyntax("nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        message = str(error)
+        message = _TWICE.sub(_as_written, str(error))
         if found := _AT_LINE.search(message):
             raise BrokenSyntax(
                 f"{message[: found.start()]} at column {found[2]}", int(found[1])
@@ -192,6 +194,10 @@ def toml_loads(text: str) -> Mapping[str, object]:
         raise BrokenSyntax(message, text.rstrip().count("\n") + 1) from None
     except ValueError:  # of int(): more digits than Python converts
         raise BrokenSyntax("a number in it has too many digits") from None
+
+
+def _as_written(found: re.Match[str]) -> str:
+    return f"the table [{'.'.join(_QUOTED.findall(found[1]))}] is written twice"
 
 
 def toml_lines(text: str) -> Mapping[Place, int]:

@@ -59,19 +59,27 @@ def tls_of(
 
 
 def refuse_open(
-    gateway: GatewayConfig, endpoints: Iterable[Endpoint], site: Site, findings: ConfigFindings
+    gateway: GatewayConfig,
+    endpoints: Iterable[Endpoint],
+    site: Site,
+    findings: ConfigFindings,
+    *,
+    overridden: bool = False,
 ) -> None:
     """Refuse an address that other machines can reach while an endpoint there asks for nothing, or
-    while credentials would travel in the clear."""
+    while credentials would travel in the clear. `overridden`: a flag or variable says `auth`."""
     address = gateway.listen
     if units.is_loopback(address.host):
         return
     if unguarded := [endpoint.name for endpoint in endpoints if not endpoint.auth]:
+        write = 'write auth = "keys" ' + ("for this endpoint" if gateway.auth else "in [gateway]")
+        if overridden and not gateway.auth:
+            write = "leave out --auth and METAMCP_AUTH, or set 'keys' there,"
         findings.error(
             site,
             f"other machines could reach {address}, and the endpoint '{unguarded[0]}' asks for no"
-            ' credential; write auth = "keys" in [gateway] and make a key with \'metamcp keys'
-            " create NAME', or use 127.0.0.1, [::1] or localhost",
+            f" credential; {write} and make a key with 'metamcp keys create NAME', or use"
+            " 127.0.0.1, [::1] or localhost",
         )
     if not gateway.behind_proxy and gateway.tls is None:
         findings.error(
@@ -152,8 +160,8 @@ def with_audience(
     if takes != (endpoint.oauth is not None):
         findings.error(
             site,
-            f"accepts tokens, and nothing says whose; write [endpoints.{endpoint.name}.oauth] with"
-            " an 'issuer'"
+            f"accepts tokens, and nothing says whose; write [{_table(endpoint)}.oauth] with an"
+            " 'issuer'"
             if takes
             else "has a table 'oauth' and accepts no tokens; write auth = \"oauth\" or"
             ' auth = ["keys", "oauth"]',
@@ -170,6 +178,12 @@ def with_audience(
     scheme = "http" if gateway.tls is None else "https"
     audience = f"{scheme}://{listen}{_path(endpoint)}"
     return replace(endpoint, oauth=structs.replace(endpoint.oauth, audience=audience))
+
+
+def _table(endpoint: Endpoint) -> str:
+    """Return the name of the table of an endpoint in the file."""
+    own = endpoint.workspace != process_names.DEFAULT
+    return f"{f'workspaces.{endpoint.workspace}.' if own else ''}endpoints.{endpoint.name}"
 
 
 def _path(endpoint: Endpoint) -> str:

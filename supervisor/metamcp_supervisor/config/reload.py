@@ -32,7 +32,7 @@ from metamcp_supervisor.config.options import OPTIONS
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.config.references import starts_program
 from metamcp_supervisor.verbs import PlannedChange, ReloadPlan
-from metamcp_worker.ipc.spec import IssuerSpec
+from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
@@ -58,9 +58,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME` and `endpoints.NAME`;
-    servers cannot have such names, because of the brackets and the dot. A server that is added or
-    removed does not count as a change of its namespaces.
+    `[code]`, `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME`, `endpoints.NAME` and
+    `workspaces.NAME`; servers cannot have such names, because of the brackets and the dot. A server
+    that is added or removed does not count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -76,6 +76,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[embeddings]", old.embeddings, new.embeddings),
             *_namespaces(old, new),
             *_groups("endpoints", old.endpoints, new.endpoints),
+            *_workspaces(old.workspace_limits, new.workspace_limits),
         ),
         applied=False,
     )
@@ -125,6 +126,7 @@ def fingerprint(config: Config) -> str:
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
+            sorted(config.workspace_limits.items()),
         ]
     )
 
@@ -193,7 +195,7 @@ def _changed_names(key: str, old: Mapping[str, str], new: Mapping[str, str]) -> 
 
 
 def _gateway(old: GatewayConfig, new: GatewayConfig) -> Iterator[PlannedChange]:
-    changed = [each.name for each in fields(GatewayConfig) if _differ(old, new, each.name)]
+    changed = [_key(each.name) for each in fields(GatewayConfig) if _differ(old, new, each.name)]
     if changed:
         what = _sentence([f"{name} changed" for name in changed])
         yield PlannedChange(
@@ -204,7 +206,7 @@ def _gateway(old: GatewayConfig, new: GatewayConfig) -> Iterator[PlannedChange]:
 def _table(name: str, old: Told, new: Told) -> Iterator[PlannedChange]:
     names = [each.name for each in fields(old) if each.name not in _NOT_COMPARED]
     if changed := [each for each in names if _differ(old, new, each)]:
-        why = _sentence([f"{key} changed" for key in changed])
+        why = _sentence([f"{_key(key)} changed" for key in changed])
         yield PlannedChange(server=name, action="in-place", why=why)
 
 
@@ -233,8 +235,18 @@ def _groups(
         elif was != now:
             names = [each.name for each in fields(now) if each.name not in _NOT_COMPARED]
             keys = [name for name in names if _differ(was, now, name)]
-            why = _sentence([f"{key} changed" for key in keys])
+            why = _sentence([f"{_key(key)} changed" for key in keys])
             yield PlannedChange(server=label, action="in-place", why=why)
+
+
+def _workspaces(
+    old: Mapping[str, UseLimits], new: Mapping[str, UseLimits]
+) -> Iterator[PlannedChange]:
+    for name in dict.fromkeys((*old, *new)):
+        if old.get(name) != new.get(name):
+            yield PlannedChange(
+                server=f"workspaces.{name}", action="in-place", why="limits changed"
+            )
 
 
 def _differ(old: object, new: object, name: str) -> bool:

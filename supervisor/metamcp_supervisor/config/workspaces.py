@@ -14,7 +14,9 @@ from metamcp_supervisor.config.document import (
     ConfigFindings,
     ServerDraft,
     ToolDraft,
+    shown,
 )
+from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.verbs import ConfigTree, NamespaceTree, WorkspaceTree
 from metamcp_worker.ipc.process_names import (
     DEFAULT,
@@ -66,6 +68,20 @@ def with_borrowed(
                 tools=tuple(replace(one, server=own) for one in lender.tools),
             )
     return found
+
+
+def unknown(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> str:
+    """Return the sentence about a name in a namespace of this workspace that no server has."""
+    lent = servers_of(DEFAULT, servers) if workspace != DEFAULT else ()
+    told = name.removeprefix(within(workspace, ""))
+    if WORKSPACE_MARK in told and not told.startswith(f"{DEFAULT}{WORKSPACE_MARK}"):
+        rule = "others cannot be named" if workspace == DEFAULT else "only 'default:' can be named"
+        return f"'{shown(told)}' is of another workspace; {rule}"
+    if told in lent:
+        return f"no server of this workspace is named '{told}'; did you mean 'default:{told}'?"
+    known = [label(each) for each in servers_of(workspace, servers)]
+    known += [f"{DEFAULT}{WORKSPACE_MARK}{each}" for each in lent]
+    return f"no server is named '{shown(told)}'; {hint(told, known)}"
 
 
 def full_name(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.cli.up import serve
 from metamcp_supervisor.config import places, units
 from metamcp_supervisor.config.config import Endpoint, Naming, OAuth, Server, ToolConfig
 from metamcp_supervisor.config.document import list_of, table_of
@@ -89,7 +90,9 @@ def test_every_place_that_is_looked_at_is_documented() -> None:
 def test_every_variable_of_the_environment_is_documented() -> None:
     for key in keys("gateway"):
         assert f"`METAMCP_{key.upper()}`" in DOC
-        assert f"`--{key.replace('_', '-')}`" in DOC
+        flag = f"--{key.replace('_', '-')}"
+        assert f"`{flag}`" in DOC
+        assert any(flag in option.opts for option in serve.params), flag
 
 
 def test_written_defaults_are_the_defaults_of_the_values() -> None:

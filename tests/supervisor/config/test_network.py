@@ -22,7 +22,10 @@ def test_other_machines_are_let_in_only_with_a_credential_and_not_in_the_clear(
     assert got.gateway.tls.local
     one = '[endpoints.x]\nnamespace = "default"\nauth = "none"\n'
     (said,) = messages(tmp_path, f'{wide}auth = "keys"\nbehind_proxy = true\n{one}')
-    assert "the endpoint 'x' asks for no credential" in said
+    assert "the endpoint 'x' asks for no credential; write auth = \"keys\" for this" in said
+    open_by_flag = f'{wide}auth = "keys"\nbehind_proxy = true\n'
+    (said,) = messages(tmp_path, open_by_flag, flags={"auth": "none"})
+    assert "asks for no credential; leave out --auth and METAMCP_AUTH, or set 'keys'" in said
 
 
 TOKENS = '[endpoints.x]\nnamespace = "default"\nauth = "oauth"\n'
@@ -62,6 +65,8 @@ def test_an_issuer_that_cannot_be_used_is_refused(
         text = f"{TOKENS}oauth.issuer = 'https://id.example'\n[gateway]\nlisten = '0.0.0.0:1'\n"
         text += "auth = 'keys'\nbehind_proxy = true\n"
     assert any(message in said for said in messages(tmp_path, text))
+    of_acme = messages(tmp_path, f"[workspaces.acme.{TOKENS.removeprefix('[')}")
+    assert any("write [workspaces.acme.endpoints.x.oauth] with" in said for said in of_acme)
 
 
 @pytest.mark.promise("M65")

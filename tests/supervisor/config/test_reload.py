@@ -1,5 +1,6 @@
 """The plan of a reload, and the hash that names a configuration."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from metamcp_supervisor.config.config import (
     Address,
+    AuditConfig,
     Config,
     Endpoint,
     Namespace,
@@ -17,6 +19,7 @@ from metamcp_supervisor.config.config import (
     ToolConfig,
 )
 from metamcp_supervisor.config.reload import fingerprint, plan
+from metamcp_worker.ipc.spec import UseLimits
 from tests.supervisor.configs import config, loaded, server
 
 
@@ -109,6 +112,21 @@ def test_namespaces_and_endpoints_change_in_place() -> None:
         "endpoints.dev in-place naming changed",
         "endpoints.new add",
     ]
+
+
+def test_limits_of_a_workspace_change_in_place_and_keys_have_the_names_of_the_file() -> None:
+    old = replace(config(), workspace_limits={"a": UseLimits(streams=1)})
+    new = replace(
+        config(),
+        workspace_limits={"b": UseLimits(streams=1)},
+        audit=AuditConfig(retention_s=1.0),
+    )
+    assert lines(old, new) == [
+        "[audit] in-place retention changed",
+        "workspaces.a in-place limits changed",
+        "workspaces.b in-place limits changed",
+    ]
+    assert fingerprint(old) != fingerprint(config())
 
 
 def test_where_a_server_is_written_does_not_matter(tmp_path: Path) -> None:

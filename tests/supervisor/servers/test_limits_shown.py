@@ -47,6 +47,10 @@ def test_a_sentence_tells_what_is_used_and_refused_and_nothing_if_there_is_nothi
     dev = LimitStatus(kind="endpoint", name="dev", refused={"streams": 0})
     git = LimitStatus(kind="server", name="git", refused={}, calls_today=4, calls_per_day=10)
     keys = LimitStatus(kind="key", name="", refused={"in_flight": 2, "streams": 0, "body_max": 1})
+    used = LimitStatus(kind="key", name="", refused={}, calls_today=2, calls_per_day=3)
+    assert columns.limit_lines((used,)) == [
+        "API keys: 2 of 3 calls today by the key that used most"
+    ]
     assert columns.limit_lines((dev, git, keys)) == [
         "server git: 4 of 10 calls today",
         "API keys: refused by in_flight 2, body_max 1",
