@@ -105,7 +105,7 @@ def test_a_key_that_others_can_read_is_refused_and_so_are_files_that_cannot_be_u
     for words in (("--ca", str(tmp_path / "junk.pem")), ("--ca", str(tmp_path))):
         assert f"{words[1]} has no certificates in PEM" in refused(gateway, *words)
     missing = refused(gateway, env={"METAMCP_CA": str(tmp_path / "none.pem")})
-    assert "none.pem has no certificates in PEM: No such file" in missing
+    assert "none.pem does not exist" in missing
     assert "the environment variable MINE is not set" in refused(gateway, "--key-env", "MINE")
     said = refused(gateway, "--key-env", text.strip())
     assert "the name of a variable, not the key itself" in said

@@ -155,6 +155,9 @@ def test_tls_verbs_say_what_there_is_and_what_to_do(tmp_path: Path, gateway: Gat
     found = json.loads(tls("show", "--json"))
     assert found["names"] == ["localhost", "127.0.0.1", "::1", "box.lan", "192.0.2.7"]
     assert found["ca"] in tls("trust-help")
+    assert f"give them {found['ca']}" in tls("init")
+    (tmp_path / authority.CA).write_text("")
+    assert "ca.pem is not a certificate in PEM; restore it, or" in tls("show", ok=1)
 
 
 @pytest.mark.promise("M6")
@@ -197,4 +200,4 @@ def test_files_that_cannot_be_used_are_said_at_the_start(tmp_path: Path) -> None
     with gateway:
         assert gateway.process is not None
         assert gateway.process.wait(timeout=60) == 65
-        assert f"TLS: {tmp_path}/b.pem cannot be read" in gateway.log.read_text()
+        assert f"TLS: {tmp_path}/b.pem does not exist" in gateway.log.read_text()

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import ipaddress
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.config import files
 from metamcp_supervisor.config.network import LOCAL_CERT, LOCAL_KEY, LOCAL_NAMES
+from metamcp_supervisor.config.units import is_loopback
 from metamcp_worker.ipc.errors import MetaMCPError
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ OWN = ("localhost", "127.0.0.1", "::1")
 """Names in every certificate of a gateway."""
 SKEW = dt.timedelta(minutes=5)
 """Time before now at which a certificate begins, for clocks that differ."""
+
+
+WIDEN = "'metamcp tls init --name HOST' makes one for the names by which clients reach the gateway"
 
 
 class AuthorityUnfit(MetaMCPError):
@@ -79,12 +84,24 @@ def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
     if not (state_dir / CA).exists():
         make(state_dir, names)
         return True
+    _read(state_dir / CA)  # clients need it, the gateway does not
+    for path in (state_dir / CA_KEY, state_dir / KEY):
+        with contextlib.suppress(FileNotFoundError):
+            if (mode := stat.S_IMODE(path.stat().st_mode)) & (stat.S_IRWXG | stat.S_IRWXO):
+                what = f"other users can read {path} (mode {mode:04o})"
+                raise AuthorityUnfit(f"{what}; chmod 600 {path}")
     if (state_dir / CERT).exists() and (state_dir / KEY).exists():
         cert = _read(state_dir / CERT)
         if not due(cert.not_valid_before_utc, cert.not_valid_after_utc, _now()):
             return False
     issue(state_dir, _written(state_dir))
     return True
+
+
+def narrow(state_dir: Path, host: str) -> bool:
+    """Whether the certificate is for localhost alone, and this is not where clients connect. Raises
+    AuthorityUnfit."""
+    return not is_loopback(host) and {*_names(_read(state_dir / CERT))} <= {*OWN}
 
 
 def due(begins: dt.datetime, ends: dt.datetime, now: dt.datetime) -> bool:
@@ -132,9 +149,7 @@ def issue(state_dir: Path, names: Sequence[str]) -> None:
     try:
         signer = serialization.load_pem_private_key((state_dir / CA_KEY).read_bytes(), None)
     except (OSError, ValueError) as error:
-        raise AuthorityUnfit(
-            f"{state_dir / CA_KEY} cannot be used: {error}; 'metamcp tls init' makes a new one"
-        ) from None
+        raise AuthorityUnfit(_unfit(state_dir / CA_KEY, error, "not a key in PEM")) from None
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     now = _now()
@@ -232,9 +247,12 @@ def _read(path: Path) -> "x509.Certificate":
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise AuthorityUnfit(
-            f"{path} cannot be used: {error}; 'metamcp tls init' makes a new one"
-        ) from None
+        raise AuthorityUnfit(_unfit(path, error, "not a certificate in PEM")) from None
+
+
+def _unfit(path: Path, error: OSError | ValueError, damage: str) -> str:
+    why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is {damage}"
+    return f"{path} {why}; restore it, or 'metamcp tls init' makes a new authority"
 
 
 def _pem(cert: "x509.Certificate") -> bytes:

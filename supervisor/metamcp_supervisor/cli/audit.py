@@ -12,10 +12,9 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
 
 import click
 from msgspec import MsgspecError, Struct
@@ -239,7 +238,7 @@ def segments(where: Path) -> list[Path]:
 def rows(path: Path) -> Iterator[Segment | ChainRow]:
     """Yield the beginning of a segment, then its rows. Raises sqlite3.Error and TypeError for a
     file that is broken."""
-    with closing(_read_only(path)) as base:
+    with closing(database.read_only(path)) as base:
         seq, digest = base.execute("SELECT seq, hash FROM start").fetchone()
         yield Segment(path, int(seq), bytes(digest))
         for found in base.execute("SELECT seq, body, hash FROM record ORDER BY seq"):
@@ -348,15 +347,10 @@ def _all(state_dir: str | None, path: Path | None) -> Iterator[tuple[ChainRow, b
 
 def _ids(state_dir: Path, name: str) -> list[str]:
     """Return the ids of the API keys with this name or, as WHO shows it, `key:ID`."""
-    found = [name.removeprefix("key:")]
-    with suppress(sqlite3.Error), closing(_read_only(state_dir / database.FILE)) as base:
-        which = "SELECT id FROM api_key WHERE json_extract(body, '$.spec.name') = ?"
-        found += [str(row[0]) for row in base.execute(which, (name,))]
-    return found
+    from metamcp_supervisor.keys import api_keys
 
-
-def _read_only(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    found = [key_id for key_id, called, _ in api_keys.names(state_dir) if called == name]
+    return [name.removeprefix("key:"), *found]
 
 
 def _cells(seq: int, record: AuditRecord) -> tuple[str, ...]:

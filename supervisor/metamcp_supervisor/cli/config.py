@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,9 +125,25 @@ def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
             problems = list(map(str, invalid.problems))
             errors.tell(ok=False, files=list(map(str, invalid.files)), problems=problems)
         raise SystemExit(Exit.CONFIG) from None
+    found = replace(found, warnings=(*found.warnings, *_of_tls(found)))
     for sentence in () if as_json else (*found.problems, *_warnings(found)):
         click.echo(str(sentence), err=True)
     return found
+
+
+def _of_tls(found: "Config") -> Iterator[str]:
+    """Yield why the gateway would not start with the files of TLS that the operator keeps."""
+    from metamcp_supervisor.servers.specs import tls_spec
+    from metamcp_worker.http.tls_files import context_of
+    from metamcp_worker.ipc.errors import TlsUnfit
+
+    tls = found.gateway.tls
+    spec = tls_spec(tls) if tls is not None and not tls.local else None
+    try:
+        if spec is not None:
+            context_of(spec)
+    except TlsUnfit as why:
+        yield f"{why}; the gateway would not start here"
 
 
 def _warnings(found: "Config") -> list[str]:

@@ -19,7 +19,7 @@ import click
 from msgspec import Struct
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import doctor_checks, show
+from metamcp_supervisor.cli import doctor_checks, doctor_security, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
@@ -247,7 +247,10 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
         yield from (doctor_checks.moving(each) if each.check in moves else each for each in found)
         if config.gateway.health_listen:
             yield doctor_checks.port("health_listen", config.gateway.health_listen)
-    yield doctor_checks.security(config)
+    yield doctor_security.security(config)
+    yield from doctor_security.private_files(config)
+    yield from doctor_security.tls_files(config)
+    yield from doctor_security.named_keys(config)
     yield from doctor_checks.code(config)
     yield from doctor_checks.names(config)
     yield from doctor_checks.certificates(config, time.time())

@@ -27,7 +27,6 @@ from metamcp_supervisor.cli import systemd
 from metamcp_supervisor.config import environment
 from metamcp_supervisor.config.config import UNIX, Address, Config, ConfigInvalid
 from metamcp_supervisor.config.installation import deno
-from metamcp_supervisor.config.units import is_loopback
 from metamcp_supervisor.processes.cgroups import around
 from metamcp_supervisor.processes.limits import mebibytes
 from metamcp_supervisor.systemd import listen
@@ -318,28 +317,6 @@ def ops_listen(config: Config) -> DoctorFinding:
     else:
         text = f"{address} is free"
     return DoctorFinding("ops_listen", "ok", text)
-
-
-def security(config: Config) -> DoctorFinding:
-    """Return every protection that is weaker than it could be. Where only this machine can reach
-    the gateway, that is not a fault."""
-    gateway, endpoints = config.gateway, config.endpoints.values()
-    private = [one.name for one in endpoints if one.oauth is not None and one.oauth.allow_private]
-    servers = config.servers.values()
-    weak = {
-        "no credential is asked for": [one.name for one in endpoints if not one.auth],
-        "a key may stand in the URL": [one.name for one in endpoints if one.auth and one.url_keys],
-        "an issuer may be in this network": private,
-        "changed tools are only recorded": [one.name for one in servers if one.pinning == "record"],
-        "changes of tools are not seen": [one.name for one in servers if one.pinning == "off"],
-        "no TLS": [] if gateway.tls is not None else [str(gateway.listen)],
-        "no audit": [] if config.audit.level != "off" else ["[audit]"],
-    }
-    found = [f"{what} ({', '.join(where)})" for what, where in weak.items() if where]
-    text = "; ".join(found) or "every protection is on"
-    if not found or is_loopback(gateway.listen.host):
-        return DoctorFinding("security", "ok", text)
-    return DoctorFinding("security", "warn", text, "docs/security.md says what each of them is for")
 
 
 def code(config: Config) -> Iterator[DoctorFinding]:

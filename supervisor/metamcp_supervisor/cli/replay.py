@@ -153,8 +153,10 @@ def _connection(url: str, timeout_s: float, ca: str) -> http.client.HTTPConnecti
 
     try:
         context = ssl.create_default_context(cafile=ca or None)
-    except OSError as error:
-        raise Failed(Exit.USAGE, f"{ca} has no certificates in PEM: {error}") from None
+    except FileNotFoundError:
+        raise Failed(Exit.USAGE, f"{ca} does not exist") from None
+    except OSError:
+        raise Failed(Exit.USAGE, f"{ca} has no certificates in PEM") from None
     return http.client.HTTPSConnection(place.netloc, timeout=timeout_s, context=context)
 
 

@@ -57,11 +57,16 @@ def init(place: _Place, names: tuple[str, ...], as_json: bool) -> None:
     """Make a local authority for these names, and a certificate of the gateway."""
     from metamcp_supervisor.certificates import authority
 
+    again = (place.state_dir / authority.CA).exists()
     try:
         authority.make(place.state_dir, names)
     except authority.AuthorityUnfit as why:
         raise Failed(Exit.FAILED, str(why)) from None
-    _show(_found(place), as_json=as_json)
+    found = _found(place)
+    if again:
+        what = "this authority is new, and clients trust none before it: give them"
+        click.echo(f"{what} {found.ca}", err=True)
+    _show(found, as_json=as_json)
 
 
 @tls.command("show")

@@ -290,6 +290,16 @@ class Gateway:
         spec = specs.tls_spec(tls)
         assert spec is not None
         context_of(spec)
+        self._warn_of_names()
+
+    def _warn_of_names(self) -> None:
+        config = self.config.gateway
+        if config.tls is not None and config.tls.local:
+            from metamcp_supervisor.certificates import authority
+
+            if authority.narrow(config.state_dir, config.listen.host):
+                text = f"the certificate is for localhost alone; {authority.WIDEN}"
+                self.journal.add("gateway", "note", text)
 
     def _renew(self) -> None:
         """Make or renew the certificate that fronts find, if it is the gateway's own; look again

@@ -10,6 +10,7 @@ its place has the new table.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -24,6 +25,7 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import KILLED_S_MAX, Fronts
 from metamcp_supervisor.keys import key_rules
 from metamcp_supervisor.keys.key_rules import StoredKey, TableChange
+from metamcp_supervisor.store import database
 from metamcp_supervisor.store.database import Database, Rows, Unstored
 from metamcp_supervisor.verbs import KeyChanged, KeyList, KeyOrder, KeyShown, NewKey, Rotate
 from metamcp_worker.access import api_key
@@ -268,6 +270,19 @@ def _iso(seconds: float) -> str:
 def _stored(rows: Rows) -> tuple[StoredKey, ...]:
     found = rows.read("SELECT body FROM api_key ORDER BY id")
     return tuple(codec.typed(StoredKey, body.encode()) for (body,) in found)
+
+
+def names(state_dir: Path) -> list[tuple[str, str, str]]:
+    """Return id, name and workspace of all keys, without a gateway; none if they cannot be read."""
+    import sqlite3
+
+    try:
+        with contextlib.closing(database.read_only(state_dir / database.FILE)) as base:
+            rows = base.execute("SELECT body FROM api_key").fetchall()
+        specs = [codec.typed(StoredKey, body).spec for (body,) in rows]
+    except (sqlite3.Error, codec.Malformed):
+        return []
+    return [(spec.id, spec.name, spec.workspace) for spec in specs]
 
 
 def _pepper(path: Path, *, make: bool) -> bytes:

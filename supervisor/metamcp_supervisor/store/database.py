@@ -257,6 +257,13 @@ def connected(path: Path, busy_s: float = BUSY_S_MAX) -> "sqlite3.Connection":
     return database
 
 
+def read_only(path: Path) -> "sqlite3.Connection":
+    """Return a connection to an existing file, which cannot change it. Raises sqlite3.Error."""
+    import sqlite3
+
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
 def version_of(database: "sqlite3.Connection", newest: int = len(STEPS)) -> int:
     """Return the version of the tables; 0 without tables. Raises sqlite3.Error, also for a version
     newer than `newest`."""

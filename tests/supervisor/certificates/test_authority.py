@@ -33,5 +33,16 @@ def test_a_certificate_in_place_of_a_lost_file_is_for_the_same_names(
 def test_files_that_cannot_be_used_are_said_with_what_to_do(tmp_path: Path) -> None:
     authority.make(tmp_path, [])
     (tmp_path / authority.CERT).write_text("nothing")
-    with pytest.raises(authority.AuthorityUnfit, match="'metamcp tls init' makes a new one"):
+    advice = "is not a certificate in PEM; restore it, or 'metamcp tls init' makes a new authority"
+    with pytest.raises(authority.AuthorityUnfit, match=advice):
+        authority.ensure(tmp_path)
+    authority.make(tmp_path, [])
+    (tmp_path / authority.CA_KEY).chmod(0o644)
+    with pytest.raises(
+        authority.AuthorityUnfit, match=r"other users can read .*ca\.key \(mode 0644"
+    ):
+        authority.ensure(tmp_path)
+    (tmp_path / authority.CA_KEY).chmod(0o600)
+    (tmp_path / authority.CA).write_text("")
+    with pytest.raises(authority.AuthorityUnfit, match=advice):
         authority.ensure(tmp_path)

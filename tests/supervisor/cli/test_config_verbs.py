@@ -60,6 +60,15 @@ def test_check_tells_every_error_and_exits_with_65(tmp_path: Path) -> None:
     assert len(got.stderr.splitlines()) == 3
 
 
+def test_files_of_tls_with_which_no_gateway_starts_are_told(tmp_path: Path) -> None:
+    text = '[gateway]\ntls = { cert = "no.pem", key = "no.key" }\n[servers.a]\ncommand = "x"\n'
+    path = write(tmp_path, "metamcp.toml", text)
+    got = run("check", "--config", path)
+    why = f"TLS: {tmp_path}/no.pem does not exist; the gateway would not start here"
+    assert (got.exit_code, got.stderr) == (0, f"warning: {why}\n")
+    assert run("check", "--strict", "--config", path).exit_code == 65
+
+
 @pytest.mark.promise("M98")
 def test_an_unknown_key_in_a_file_of_others_is_an_error_only_for_a_strict_check(
     tmp_path: Path,

@@ -1,19 +1,25 @@
 """`metamcp ctl doctor`: each check by itself, and the command with and without a gateway."""
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.cli import doctor, doctor_checks
+from metamcp_supervisor.certificates import authority
+from metamcp_supervisor.cli import doctor, doctor_checks, doctor_security
 from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.config.installation import deno
+from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.verbs import NewKey
 from tests.supervisor.cli.test_ctl import COMMAND, run, said
 from tests.supervisor.configs import config, loaded, server
 from tests.supervisor.small_gateway import server as running
@@ -185,9 +191,9 @@ namespace = "default"
 auth = "oauth"
 oauth = { issuer = "https://id.example", audience = "https://g.example/mcp", allow_private = true }
 """
-    found = doctor_checks.security(loaded(tmp_path, text))
+    found = doctor_security.security(loaded(tmp_path, text))
     assert found.verdict == "ok"
-    assert found.text.split("; ") == [
+    assert found.text.removeprefix("enough while only this machine connects: ").split("; ") == [
         "no credential is asked for (open)",
         "a key may stand in the URL (url)",
         "an issuer may be in this network (tokens)",
@@ -203,9 +209,9 @@ auth = "keys"
 tls = "local"
 [audit]
 """
-    found = doctor_checks.security(loaded(tmp_path, wide))
+    found = doctor_security.security(loaded(tmp_path, wide))
     assert (found.verdict, found.text) == ("ok", "every protection is on")
-    found = doctor_checks.security(loaded(tmp_path, wide.replace("[audit]\n", "")))
+    found = doctor_security.security(loaded(tmp_path, wide.replace("[audit]\n", "")))
     assert (found.verdict, found.text) == ("warn", "no audit ([audit])")
 
 
@@ -218,6 +224,63 @@ def test_what_runs_code_and_confines_it_is_told_where_there_is_code_mode(tmp_pat
     (found,) = doctor_checks.code(off)
     assert found.verdict == "warn"
     assert found.text.endswith("code is confined by Deno and by limits alone")
+
+
+def test_files_with_secrets_that_others_can_read_and_broken_tls_are_found(tmp_path: Path) -> None:
+    wide = """
+[gateway]
+listen = "0.0.0.0:1"
+auth = "keys"
+state_dir = "state"
+"""
+    state = tmp_path / "state"
+    local = loaded(tmp_path, f'{wide}tls = "local"\n')
+    assert [one.verdict for one in doctor_security.tls_files(local)] == ["ok"]
+    authority.make(state, [])
+    (found,) = doctor_security.tls_files(local)
+    assert found.text == f"{state / authority.CERT} is for localhost alone"
+    assert list(doctor_security.private_files(local)) == []
+    for name in (authority.CA_KEY, authority.KEY):
+        (state / name).chmod(0o644)
+    found, _ = doctor_security.private_files(local)
+    assert found.text == f"other users can read {state / authority.CA_KEY} (mode 0644)"
+    authority.make(state, ["box.lan"])
+    assert [one.verdict for one in doctor_security.tls_files(local)] == ["ok"]
+    (state / authority.CA).write_text("")
+    (found,) = doctor_security.tls_files(local)
+    assert (found.verdict, "ca.pem is not a certificate in PEM" in found.text) == ("fail", True)
+    own_key = tmp_path / "no.key"
+    own = loaded(tmp_path, f'{wide}tls = {{ cert = "no.pem", key = "no.key" }}\n')
+    (found,) = doctor_security.tls_files(own)
+    assert (found.verdict, found.text) == ("fail", f"{tmp_path}/no.pem does not exist")
+    (state / authority.CERT).rename(tmp_path / "no.pem")
+    (tmp_path / "no.key").write_text("")
+    (found,) = doctor_security.tls_files(own)
+    assert found.text.endswith(f"no.pem is not a certificate in PEM, or {own_key} not a key in PEM")
+    authority.make(state, [])
+    (state / authority.KEY).rename(own_key)
+    (found,) = doctor_security.tls_files(own)
+    assert found.text == f"{own_key} is not the key of {tmp_path}/no.pem"
+
+
+def test_a_key_that_an_endpoint_names_and_that_is_missing_is_found(tmp_path: Path) -> None:
+    text = """
+[gateway]
+state_dir = "state"
+[workspaces.acme.endpoints.web]
+namespace = "default"
+auth = "keys"
+keys = ["laptop", "nobody"]
+"""
+    keys = ApiKeys(Database(tmp_path / "state"), lambda: {"web": "acme"}, time.time)
+
+    async def make() -> None:
+        await keys.ordered(NewKey(name="laptop", workspace="acme"), "somebody")
+
+    asyncio.run(make())
+    (found,) = doctor_security.named_keys(loaded(tmp_path, text))
+    assert found.text == "the endpoint 'web' names keys that do not exist: nobody"
+    assert found.advice == "'metamcp keys create nobody --workspace acme' makes one"
 
 
 def test_names_that_do_not_resolve_fail_without_the_rest_of_the_url() -> None:

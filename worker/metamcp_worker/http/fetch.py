@@ -428,10 +428,10 @@ def _tls(url: httpx2.URL, ca_file: str | None, *, any_host: bool) -> ssl.SSLCont
     if ca_file is not None:
         try:
             return ssl.create_default_context(cafile=ca_file)
-        except (ssl.SSLError, OSError) as error:
-            why = getattr(error, "reason", None) or error.strerror
-            what = f"{_origin(url)} cannot be trusted: {ca_file} has no certificates in PEM: {why}"
-            raise Untrusted(what) from None
+        except OSError as error:
+            absent = isinstance(error, FileNotFoundError)
+            why = "does not exist" if absent else "has no certificates in PEM"
+            raise Untrusted(f"{_origin(url)} cannot be trusted: {ca_file} {why}") from None
     if url.scheme == "https" or any_host:
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

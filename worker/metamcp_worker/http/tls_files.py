@@ -92,6 +92,8 @@ def context_of(spec: TlsSpec) -> ssl.SSLContext:
         try:
             with open(path, "rb"):
                 pass
+        except FileNotFoundError:
+            raise TlsUnfit(f"TLS: {path} does not exist") from None
         except OSError as error:
             raise TlsUnfit(f"TLS: {path} cannot be read: {error.strerror}") from None
 
@@ -101,18 +103,14 @@ def context_of(spec: TlsSpec) -> ssl.SSLContext:
     try:
         context.load_cert_chain(spec.cert, spec.key, passphrase)
     except (ssl.SSLError, OSError) as error:
-        what = f"TLS: {spec.cert} and {spec.key} are not a certificate and its key"
-        raise TlsUnfit(f"{what}: {_reason(error)}") from None
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            raise TlsUnfit(f"TLS: {spec.key} is not the key of {spec.cert}") from None
+        what = f"TLS: {spec.cert} is not a certificate in PEM, or {spec.key} not a key in PEM"
+        raise TlsUnfit(what) from None
     if spec.client_ca:
         try:
             context.load_verify_locations(spec.client_ca)
-        except (ssl.SSLError, OSError) as error:
-            raise TlsUnfit(
-                f"TLS: {spec.client_ca} has no certificates for clients: {_reason(error)}"
-            ) from None
+        except OSError:
+            raise TlsUnfit(f"TLS: {spec.client_ca} has no certificates in PEM") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _reason(error: OSError) -> str:
-    return getattr(error, "reason", None) or error.strerror or "it is not PEM"

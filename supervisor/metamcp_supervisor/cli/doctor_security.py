@@ -1,0 +1,98 @@
+"""Checks of `metamcp ctl doctor` on what protects a gateway: settings, files of TLS, API keys.
+
+Owns: the list of weaker protections, files that others can read, keys that an endpoint names and
+that do not exist. Never: changing anything, printing.
+"""
+
+import contextlib
+import stat
+from collections.abc import Iterator
+
+from metamcp_supervisor.certificates import authority
+from metamcp_supervisor.cli.doctor_checks import DoctorFinding
+from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.units import is_loopback
+from metamcp_supervisor.keys import api_keys
+from metamcp_supervisor.keys.key_rules import PEPPER
+from metamcp_supervisor.servers import specs
+from metamcp_worker.http.tls_files import context_of
+from metamcp_worker.ipc.errors import TlsUnfit
+
+
+def security(config: Config) -> DoctorFinding:
+    """Return every protection that is weaker than it could be. Where only this machine can reach
+    the gateway, that is not a fault."""
+    gateway, endpoints = config.gateway, config.endpoints.values()
+    private = [one.name for one in endpoints if one.oauth is not None and one.oauth.allow_private]
+    servers = config.servers.values()
+    weak = {
+        "no credential is asked for": [one.name for one in endpoints if not one.auth],
+        "a key may stand in the URL": [one.name for one in endpoints if one.auth and one.url_keys],
+        "an issuer may be in this network": private,
+        "changed tools are only recorded": [one.name for one in servers if one.pinning == "record"],
+        "changes of tools are not seen": [one.name for one in servers if one.pinning == "off"],
+        "no TLS": [] if gateway.tls is not None else [str(gateway.listen)],
+        "no audit": [] if config.audit.level != "off" else ["[audit]"],
+    }
+    found = [f"{what} ({', '.join(where)})" for what, where in weak.items() if where]
+    text = "; ".join(found) or "every protection is on"
+    if not found:
+        return DoctorFinding("security", "ok", text)
+    if is_loopback(gateway.listen.host):
+        return DoctorFinding("security", "ok", f"enough while only this machine connects: {text}")
+    return DoctorFinding("security", "warn", text, "docs/security.md says more")
+
+
+def private_files(config: Config) -> Iterator[DoctorFinding]:
+    """Find files with secrets that others can read. A key that the operator keeps may be readable
+    for a group."""
+    state_dir, tls = config.gateway.state_dir, config.gateway.tls
+    own = stat.S_IRWXG | stat.S_IRWXO
+    masks = {state_dir / name: own for name in (PEPPER, authority.CA_KEY, authority.KEY)}
+    if tls is not None:
+        masks.setdefault(tls.key, stat.S_IRWXO)
+    for path, mask in masks.items():
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & mask:
+                text = f"other users can read {path} (mode {mode:04o})"
+                yield DoctorFinding("secret", "fail", text, f"chmod 600 {path}")
+
+
+def tls_files(config: Config) -> Iterator[DoctorFinding]:
+    """Check the files of TLS, and for which names the certificate of the gateway is."""
+    tls = specs.tls_spec(config.gateway.tls)
+    if tls is None or config.gateway.tls is None:
+        return
+    local, state_dir = config.gateway.tls.local, config.gateway.state_dir
+    if local and not (state_dir / authority.CA).exists():
+        yield DoctorFinding("TLS", "ok", f"{state_dir / authority.CA} is made at the start")
+        return
+    try:
+        if local:
+            authority.shown(state_dir)
+        narrow = local and authority.narrow(state_dir, config.gateway.listen.host)
+        context_of(tls)
+    except (authority.AuthorityUnfit, TlsUnfit) as why:
+        text = str(why).removeprefix("TLS: ")
+        yield DoctorFinding("TLS", "fail", text, "no gateway starts with it")
+        return
+    if narrow:
+        yield DoctorFinding("TLS", "warn", f"{tls.cert} is for localhost alone", authority.WIDEN)
+    else:
+        yield DoctorFinding("TLS", "ok", f"{tls.cert} can be used")
+
+
+def named_keys(config: Config) -> Iterator[DoctorFinding]:
+    """Find the API keys that endpoints name and that do not exist."""
+    if not any(endpoint.keys for endpoint in config.endpoints.values()):
+        return
+    found = api_keys.names(config.gateway.state_dir)
+    known = {(where, word) for key_id, name, where in found for word in (key_id, name)}
+    for endpoint in config.endpoints.values():
+        names = [key for key in endpoint.keys if (endpoint.workspace, key) not in known]
+        if names:
+            text = f"the endpoint '{endpoint.name}' names keys that do not exist: "
+            more = "" if endpoint.workspace == "default" else f" --workspace {endpoint.workspace}"
+            advice = f"'metamcp keys create {names[0]}{more}' makes one"
+            yield DoctorFinding("API keys", "warn", text + ", ".join(names), advice)
