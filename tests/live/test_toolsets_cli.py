@@ -159,8 +159,8 @@ def test_a_broken_database_keeps_no_gateway_from_starting_and_is_never_written()
     with Spoiled(SERVERS, extra=DESK) as gateway:
         told = errors(gateway)
         why = (
-            f"{gateway.database} cannot be read and is left alone: file is not a database; repair"
-            " it, or move it away to begin anew"
+            f"{gateway.database} cannot be read, so it stays as it is: file is not a database;"
+            " repair it, or move it away to begin anew"
         )
         assert told == [
             f"{what}: {why}"

@@ -53,7 +53,7 @@ def backup(
         click.echo(show.printable(f"{file}: {_counted(content)}"))
     if content.keys:
         pepper = directory / PEPPER
-        say(f"its API keys need {pepper}, which is a secret and not in it; copy that file once")
+        say(f"its API keys need {pepper}, a secret and left out here; keep a copy of it, too")
 
 
 @click.command(cls=errors.Command)

@@ -270,7 +270,7 @@ def _ops_listen(table: Table, references: References, home: Path) -> AnyAddress 
     text = table.text("ops_listen")
     if text is not None and "/" in text and not text.startswith(UNIX):
         what = (
-            'is not an address; write it like "127.0.0.1:6271", a unix socket like'
+            f'{text[:64]!r} is not an address; write it like "127.0.0.1:6271", a unix socket like'
             ' "unix:/run/x.sock"'
         )
         table.error("ops_listen", what)

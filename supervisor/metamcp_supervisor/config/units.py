@@ -121,7 +121,9 @@ def address(text: str) -> Address:
         )
     found = _IN_BRACKETS.fullmatch(text) or _PLAIN.fullmatch(text)
     if found is None:
-        raise ValueError('is not an address; write it like "127.0.0.1:6270" or "[::1]:6270"')
+        raise ValueError(
+            f'{text[:64]!r} is not an address; write it like "127.0.0.1:6270" or "[::1]:6270"'
+        )
     host, port = found[1], int(found[2])
     if port > _PORT_MAX:
         raise ValueError(f"has port {port}; the highest port is {_PORT_MAX}")

@@ -103,7 +103,7 @@ class Catalogues:
             self._on_trouble(server.name, f"{path} {why}; it is left alone")
             return b""
         except codec.Malformed as error:
-            self._on_trouble(server.name, f"{path} cannot be read and is left alone: {error}")
+            self._on_trouble(server.name, f"{path} cannot be read, so it stays as it is: {error}")
             return b""
         self._kept[server.name] = _digest(path, data)
         return data

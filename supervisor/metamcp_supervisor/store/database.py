@@ -109,7 +109,7 @@ class Database:
     async def read(self, work: Callable[[Rows], T], empty: T) -> T:
         """Return the result of `work` on the content of the file; `empty` without a file. Raises
         Unstored."""
-        how = "cannot be read and is left alone"
+        how = "cannot be read, so it stays as it is"
         end = "; repair it, or move it away to begin anew"
         try:
             found = self._file()

@@ -14,6 +14,7 @@ from metamcp_supervisor.config.document import (
     GatewayDraft,
     Site,
 )
+from tests.supervisor.configs import messages
 
 SITE = Site(ConfigDocument("x", Path(), {}))
 
@@ -40,3 +41,32 @@ def test_a_deprecated_transport_is_off_where_others_can_reach_it_unless_it_is_wr
 ) -> None:
     assert served(host) == [default]
     assert served(host, None, True, False) == [default, True, False]
+
+
+LENT = "[servers.tiny]\ncommand = 'x'\n[workspaces.b.servers.tiny]\ncommand = 'x'\n"
+OF_A = f"{LENT}[workspaces.a.namespaces.default]\n"
+
+
+@pytest.mark.promise("M61")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"{OF_A}servers = ['b:tiny']",
+            "servers[0]: 'b:tiny' is of another workspace; only 'default:' can be named",
+        ),
+        (
+            f"{OF_A}servers = ['tiny']",
+            "servers[0]: no server of this workspace is named 'tiny'; did",
+        ),
+        (f"{OF_A}servers = ['default:tini']", "no server is named 'default:tini'; did you mean 'd"),
+        (
+            f"{LENT}[namespaces.x]\nservers = ['b:tiny']",
+            "servers[0]: 'b:tiny' is of another workspace; others cannot be named",
+        ),
+    ],
+)
+def test_a_namespace_with_a_server_that_it_cannot_have_says_which_it_can(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    assert message in messages(tmp_path, text)[0]

@@ -358,35 +358,6 @@ def test_a_server_that_another_namespace_names_is_not_in_default(tmp_path: Path)
     assert "namespaces.default.servers[1]: stands for every server, so it stands alone" in why
 
 
-LENT = "[servers.tiny]\ncommand = 'x'\n[workspaces.b.servers.tiny]\ncommand = 'x'\n"
-OF_A = f"{LENT}[workspaces.a.namespaces.default]\n"
-
-
-@pytest.mark.promise("M61")
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            f"{OF_A}servers = ['b:tiny']",
-            "servers[0]: 'b:tiny' is of another workspace; only 'default:' can be named",
-        ),
-        (
-            f"{OF_A}servers = ['tiny']",
-            "servers[0]: no server of this workspace is named 'tiny'; did",
-        ),
-        (f"{OF_A}servers = ['default:tini']", "no server is named 'default:tini'; did you mean 'd"),
-        (
-            f"{LENT}[namespaces.x]\nservers = ['b:tiny']",
-            "servers[0]: 'b:tiny' is of another workspace; others cannot be named",
-        ),
-    ],
-)
-def test_a_namespace_with_a_server_that_it_cannot_have_says_which_it_can(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    assert message in messages(tmp_path, text)[0]
-
-
 @pytest.mark.promise("M61")
 def test_a_namespace_that_no_endpoint_exposes_gives_a_warning(tmp_path: Path) -> None:
     text = '[servers.a]\ncommand = ["x"]\n[namespaces.dev]\nservers = ["a"]\n'

@@ -44,11 +44,11 @@ def test_metrics_and_health_may_be_on_a_unix_socket(
         ("ops_listen = 'unix:'", 'ops_listen: is empty; name a socket, as in "run/ops.sock"'),
         (
             "ops_listen = '/run/x'",
-            'ops_listen: is not an address; write it like "127.0.0.1:6271", a',
+            "ops_listen: '/run/x' is not an address; write it like \"127.0.0.1:6271\", a",
         ),
         (
             "ops_listen = 'UNIX:/x'",
-            'ops_listen: is not an address; write it like "127.0.0.1:6271", a',
+            "ops_listen: 'UNIX:/x' is not an address; write it like \"127.0.0.1:6271\", a",
         ),
         (
             "ops_listen = 'unix:run/control.sock'\nruntime_dir = 'run'",

@@ -165,7 +165,7 @@ def test_a_catalogue_that_cannot_be_read_is_said_and_the_others_are_counted(plac
     path.write_bytes(b"no JSON")
     done = place.run("tools", "--tokens")
     assert done.exit_code == 0
-    assert done.stderr.startswith(f"metamcp: files: {path} cannot be read and is left alone")
+    assert done.stderr.startswith(f"metamcp: files: {path} cannot be read, so it stays as it is")
     assert "not seen yet: files" in done.stdout
     assert place.run("tools", "--tokens", "files").stdout.startswith("files was not seen yet")
     for option in ("--tokens", "--diff"):

@@ -250,8 +250,8 @@ def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
 
     async def test(one: Kept) -> None:
         why = (
-            f"{one.path} cannot be read and is left alone: file is not a database; repair it, or"
-            " move it away to begin anew"
+            f"{one.path} cannot be read, so it stays as it is: file is not a database; repair it,"
+            " or move it away to begin anew"
         )
         assert one.notes == [f"tool sets, views and scripts cannot be kept: {why}"]
         assert one.keeper.everything() == Everything()

@@ -102,7 +102,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_left_alone(
     with pytest.raises(Unstored) as found:
         asyncio.run(read(tmp_path))
     assert str(found.value) == (
-        f"{path} cannot be read and is left alone: {why}; repair it, or move it away to begin anew"
+        f"{path} cannot be read, so it stays as it is: {why}; repair it, or move it away to begin"
+        " anew"
     )
     assert (path.read_bytes() if path.is_file() else b"") == before
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
@@ -111,7 +112,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_left_alone(
 def test_a_state_directory_that_is_none_is_said(tmp_path: Path) -> None:
     async def main() -> None:
         (tmp_path / "state").write_text("a file")
-        with pytest.raises(Unstored, match=r"metamcp.db cannot be read .*: Not a directory; "):
+        with pytest.raises(Unstored, match=r"metamcp.db cannot be read, .*: Not a directory; "):
             await read(tmp_path / "state")
 
     run(main)
@@ -253,7 +254,7 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
             await store.read(())
         with locked(tmp_path / FILE), pytest.raises(Unstored) as found:
             await (store.read(()) if reading else store.write(Delta(((ANN, EQUIPPED),))))
-        how = "cannot be read and is left alone" if reading else "cannot be written"
+        how = "cannot be read, so it stays as it is" if reading else "cannot be written"
         assert str(found.value) == (
             f"{tmp_path / FILE} {how}: another program keeps it locked; try again"
         )
