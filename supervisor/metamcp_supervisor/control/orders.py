@@ -273,7 +273,9 @@ VERBS: dict[str, Verb] = {
         toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR, about=toolsets.about
     ),
     "scripts": Verb(script_orders.Scripts, script_orders.scripts, Role.OPERATOR, reads=True),
-    "scripts-change": Verb(script_orders.ScriptsChange, script_orders.scripts_change, Role.ADMIN),
+    "scripts-change": Verb(
+        script_orders.ScriptsChange, script_orders.scripts_change, about=script_orders.about
+    ),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),

@@ -8,7 +8,7 @@ directory.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from msgspec import Raw, Struct
 
@@ -38,6 +38,12 @@ class ScriptsChange(ChangeParams, frozen=True, kw_only=True):
 
     order: SaveScript | DeleteScript
     workspace: str = DEFAULT
+
+
+def about(params: ScriptsChange, result: object) -> Sequence[str]:
+    """Return the words of the audit for an order."""
+    what = "saved" if isinstance(params.order, SaveScript) else "deleted"
+    return (what, within(params.workspace, params.order.script))
 
 
 async def scripts(steering: Steering, line: ControlStream, params: Scripts) -> object:
