@@ -64,7 +64,7 @@ def init(place: _Place, names: tuple[str, ...], as_json: bool) -> None:
         raise Failed(Exit.FAILED, str(why)) from None
     found = _found(place)
     if again:
-        what = "this authority is new, and clients trust none before it: give them"
+        what = "this authority takes the place of another one; clients need the new file"
         click.echo(f"{what} {found.ca}", err=True)
     _show(found, as_json=as_json)
 
