@@ -240,6 +240,20 @@ def test_a_key_in_the_url_opens_a_stream_to_which_its_client_can_post() -> None:
     guarded(test)
 
 
+@pytest.mark.promise("M63")
+def test_the_token_of_a_stream_does_not_tell_which_other_endpoints_there_are() -> None:
+    async def test(door: Door) -> None:
+        client = await door.connect()
+        client.send(bodiless("GET", path=f"/metamcp/web/sse?api_key={KEY}"))
+        assert (await client.head()).status == 200
+        where = (await client.chunk()).decode().partition("data: ")[2].strip()
+        for other in ("far", "dev", "none"):
+            reply = await door.ask(legacy("ping", path=where.replace("web", other)))
+            assert (reply.status, "credential" in reply.message) == (401, True)
+
+    guarded(test)
+
+
 def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
     async def test(door: Door) -> None:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}

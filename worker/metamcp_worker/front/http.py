@@ -346,8 +346,11 @@ class App:
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
         """Return who posts to a stream of HTTP+SSE that named this token."""
         posts = exchange.facts.kind == guard.MESSAGES
-        poster = self._sse.poster(arrival.query, token.text) if posts else None
-        return self.door.failed(arrival) if poster is None else Entered(poster)
+        where = arrival.endpoint or ""
+        poster = self._sse.poster(where, arrival.query, token.text) if posts else None
+        if poster is None or not self.door.still(poster, where, arrival.date):
+            return self.door.failed(arrival)
+        return Entered(poster)
 
     def _done(self) -> None:
         self._open -= 1
