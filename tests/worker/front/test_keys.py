@@ -9,10 +9,13 @@ from msgspec.structs import replace
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
+from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec, UseLimits
 
 from ..rawhttp import post
 from .door import OFF, Door, bodiless, legacy, modern, with_door
+from .offers import offer
+from .peers import Peer
 
 PEPPER = bytes(range(32))
 KEY = api_key.make(bytes(range(40)))
@@ -237,6 +240,20 @@ def test_a_key_in_the_url_opens_a_stream_to_which_its_client_can_post() -> None:
     guarded(test)
 
 
+@pytest.mark.promise("M63")
+def test_the_token_of_a_stream_does_not_tell_which_other_endpoints_there_are() -> None:
+    async def test(door: Door) -> None:
+        client = await door.connect()
+        client.send(bodiless("GET", path=f"/metamcp/web/sse?api_key={KEY}"))
+        assert (await client.head()).status == 200
+        where = (await client.chunk()).decode().partition("data: ")[2].strip()
+        for other in ("far", "dev", "none"):
+            reply = await door.ask(legacy("ping", path=where.replace("web", other)))
+            assert (reply.status, "credential" in reply.message) == (401, True)
+
+    guarded(test)
+
+
 def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
     async def test(door: Door) -> None:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
@@ -269,6 +286,32 @@ def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
         assert sent.id
 
     guarded(test)
+
+
+@pytest.mark.parametrize("rest", [False, True])
+def test_a_call_that_waits_for_a_first_start_does_not_run_with_a_revoked_key(rest: bool) -> None:
+    async def test(door: Door) -> None:
+        starting = Peer()
+        await door.calls.attach("q", 1, starting.fd)
+        state = ServerState(server="q", state="ready", listed=False, generation=1)
+        door.calls.server_state(state)
+        door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=KEYS))
+        call = await door.connect()
+        path, tool = "/metamcp/two/api/q_t", {"name": "q_t"}
+        sent = post(b"{}", BEARER, path=path) if rest else modern(
+            "tools/call", tool, BEARER, path="/metamcp/two/mcp"
+        )  # fmt: skip
+        call.send(sent)
+        first = await starting.call()
+        revoke(door, KEY)
+        door.calls.catalogue("q", offer("q_t"))
+        door.calls.refresh()
+        starting.write(Result(first.id, b'{"tools":[]}'))
+        assert (await call.reply()).status == 401
+        assert starting.quiet()
+        starting.close()
+
+    with_door(test, endpoint("two", servers=("s", "q")))
 
 
 def test_a_call_above_a_limit_of_its_key_is_refused_and_rest_says_429() -> None:

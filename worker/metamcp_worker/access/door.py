@@ -144,6 +144,18 @@ class Door:
         """Whether a key with this id can be used, or could before it expired."""
         return key in self._digests
 
+    def still(self, principal: Principal, endpoint: str, date: float) -> bool:
+        """Whether a principal that was let in to this endpoint would be let in now, too. `date`:
+        seconds since the epoch."""
+        if 0 < principal.expires <= date or (principal.key and not self.has(principal.key)):
+            return False
+        spec = self._endpoints.get(endpoint)
+        if spec is None or not spec.auth:  # an endpoint that is gone has no view either
+            return True
+        if principal.auth not in spec.auth or principal.workspace != spec.workspace:
+            return False
+        return not principal.key or _listed(self._keys[self._digests[principal.key]][0], spec)
+
     def enter(self, arrival: Arrival) -> Found | Credential | Awaitable[Found]:
         """Return who sends this request, or the answer for a request that does not pass; its
         credential, if that is the token of a stream of HTTP+SSE; or an awaitable, if somebody else
@@ -207,13 +219,18 @@ class Door:
             return UNAUTHORIZED
         if spec is None or key.workspace != spec.workspace:
             return structs.replace(ABSENT, key=key.id)
-        if KEYS not in spec.auth or (key.endpoints and spec.name not in key.endpoints):
-            return UNAUTHORIZED
-        if spec.keys and key.id not in spec.keys and key.name not in spec.keys:
+        if KEYS not in spec.auth or not _listed(key, spec):
             return UNAUTHORIZED
         if credential.kind == "url" and not (key.url and spec.url_keys):
             return UNAUTHORIZED
         return Entered(principal, key.expires or FOREVER)
+
+
+def _listed(key: KeySpec, spec: EndpointSpec) -> bool:
+    """Whether the key names this endpoint, or names none, and the same the other way round."""
+    if key.endpoints and (spec.part_of or spec.name) not in key.endpoints:
+        return False
+    return not spec.keys or key.id in spec.keys or key.name in spec.keys
 
 
 def _principal(key: KeySpec) -> Principal:

@@ -131,6 +131,11 @@ def part_name(endpoint: str, servers: frozenset[str]) -> str:
     return f"{endpoint}[{','.join(sorted(servers))}]"
 
 
+def whole_name(name: str) -> str:
+    """Return the name of the whole endpoint, of which this may name a part."""
+    return name.partition("[")[0]
+
+
 def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
     """Return the endpoint as somebody sees it who may use these servers only."""
     seen = tuple(one for one in endpoint.servers if process_names.label(one) in servers)

@@ -217,7 +217,7 @@ class Segments:
         self._base, self._path, self._bytes = base, path, path.stat().st_size
 
     def _know(self, base: sqlite3.Connection) -> None:
-        """Take over the senders of a segment. They may not have connected to this process yet."""
+        """Take over the senders of a segment."""
         self.senders = dict(base.execute("SELECT origin, number FROM sender"))
         self._recent = set(self.senders)
 

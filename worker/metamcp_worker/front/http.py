@@ -139,7 +139,7 @@ class App:
         self._tasks = Tasks(calls)
         states = partial(_name, STATE_BYTES, front)
         self._modern = ModernEra(calls, self._subscriptions, self._tasks, states)
-        self._rest = Rest(calls)
+        self._rest = Rest(calls, self._lapsed)
         self._dialogue = Dialogue(
             calls, self._subscriptions, self._tasks, stats.refused, self._kept, mint, now
         )
@@ -297,7 +297,7 @@ class App:
             return None
         query = head.target.partition(b"?")[2]
         # A head that came before may lead to a part of the endpoint.
-        endpoint, _ = self._parts.get(facts.endpoint or "", (facts.endpoint, None))
+        endpoint = gate.whole_name(facts.endpoint or "")
         arrival = Arrival(endpoint, head.headers, query, exchange.address, date, self._loop.time())
         found = self.door.enter(arrival)
         if isinstance(found, Credential):
@@ -338,8 +338,7 @@ class App:
         version = self.door.version  # a part that is made below changes the facts of this head
         if principal.servers is not None:
             try:
-                whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
-                facts.endpoint = self._part(whole, principal.servers)
+                facts.endpoint = self._part(gate.whole_name(facts.endpoint), principal.servers)
             except Declined as why:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, why)
                 return None
@@ -350,8 +349,11 @@ class App:
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
         """Return who posts to a stream of HTTP+SSE that named this token."""
         posts = exchange.facts.kind == guard.MESSAGES
-        poster = self._sse.poster(arrival.query, token.text) if posts else None
-        return self.door.failed(arrival) if poster is None else Entered(poster)
+        where = arrival.endpoint or ""
+        poster = self._sse.poster(where, arrival.query, token.text) if posts else None
+        if poster is None or not self.door.still(poster, where, arrival.date):
+            return self.door.failed(arrival)
+        return Entered(poster)
 
     def _done(self) -> None:
         self._open -= 1
@@ -424,9 +426,7 @@ class App:
     async def _post_later(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> None:
         body = await self._body(exchange)
         if body is not None:
-            key = exchange.facts.principal.key
-            if key and not self.door.has(key):  # revoked while the body came
-                self._refuse(exchange, _refusal(UNAUTHORIZED))
+            if self._lapsed(exchange):
                 return
             rest = answer(body)
             # A call may wait for long; its body need not be kept as long.
@@ -434,20 +434,23 @@ class App:
             if rest is not None:
                 await rest
 
+    def _lapsed(self, exchange: Exchange) -> bool:
+        """Refuse a request whose credential ended while it waited; False if it may go on."""
+        facts = exchange.facts
+        still = self.door.still(facts.principal, facts.endpoint, time.time_ns() / 1e9)
+        if not still:
+            self._refuse(exchange, _refusal(UNAUTHORIZED))
+        return not still
+
     def _body_max(self, facts: RequestFacts) -> int:
         """Maximum bytes of the body of this request."""
         if not self._calls.meters.bodies:
             return BODY_BYTES_MAX
-        most = self._calls.meters.body_max(facts.principal, self._whole(facts))
+        most = self._calls.meters.body_max(facts.principal, gate.whole_name(facts.endpoint))
         return min(most, BODY_BYTES_MAX)
 
     def _stream_limits(self, facts: RequestFacts) -> Mapping[Owner, int]:
-        return self._calls.meters.streams(facts.principal, self._whole(facts))
-
-    def _whole(self, facts: RequestFacts) -> str:
-        """Endpoint of a request, which may be for a part of it."""
-        whole, _ = self._parts.get(facts.endpoint, (facts.endpoint, None))
-        return whole
+        return self._calls.meters.streams(facts.principal, gate.whole_name(facts.endpoint))
 
     async def _body(self, exchange: Exchange) -> bytes | None:
         """Read the whole body; None if the client is gone, or the body was refused."""
@@ -455,8 +458,8 @@ class App:
             return await exchange.body(self._body_max(exchange.facts))
         except TooLarge as why:
             if self._calls.meters.bodies:
-                facts, most = exchange.facts, why.limit_bytes
-                self._calls.meters.too_large(facts.principal, self._whole(facts), most)
+                facts, whole = exchange.facts, gate.whole_name(exchange.facts.endpoint)
+                self._calls.meters.too_large(facts.principal, whole, why.limit_bytes)
             self._refuse(exchange, too_large(bytes_max=why.limit_bytes))
             return None
 
@@ -507,6 +510,8 @@ class App:
         """Answer the request again, now that its server has told what it offers; or refuse it with
         the reason why the server is not there."""
         exchange.unwatch()
+        if self._lapsed(exchange):
+            return None
         view = self._calls.again(before)
         if view is not None and why.server not in view.merged.unknown:
             return again(view)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, quote
 
 from msgspec import Raw
 
-from metamcp_worker.access import door
+from metamcp_worker.access import door, gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import jsonrpc_bytes, mcp_request, modern
@@ -358,12 +358,14 @@ class Sse:
             raise ProtocolError(Code.INVALID_REQUEST, "Send initialize first.")
         return self._dialogue.answer(posted, message, params, meta, line.session, view)
 
-    def poster(self, query: bytes, token: bytes) -> Principal | None:
+    def poster(self, endpoint: str, query: bytes, token: bytes) -> Principal | None:
         """Return who may post with this token to the stream that the query names; None if nobody
-        may."""
+        may. `endpoint`: the whole one that the post is sent to."""
         names = parse_qs(query.decode("latin-1")).get("session_id", [])
         line = self._lines.get(names[0]) if len(names) == 1 else None
         if line is None or not line.token or not compare_digest(line.token.encode(), token):
+            return None
+        if gate.whole_name(line.endpoint) != endpoint:  # others have to look like nothing
             return None
         return line.principal
 

@@ -8,7 +8,7 @@ capabilities, and questions of a server are refused.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from urllib.parse import unquote_to_bytes
 from weakref import WeakKeyDictionary
@@ -58,9 +58,11 @@ _ASKS = "The tool asks its caller something, and a caller of REST cannot be aske
 
 
 class Rest:
-    """Answers requests to the REST paths of an endpoint."""
+    """Answers requests to the REST paths of an endpoint. `lapsed`: refuses a request whose
+    credential ended while it waited, and returns False if it may go on."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, lapsed: Callable[[Exchange], bool]) -> None:
+        self._lapsed = lapsed
         self._calls = calls
         self._lists: WeakKeyDictionary[View, bytes] = WeakKeyDictionary()
         self._documents: WeakKeyDictionary[View, bytes] = WeakKeyDictionary()
@@ -128,6 +130,8 @@ class Rest:
         """Call the tool after its server has told what it offers, or refuse the call with the
         reason why the server is not there."""
         exchange.unwatch()
+        if self._lapsed(exchange):
+            return None
         view = self._calls.again(before)
         try:
             if view is not None and why.server not in view.merged.unknown:
