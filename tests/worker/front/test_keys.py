@@ -254,6 +254,43 @@ def test_the_token_of_a_stream_does_not_tell_which_other_endpoints_there_are() -
     guarded(test)
 
 
+@pytest.mark.parametrize(
+    "change", [{"url_keys": False}, {"keys": ("x",)}, {"workspace": "acme"}, {"auth": ("oauth",)}]
+)
+def test_a_reload_that_lets_in_others_leaves_no_stream_and_no_session(
+    change: dict[str, object],
+) -> None:
+    async def test(door: Door) -> None:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+        web, dev = [
+            (await door.ask(legacy("initialize", params, BEARER, path=path))).headers
+            for path in ("/metamcp/web/mcp", HERE)
+        ]
+        client, other = await door.connect(), await door.connect()
+        client.send(bodiless("GET", path=f"/metamcp/web/sse?api_key={KEY}"))
+        other.send(bodiless("GET", BEARER, path="/metamcp/dev/sse"))
+        assert (await client.head()).status == (await other.head()).status == 200
+        where = (await client.chunk()).decode().partition("data: ")[2].strip()
+        there = (await other.chunk()).decode().partition("data: ")[2].strip()
+
+        served = tuple(replace(one, **change) if one.name == "web" else one for one in ENDPOINTS)
+        spec = replace(door.spec, endpoints=served)
+        door.calls.configure(spec)
+        door.calls.refresh()
+        door.app.reconfigure(spec)
+
+        assert (await door.ask(legacy("ping", path=where))).status in (401, 404)
+        while await client.chunk():
+            pass
+        assert door.over == [web["mcp-session-id"]]
+        assert (await door.ask(legacy("ping", None, BEARER, path=there))).status == 202
+        session = dev["mcp-session-id"]
+        kept = await door.ask(legacy("ping", None, BEARER, session=session, path=HERE))
+        assert kept.status == 200
+
+    guarded(test)
+
+
 def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
     async def test(door: Door) -> None:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}

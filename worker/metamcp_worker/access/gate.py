@@ -148,6 +148,19 @@ def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
     )
 
 
+def admitting_alike(
+    before: Mapping[str, EndpointSpec], now: Mapping[str, EndpointSpec]
+) -> frozenset[str]:
+    """Return the endpoints of `now` that ask for the same credentials as before, or are new."""
+
+    def asked(one: EndpointSpec) -> tuple[object, ...]:
+        return one.workspace, one.auth, one.keys, one.url_keys, one.oauth
+
+    return frozenset(
+        name for name, one in now.items() if asked(before.get(name, one)) == asked(one)
+    )
+
+
 def granted(
     scopes: Collection[str],
 ) -> tuple[frozenset[str] | None, frozenset[str] | None]:

@@ -55,7 +55,7 @@ from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError, TooLarge
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from metamcp_worker.ipc.key_table import KeyChanges
 from metamcp_worker.ipc.messages import SessionRecord
-from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 if TYPE_CHECKING:
     from metamcp_worker.front.token_issuers import TokenIssuers
@@ -150,14 +150,14 @@ class App:
         self._issuers: TokenIssuers | None = None
         self._parts: dict[str, tuple[str, frozenset[str]]] = {}
         """Endpoint and servers of each part, by the name of the part."""
-        self._endpoints: frozenset[str] = frozenset()
+        self._served: dict[str, EndpointSpec] = {}
         self._open = 0
         self._idle: asyncio.Future[None] | None = None
         self.reconfigure(spec)
 
     def reconfigure(self, spec: FrontSpec) -> None:
         """Serve this configuration, which `with_parts` returned, from now on. Sessions and streams
-        of endpoints that are gone end."""
+        of endpoints that are gone, or now ask for other credentials, end."""
         paths: dict[bytes, Route] = {}
         for endpoint in spec.endpoints:
             if not endpoint.part_of:
@@ -172,13 +172,13 @@ class App:
         if self._issuers is not None:
             self._issuers.configure(spec.endpoints)
         self._version, self._spec = spec.version, spec
-        servers = {endpoint.name: endpoint.servers for endpoint in spec.endpoints}
-        self._dialogue.configure(servers)
+        served = {endpoint.name: endpoint for endpoint in spec.endpoints}
+        self._dialogue.configure({name: one.servers for name, one in served.items()})
         self._notices.configure(spec.endpoints)
-        names = frozenset(servers)
-        self._streams.keep(names)
-        self._sessions.keep(names)
-        self._endpoints = names
+        for kept in (gate.admitting_alike(self._served, served), frozenset(served)):
+            self._streams.keep(kept)
+            self._sessions.keep(kept)
+        self._served = served
 
     def with_parts(self, spec: FrontSpec) -> FrontSpec:
         """Return the configuration with the parts of endpoints that clients use."""
@@ -233,7 +233,7 @@ class App:
         served = [
             one
             for one in known.values()
-            if one.endpoint in self._endpoints and (not one.key or self.door.has(one.key))
+            if one.endpoint in self._served and (not one.key or self.door.has(one.key))
         ]
         adopted = self._legacy.adopt(served)
         for session in adopted:
