@@ -148,7 +148,7 @@ class Door:
         seconds since the epoch."""
         if 0 < principal.expires <= date or (principal.key and not self.has(principal.key)):
             return False
-        spec = self._endpoints.get(endpoint)
+        spec = self._endpoints.get(gate.whole_name(endpoint))
         if spec is None or not spec.auth:  # an endpoint that is gone has no view either
             return True
         if principal.auth not in spec.auth or principal.workspace != spec.workspace:
@@ -227,7 +227,7 @@ class Door:
 
 def _listed(key: KeySpec, spec: EndpointSpec) -> bool:
     """Whether the key names this endpoint, or names none, and the same the other way round."""
-    if key.endpoints and (spec.part_of or spec.name) not in key.endpoints:
+    if key.endpoints and spec.name not in key.endpoints:
         return False
     return not spec.keys or key.id in spec.keys or key.name in spec.keys
 

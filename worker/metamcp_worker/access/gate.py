@@ -126,14 +126,19 @@ def check_scope(principal: Principal, scope: str, what: str) -> None:
 
 
 def part_name(endpoint: str, servers: frozenset[str]) -> str:
-    """Return the name of the part of an endpoint with these servers; endpoints have no brackets in
-    their names."""
+    """Return the name of the part of an endpoint with these servers, which it has; endpoints have
+    no brackets in their names, and servers no commas."""
     return f"{endpoint}[{','.join(sorted(servers))}]"
 
 
 def whole_name(name: str) -> str:
     """Return the name of the whole endpoint, of which this may name a part."""
     return name.partition("[")[0]
+
+
+def seen(endpoint: EndpointSpec, servers: frozenset[str]) -> frozenset[str]:
+    """Return those of these servers that the endpoint has; credentials may name any others."""
+    return servers.intersection(map(process_names.label, endpoint.servers))
 
 
 def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
