@@ -127,7 +127,7 @@ def test_a_token_is_never_looked_up_as_a_key_and_a_key_never_verified_as_a_token
     at = made(spec())
     asked: list[str] = []
 
-    def verify(endpoint: EndpointSpec, token: str, date: float) -> Denial:
+    def verify(endpoint: EndpointSpec, token: str, date: float, ask: bool) -> Denial:
         asked.append(token)
         return door.UNAUTHORIZED
 

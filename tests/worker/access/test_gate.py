@@ -56,6 +56,12 @@ def test_a_scope_for_one_server_shows_this_server_alone() -> None:
     assert gate.granted(("mcp:call", "mcp:call:git")) == (frozenset({"mcp:call"}), None)
 
 
+def test_scopes_for_servers_that_an_endpoint_does_not_have_count_for_nothing_there() -> None:
+    whole = EndpointSpec(name="dev", servers=("acme:git", "time"))
+    assert gate.seen(whole, frozenset({"git", "gone"})) == frozenset({"git"})
+    assert gate.seen(whole, frozenset({"git,time"})) == frozenset()
+
+
 def test_a_part_of_an_endpoint_has_the_paths_of_the_whole() -> None:
     whole = EndpointSpec(name="dev", servers=("acme:git", "acme:time"))
     part = gate.part(whole, frozenset({"git"}))

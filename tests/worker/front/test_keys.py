@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.access import api_key
+from metamcp_worker.front.http import PARTS_MAX
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
 from metamcp_worker.ipc.messages import ServerState
@@ -91,6 +92,33 @@ def test_a_key_for_some_servers_sees_no_others_however_often_it_asks() -> None:
             assert (await client.reply()).json["result"]["tools"] == []
 
     guarded(test, spec(KEY, scopes=("mcp:list", "mcp:call:other")))
+
+
+def test_more_sets_of_servers_than_parts_are_served_and_sessions_keep_their_parts() -> None:
+    servers = tuple("abcdefghi")
+    sets = [
+        ["mcp:list"] + [f"mcp:call:{one}" for bit, one in enumerate(servers) if number >> bit & 1]
+        for number in range(1, PARTS_MAX + 2)
+    ]
+    keys = [api_key.make(number.to_bytes(2) * 20) for number in range(1, PARTS_MAX + 2)]
+
+    async def test(door: Door) -> None:
+        specs = tuple(
+            spec(key, scopes=tuple(scopes)) for key, scopes in zip(keys, sets, strict=True)
+        )
+        door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=specs))
+        client = await door.connect()
+        bearer, path = f"X-API-Key: {keys[0]}", "/metamcp/many/mcp"
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+        opened = await client.ask(legacy("initialize", params, bearer, path=path))
+        for key in keys:
+            asked = modern("tools/list", {}, f"X-API-Key: {key}", path=path)
+            assert (await client.ask(asked)).status == 200
+        session = opened.headers["mcp-session-id"]
+        kept = await client.ask(legacy("ping", None, bearer, session=session, path=path))
+        assert kept.status == 200
+
+    with_door(test, endpoint("many", servers=servers))
 
 
 def requests(path: str, *headers: str) -> list[bytes]:
@@ -250,6 +278,43 @@ def test_the_token_of_a_stream_does_not_tell_which_other_endpoints_there_are() -
         for other in ("far", "dev", "none"):
             reply = await door.ask(legacy("ping", path=where.replace("web", other)))
             assert (reply.status, "credential" in reply.message) == (401, True)
+
+    guarded(test)
+
+
+@pytest.mark.parametrize(
+    "change", [{"url_keys": False}, {"keys": ("x",)}, {"workspace": "acme"}, {"auth": ("oauth",)}]
+)
+def test_a_reload_that_lets_in_others_leaves_no_stream_and_no_session(
+    change: dict[str, object],
+) -> None:
+    async def test(door: Door) -> None:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
+        web, dev = [
+            (await door.ask(legacy("initialize", params, BEARER, path=path))).headers
+            for path in ("/metamcp/web/mcp", HERE)
+        ]
+        client, other = await door.connect(), await door.connect()
+        client.send(bodiless("GET", path=f"/metamcp/web/sse?api_key={KEY}"))
+        other.send(bodiless("GET", BEARER, path="/metamcp/dev/sse"))
+        assert (await client.head()).status == (await other.head()).status == 200
+        where = (await client.chunk()).decode().partition("data: ")[2].strip()
+        there = (await other.chunk()).decode().partition("data: ")[2].strip()
+
+        served = tuple(replace(one, **change) if one.name == "web" else one for one in ENDPOINTS)
+        spec = replace(door.spec, endpoints=served)
+        door.calls.configure(spec)
+        door.calls.refresh()
+        door.app.reconfigure(spec)
+
+        assert (await door.ask(legacy("ping", path=where))).status in (401, 404)
+        while await client.chunk():
+            pass
+        assert door.over == [web["mcp-session-id"]]
+        assert (await door.ask(legacy("ping", None, BEARER, path=there))).status == 202
+        session = dev["mcp-session-id"]
+        kept = await door.ask(legacy("ping", None, BEARER, session=session, path=HERE))
+        assert kept.status == 200
 
     guarded(test)
 

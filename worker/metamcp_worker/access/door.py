@@ -23,7 +23,8 @@ from metamcp_worker.ipc.spec import UNLIMITED, Discreet, EndpointSpec, UseLimits
 KEYS, OAUTH = "keys", "oauth"
 FAILURES_MAX = 10
 """Maximum failed credentials of one address in `FAILURES_S`; more get 429. A valid credential is
-accepted at any time, so nobody can lock out anybody."""
+accepted at any time, so nobody can lock out anybody; except a token about which its issuer would
+have to be asked first, as everybody could use up these questions."""
 FAILURES_S = 60.0
 ADDRESSES_MAX = 10_000
 """Maximum addresses whose failures are counted; beyond, the oldest count is forgotten."""
@@ -92,9 +93,10 @@ class Entered(Struct, frozen=True, gc=False):
 
 Found = Entered | Denial
 FOREVER = float("inf")
-Verify = Callable[[EndpointSpec, str, float], Found | Awaitable[Found]]
-"""Verifies the token of an authorization server at an endpoint: `(endpoint, token, date)`. An
-awaitable means that somebody else has to be asked."""
+Verify = Callable[[EndpointSpec, str, float, bool], Found | Awaitable[Found]]
+"""Verifies the token of an authorization server at an endpoint: `(endpoint, token, date, ask)`. An
+awaitable means that somebody else has to be asked; without `ask` the issuer is asked about no
+token."""
 
 
 class Door:
@@ -104,7 +106,7 @@ class Door:
     def __init__(self) -> None:
         self.guarded = False
         self.version = 0
-        self.verify: Verify = lambda endpoint, token, now: UNAUTHORIZED
+        self.verify: Verify = lambda endpoint, token, date, ask: UNAUTHORIZED
         self._endpoints: Mapping[str, EndpointSpec] = {}
         self._pepper = b""
         self._keys: dict[bytes, tuple[KeySpec, Principal]] = {}
@@ -149,7 +151,7 @@ class Door:
         seconds since the epoch."""
         if 0 < principal.expires <= date or (principal.key and not self.has(principal.key)):
             return False
-        spec = self._endpoints.get(endpoint)
+        spec = self._endpoints.get(gate.whole_name(endpoint))
         if spec is None or not spec.auth:  # an endpoint that is gone has no view either
             return True
         if principal.auth not in spec.auth or principal.workspace != spec.workspace:
@@ -169,7 +171,7 @@ class Door:
         credential = credentials[0]
         if credential.kind == "post":
             return credential
-        found = self._principal(spec, credential, arrival.date)
+        found = self._principal(spec, credential, arrival)
         return self.counted(found, arrival) if isinstance(found, Entered | Denial) else found
 
     def counted(self, found: Found, arrival: Arrival) -> Found:
@@ -200,7 +202,7 @@ class Door:
         return structs.replace(UNAUTHORIZED, headers=((b"www-authenticate", value),))
 
     def _principal(
-        self, spec: EndpointSpec | None, credential: Credential, date: float
+        self, spec: EndpointSpec | None, credential: Credential, arrival: Arrival
     ) -> Found | Awaitable[Found]:
         """Return who has this credential, whatever its kind is; the kind decides on the one way to
         verify it."""
@@ -210,12 +212,13 @@ class Door:
         if credential.kind == "bearer" and not text.startswith(api_key.PREFIX.encode()):
             if spec is None or OAUTH not in spec.auth:
                 return UNAUTHORIZED
-            return self.verify(spec, text.decode("latin-1"), date)
+            ask = not self._failures.full(arrival.address, arrival.now)
+            return self.verify(spec, text.decode("latin-1"), arrival.date, ask)
         known = self._known(text)
         if known is None:
             return UNAUTHORIZED
         key, principal = known
-        if key.expires and date >= key.expires:
+        if key.expires and arrival.date >= key.expires:
             return UNAUTHORIZED
         if spec is None or key.workspace != spec.workspace:
             return structs.replace(ABSENT, key=key.id)
@@ -228,7 +231,7 @@ class Door:
 
 def _listed(key: KeySpec, spec: EndpointSpec) -> bool:
     """Whether the key names this endpoint, or names none, and the same the other way round."""
-    if key.endpoints and (spec.part_of or spec.name) not in key.endpoints:
+    if key.endpoints and spec.name not in key.endpoints:
         return False
     return not spec.keys or key.id in spec.keys or key.name in spec.keys
 
@@ -271,10 +274,18 @@ class Failures:
     def __len__(self) -> int:
         return len(self._buckets)
 
+    def full(self, address: str, now: float) -> bool:
+        """Whether one more failure of this address would be too much."""
+        return self._count(address, now) + 1 > FAILURES_MAX
+
+    def _count(self, address: str, now: float) -> float:
+        failures, last = self._buckets.get(address, (0.0, now))
+        return max(0.0, failures - (now - last) * FAILURES_MAX / FAILURES_S)
+
     def failed(self, address: str, now: float) -> float:
         """Count a failure. Returns 0, or the seconds to wait if there were too many."""
-        failures, last = self._buckets.pop(address, (0.0, now))
-        failures = max(0.0, failures - (now - last) * FAILURES_MAX / FAILURES_S)
+        failures = self._count(address, now)
+        self._buckets.pop(address, None)
         over = failures + 1 - FAILURES_MAX
         self._buckets[address] = (failures if over > 0 else failures + 1), now
         if len(self._buckets) > ADDRESSES_MAX:

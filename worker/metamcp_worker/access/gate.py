@@ -126,14 +126,19 @@ def check_scope(principal: Principal, scope: str, what: str) -> None:
 
 
 def part_name(endpoint: str, servers: frozenset[str]) -> str:
-    """Return the name of the part of an endpoint with these servers; endpoints have no brackets in
-    their names."""
+    """Return the name of the part of an endpoint with these servers, which it has; endpoints have
+    no brackets in their names, and servers no commas."""
     return f"{endpoint}[{','.join(sorted(servers))}]"
 
 
 def whole_name(name: str) -> str:
     """Return the name of the whole endpoint, of which this may name a part."""
     return name.partition("[")[0]
+
+
+def seen(endpoint: EndpointSpec, servers: frozenset[str]) -> frozenset[str]:
+    """Return those of these servers that the endpoint has; credentials may name any others."""
+    return servers.intersection(map(process_names.label, endpoint.servers))
 
 
 def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
@@ -145,6 +150,19 @@ def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
         path=endpoint.path or endpoint.name,
         servers=seen,
         part_of=endpoint.name,
+    )
+
+
+def admitting_alike(
+    before: Mapping[str, EndpointSpec], now: Mapping[str, EndpointSpec]
+) -> frozenset[str]:
+    """Return the endpoints of `now` that ask for the same credentials as before, or are new."""
+
+    def asked(one: EndpointSpec) -> tuple[object, ...]:
+        return one.workspace, one.auth, one.keys, one.url_keys, one.oauth
+
+    return frozenset(
+        name for name, one in now.items() if asked(before.get(name, one)) == asked(one)
     )
 
 

@@ -16,7 +16,15 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from metamcp_worker.access.gate import USER, Principal
-from metamcp_worker.http.request_head import BLANKS, Head, Headers, Hosts, Place, place_of
+from metamcp_worker.http.request_head import (
+    BLANKS,
+    Head,
+    Headers,
+    Hosts,
+    Place,
+    path_and_query,
+    place_of,
+)
 from metamcp_worker.ipc import roots
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from metamcp_worker.ipc.spec import RESOURCE_METADATA, EndpointSpec
@@ -32,6 +40,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 }
 BEFORE_PATH = frozenset({"host", "host_foreign", "origin", "repeated_header", "target"})
 """Reasons of refusals that do not depend on the path, so the answer shows nothing of endpoints."""
+_OURS = b"/metamcp/"
+"""Beginning of the paths below which nobody learns, without a credential, what there is."""
 VERDICTS_KEPT = 128
 """Number of verdicts that are remembered, one for each combination of values; clients use few."""
 
@@ -337,3 +347,10 @@ def _merged(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
         elif name in _SINGLE or (name in _ROUTING and repeated not in _WORST):
             repeated = name
     return found, repeated
+
+
+def is_telling(target: bytes, why: GuardRefusal) -> bool:
+    """Whether this refusal could show which endpoints there are."""
+    if why.reason in BEFORE_PATH:
+        return False
+    return why.endpoint is not None or path_and_query(target)[0].startswith(_OURS)

@@ -46,7 +46,6 @@ from metamcp_worker.front.streams import LIST_CHANGED, Streams
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import Elsewhere
-from metamcp_worker.http.request_head import path_and_query
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.codec import Envelope
@@ -55,7 +54,7 @@ from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError, TooLarge
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from metamcp_worker.ipc.key_table import KeyChanges
 from metamcp_worker.ipc.messages import SessionRecord
-from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 if TYPE_CHECKING:
     from metamcp_worker.front.token_issuers import TokenIssuers
@@ -87,8 +86,6 @@ FLOODED = 429
 """Status of a refused credential that gets no record in the audit: addresses with many failures
 would fill the disk."""
 _REVOKED = "the API key was revoked"
-_OURS = b"/metamcp/"
-"""Beginning of the paths below which nobody learns, without a credential, what there is."""
 
 
 class _Entry(Struct, frozen=True, gc=False):
@@ -150,14 +147,14 @@ class App:
         self._issuers: TokenIssuers | None = None
         self._parts: dict[str, tuple[str, frozenset[str]]] = {}
         """Endpoint and servers of each part, by the name of the part."""
-        self._endpoints: frozenset[str] = frozenset()
+        self._served: dict[str, EndpointSpec] = {}
         self._open = 0
         self._idle: asyncio.Future[None] | None = None
         self.reconfigure(spec)
 
     def reconfigure(self, spec: FrontSpec) -> None:
         """Serve this configuration, which `with_parts` returned, from now on. Sessions and streams
-        of endpoints that are gone end."""
+        of endpoints that are gone, or now ask for other credentials, end."""
         paths: dict[bytes, Route] = {}
         for endpoint in spec.endpoints:
             if not endpoint.part_of:
@@ -172,13 +169,13 @@ class App:
         if self._issuers is not None:
             self._issuers.configure(spec.endpoints)
         self._version, self._spec = spec.version, spec
-        servers = {endpoint.name: endpoint.servers for endpoint in spec.endpoints}
-        self._dialogue.configure(servers)
+        served = {endpoint.name: endpoint for endpoint in spec.endpoints}
+        self._dialogue.configure({name: one.servers for name, one in served.items()})
         self._notices.configure(spec.endpoints)
-        names = frozenset(servers)
-        self._streams.keep(names)
-        self._sessions.keep(names)
-        self._endpoints = names
+        for kept in (gate.admitting_alike(self._served, served), frozenset(served)):
+            self._streams.keep(kept)
+            self._sessions.keep(kept)
+        self._served = served
 
     def with_parts(self, spec: FrontSpec) -> FrontSpec:
         """Return the configuration with the parts of endpoints that clients use."""
@@ -190,10 +187,16 @@ class App:
         return structs.replace(spec, endpoints=(*spec.endpoints, *parts))
 
     def _part(self, endpoint: str, servers: frozenset[str]) -> str:
-        """Return the name of the part of this endpoint with these servers; the first request makes
-        it. Raises Declined."""
+        """Return the name of the part of this endpoint with those of these servers that it has; the
+        first request makes it, in place of parts without streams and sessions. Raises Declined."""
+        if endpoint not in self._served:  # gone while an issuer was asked
+            return endpoint
+        servers = gate.seen(self._served[endpoint], servers)
         name = gate.part_name(endpoint, servers)
         if name not in self._parts:
+            if len(self._parts) >= PARTS_MAX:
+                used = {one.endpoint for one in self._sessions} | self._streams.endpoints()
+                self._parts = {name: key for name, key in self._parts.items() if name in used}
             if len(self._parts) >= PARTS_MAX:
                 raise Declined(503, _TOO_MANY_PARTS, "parts", Code.OVERLOADED)
             self._parts[name] = endpoint, servers
@@ -233,7 +236,7 @@ class App:
         served = [
             one
             for one in known.values()
-            if one.endpoint in self._endpoints and (not one.key or self.door.has(one.key))
+            if one.endpoint in self._served and (not one.key or self.door.has(one.key))
         ]
         adopted = self._legacy.adopt(served)
         for session in adopted:
@@ -292,7 +295,7 @@ class App:
         if isinstance(known, _Entry) and known.version == self.door.version and date < known.until:
             exchange.facts.principal = known.principal
             return self._answer(exchange, head.method)
-        if refusal is not None and not _is_ours(head.target, refusal):
+        if refusal is not None and not guard.is_telling(head.target, refusal):
             self._refuse(exchange, refusal)
             return None
         query = head.target.partition(b"?")[2]
@@ -579,13 +582,6 @@ class App:
         self._sessions.expire(self._loop.time())
         self._streams.expire(time.time_ns() / 1e9)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
-
-
-def _is_ours(target: bytes, why: GuardRefusal) -> bool:
-    """Whether this refusal could show which endpoints there are."""
-    if why.reason in guard.BEFORE_PATH:
-        return False
-    return why.endpoint is not None or path_and_query(target)[0].startswith(_OURS)
 
 
 def _refusal(why: Denial) -> GuardRefusal:

@@ -291,6 +291,10 @@ class Streams:
                     if method in standing.news:
                         standing.stream.announce(standing.news[method])
 
+    def endpoints(self) -> set[str]:
+        """Return the endpoints with standing streams."""
+        return {standing.endpoint for standing in self._standing.values()}
+
     def keep(self, endpoints: frozenset[str]) -> None:
         """End the standing streams of all endpoints but these."""
         self._endpoints = endpoints

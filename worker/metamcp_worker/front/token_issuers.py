@@ -27,7 +27,9 @@ from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.oauth.checked_http import Guarded
 
 ANSWERS_MAX = 1000
-"""Maximum tokens whose answers are kept; beyond, the oldest answer is forgotten."""
+"""Maximum valid tokens whose answers are kept; beyond, the oldest answer is forgotten."""
+REFUSED_MAX = 200
+"""Maximum tokens of which is kept that they are not valid; anybody can send such tokens."""
 QUESTIONS_MAX = 32
 """Maximum questions about tokens that are under way at one issuer; more get 503."""
 TOLD_S = 60.0
@@ -62,7 +64,9 @@ class TokenIssuers:
         assert spec.oauth is not None
         return oauth_token.document(spec.oauth)
 
-    def verify(self, spec: EndpointSpec, token: str, date: float) -> Found | Awaitable[Found]:
+    def verify(
+        self, spec: EndpointSpec, token: str, date: float, ask: bool
+    ) -> Found | Awaitable[Found]:
         """Return what a token is worth at this endpoint, as in `door.Verify`."""
         assert spec.oauth is not None
         issuer, now = self._issuers[spec.oauth], self._loop.time()
@@ -70,7 +74,7 @@ class TokenIssuers:
             name = oauth_token.key_id(token)
         except TokenUnfit as why:
             if spec.oauth.introspection:
-                return issuer.asked(spec, token, date, now)
+                return issuer.asked(spec, token, date, now, ask=ask)
             return issuer.refused(spec, why, now)
         if issuer.keys.due(name, now):
             fetch = issuer.fetch()
@@ -89,8 +93,10 @@ class _Issuer:
         self._http = Guarded(rules.issuer, reach=reach)
         self._loop = asyncio.get_running_loop()
         self._fetching: asyncio.Task[None] | None = None
-        self._answers: dict[bytes, tuple[float, oauth_token.Claims | None]] = {}
+        self._answers: dict[bytes, tuple[float, oauth_token.Claims]] = {}
         """When the answer ends (seconds of the clock of the loop), and what the issuer says."""
+        self._refused: dict[bytes, float] = {}
+        """When the answer ends that a token is not valid."""
         self._questions = 0
         self._told = float("-inf")
 
@@ -154,13 +160,16 @@ class _Issuer:
         return answer.content
 
     def asked(
-        self, spec: EndpointSpec, token: str, date: float, now: float
+        self, spec: EndpointSpec, token: str, date: float, now: float, *, ask: bool
     ) -> Found | Awaitable[Found]:
-        """Judge a token by what the issuer says of it, or said a short time ago."""
+        """Judge a token by what the issuer says of it, or said a short time ago. Without `ask` only
+        tokens that it has spoken of are valid."""
         digest = hashlib.sha256(token.encode()).digest()
-        until, claims = self._answers.get(digest, (0.0, None))
+        until, claims = self._answers.get(digest, (0.0, {}))
         if now < until:
             return self._answered(spec, claims, date, now)
+        if not ask or now < self._refused.get(digest, 0.0):
+            return UNAUTHORIZED
         if self._questions >= QUESTIONS_MAX:
             return _AWAY
         return self._introspect(spec, token, digest, date)
@@ -191,21 +200,22 @@ class _Issuer:
             )  # fmt: skip
             return _AWAY
         now = self._loop.time()
+        until = now + oauth_token.INTROSPECTED_S_MAX
         try:
             claims = oauth_token.introspected(answer.content, rules)
         except TokenUnfit as why:
-            self.refused(spec, why, now)
-            claims = None
-        self._answers[digest] = now + oauth_token.INTROSPECTED_S_MAX, claims
+            self._refused[digest] = until
+            if len(self._refused) > REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
+            return self.refused(spec, why, now)
+        self._answers[digest] = until, claims
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         return self._answered(spec, claims, date, now)
 
     def _answered(
-        self, spec: EndpointSpec, claims: oauth_token.Claims | None, date: float, now: float
+        self, spec: EndpointSpec, claims: oauth_token.Claims, date: float, now: float
     ) -> Found:
-        if claims is None:
-            return UNAUTHORIZED
         try:
             return oauth_token.entered(claims, spec, date, asked=True)
         except TokenUnfit as why:

@@ -1,0 +1,91 @@
+"""A front that asks an issuer about tokens, over real sockets: who can make it ask."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+from metamcp_worker.access.door import FAILURES_MAX
+from metamcp_worker.front.token_issuers import ANSWERS_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.spec import EndpointSpec, IssuerSpec, NamingSpec
+
+from ..rawhttp import listener
+from .door import OFF, Door, modern, with_door
+
+PATH = "/metamcp/sso/mcp"
+AUDIENCE = f"https://gateway.example{PATH}"
+
+
+def asking(test: Callable[[Door, list[str]], Awaitable[None]]) -> None:
+    """Run the test with a front whose issuer knows all tokens that begin with `good`, and with the
+    tokens that the issuer was asked about."""
+    sock = listener()
+    issuer = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    rules = IssuerSpec(
+        issuer=issuer, audience=AUDIENCE, introspection=f"{issuer}/", client_id="c",
+        client_secret="s", allow_private=True,
+    )  # fmt: skip
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        assert length is not None
+        form = (await reader.readexactly(int(length[1]))).decode()
+        asked.append(form.partition("token=")[2].partition("&")[0])
+        active = {"active": asked[-1].startswith("good"), "aud": AUDIENCE, "sub": "ann"}
+        body = codec.dump(active | {"scope": "mcp:list"})
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        await writer.drain()
+        writer.close()
+
+    async def served(door: Door) -> None:
+        async with await asyncio.start_server(answer, sock=sock):
+            await test(door, asked)
+
+    with_door(
+        served,
+        EndpointSpec(
+            name="sso", servers=("s",), naming=NamingSpec(style="bare"), disabled=OFF,
+            auth=("oauth",), oauth=rules,
+        ),
+    )  # fmt: skip
+
+
+async def status(door: Door, token: str, address: str = "127.0.0.1") -> int:
+    client = await door.connect(address)
+    request = modern("tools/list", {}, f"Authorization: Bearer {token}", path=PATH)
+    return (await client.ask(request)).status
+
+
+def test_an_address_with_many_failures_makes_the_front_ask_no_issuer() -> None:
+    async def test(door: Door, asked: list[str]) -> None:
+        assert await status(door, "good") == 200
+        for number in range(FAILURES_MAX):
+            assert await status(door, f"wrong{number}") == 401
+        assert await status(door, "wrong0") == 429
+        assert len(asked) == 1 + FAILURES_MAX
+        assert await status(door, "more") == 429
+        assert await status(door, "good2") == 429
+        assert len(asked) == 1 + FAILURES_MAX
+        assert await status(door, "good") == 200
+        assert await status(door, "good2", "127.0.0.2") == 200
+        assert asked[-1] == "good2"
+
+    asking(test)
+
+
+def test_tokens_that_are_not_valid_push_out_no_answer_about_a_valid_one() -> None:
+    async def test(door: Door, asked: list[str]) -> None:
+        assert await status(door, "good") == 200
+        for number in range(ANSWERS_MAX + 1):
+            address = f"127.0.1.{number // FAILURES_MAX + 1}"
+            assert await status(door, f"wrong{number}", address) == 401
+        assert await status(door, "good") == 200
+        assert asked.count("good") == 1
+        assert len(asked) == ANSWERS_MAX + 2
+
+    asking(test)
