@@ -361,6 +361,10 @@ def ended_all(pids: Iterable[int]) -> bool:
     return not any(map(alive, pids))
 
 
+def reaped(pids: Iterable[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -377,7 +381,7 @@ def test_a_sandbox_that_ended_while_it_waited_costs_no_run(tmp_path: Path) -> No
             found = list(denos(one.process.pid))
             for pid in found:
                 os.kill(pid, signal.SIGKILL)
-            until(partial(ended_all, found), "they end")
+            until(partial(reaped, found), "their end is known")
 
 
 @pytest.mark.promise("M46")
