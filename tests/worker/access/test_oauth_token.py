@@ -203,6 +203,17 @@ def test_what_an_issuer_says_of_a_token_counts_for_a_minute(
         assert found.until == NOW + oauth_token.INTROSPECTED_S_MAX
 
 
+def test_a_client_without_a_user_has_a_name_that_no_user_has() -> None:
+    def name(**claims: str) -> str:
+        found = oauth_token.entered({"exp": NOW + 600, **claims}, endpoint(), NOW, asked=True)
+        assert isinstance(found, Entered)
+        return found.principal.name
+
+    client = name(client_id="ann")
+    assert client not in (name(sub="ann", client_id="ann"), name(sub="client:ann"))
+    assert client != name(client_id="bob")
+
+
 @pytest.mark.parametrize("answer", [b"", b"[]", b"null", b"{", b'{"active":1}'])
 def test_an_answer_that_is_not_one_makes_no_token_valid(answer: bytes) -> None:
     with pytest.raises(TokenUnfit):

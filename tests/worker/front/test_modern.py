@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Notice, Progress, Result
@@ -131,6 +132,10 @@ LADDER: dict[str, tuple[bytes, int, str]] = {
     "a level that nobody knows": (
         modern("tools/call", {"name": "t"}, meta={**META, LEVEL: "loud"}),
         Code.INVALID_PARAMS, "must be one of debug",
+    ),
+    "capabilities beyond the limit": (
+        modern("ping", meta={**META, CAPABILITIES: {"x": "y" * CALLER_BYTES_MAX}}),
+        Code.INVALID_PARAMS, f"more than {CALLER_BYTES_MAX} bytes",
     ),
     "no tool": (modern("tools/call"), Code.INVALID_PARAMS, "needs the tool"),
     "bad cursor": (modern("tools/list", {"cursor": "x"}), Code.INVALID_PARAMS, "Invalid cursor"),

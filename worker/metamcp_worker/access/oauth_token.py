@@ -171,7 +171,8 @@ def entered(claims: Claims, spec: EndpointSpec, date: float, *, asked: bool = Fa
     rules = spec.oauth
     assert rules is not None
     expires = _times(claims, date, asked=asked)
-    subject = claims.get("sub", claims.get("client_id") if asked else None)
+    client = asked and "sub" not in claims  # clients have names of their own, not those of users
+    subject = claims.get("client_id" if client else "sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_CHARS_MAX:
         raise TokenUnfit("the token does not name its subject")
     if not subject.isprintable():
@@ -186,8 +187,9 @@ def entered(claims: Claims, spec: EndpointSpec, date: float, *, asked: bool = Fa
     else:  # the operator's own scopes say who may come in, and who comes in may do everything
         scopes, servers = None, None
     principal = Principal(
-        name=f"oauth:{rules.issuer}:{subject}", workspace=spec.workspace, scopes=scopes,
-        servers=servers, auth=OAUTH, expires=expires, held=frozenset({*ours, *rules.scopes}),
+        name=f"oauth:{'client:' if client else ''}{rules.issuer}:{subject}",
+        workspace=spec.workspace, scopes=scopes, servers=servers, auth=OAUTH, expires=expires,
+        held=frozenset({*ours, *rules.scopes}),
     )  # fmt: skip
     return Entered(principal, min(expires, date + INTROSPECTED_S_MAX) if asked else expires)
 

@@ -19,7 +19,7 @@ from metamcp_worker.front import client_identity, client_questions, jsonrpc_byte
 from metamcp_worker.front.calls import Call, CallAnswer, Calls
 from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS
+from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.guard import RequestFacts
@@ -408,9 +408,13 @@ def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:
 
 
 def _caller(client_info: Raw, capabilities: Raw, log_level: Raw) -> bytes:
+    """Return the raw JSON about this client that servers get. Raises ProtocolError."""
     caller = b'{"clientCapabilities":' + bytes(capabilities)
     if client_info:
         caller += b',"clientInfo":' + bytes(client_info)
     if log_level:
         caller += b',"logLevel":' + bytes(log_level)
+    if len(caller) > CALLER_BYTES_MAX:
+        what = "params._meta: the client's capabilities and clientInfo"
+        raise ProtocolError(Code.INVALID_PARAMS, f"{what} have more than {CALLER_BYTES_MAX} bytes.")
     return caller + b"}"
