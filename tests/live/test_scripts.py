@@ -189,6 +189,7 @@ def test_what_is_saved_outlives_the_gateway_and_is_shown_at_a_prompt(
     assert script["versions"] == [1, 2]
     failed = scripts(gateway, "run", "deep", "--args", '{"left": 9}', folder=folder, ok=1)
     assert "deep" in failed
+    assert "\\x0a" not in failed
     copy = folder / "copy.db"
     subprocess.run(gateway.command("backup", copy), check=True, capture_output=True, timeout=60)
     until(lambda: b'return \\"kept\\"' in copy.read_bytes(), "the copy has the scripts")

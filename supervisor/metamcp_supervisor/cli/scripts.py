@@ -248,8 +248,9 @@ def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
     if as_json:
         click.echo(codec.dump(found))
     elif failed or found is None:
-        text = [str(part.get("text", "")) for part in result.get("content", ())]
-        click.echo(show.printable("\n".join(text)), err=failed)
+        text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
+        for line in text.splitlines():
+            click.echo(show.printable(line), err=failed)
     else:
         for line in found.get("logs", ()):
             click.echo(show.printable(str(line)), err=True)
