@@ -58,6 +58,9 @@ _ENVIRONMENT = {
 }
 _V8 = "--stack-size=900,--single-threaded-gc"
 _NO_START = 127
+BEGIN_BYTES = 4 * 1024 * 1024
+"""Bytes of the limit that Deno itself takes when a run begins: pages that it had reserved, and now
+uses."""
 
 
 class DenoSpec(Struct, frozen=True):
@@ -128,7 +131,7 @@ class DenoProcess:
             lines = [line for line in file if line.startswith(b"VmData:")]
         if not lines:
             raise ProcessLookupError("the process has ended")
-        value = int(lines[0].split()[1]) * 1024 + limit_bytes
+        value = int(lines[0].split()[1]) * 1024 + max(limit_bytes // 2, limit_bytes - BEGIN_BYTES)
         resource.prlimit(self.pid, resource.RLIMIT_DATA, (value, value))
 
     def kill(self) -> None:
