@@ -1,7 +1,7 @@
 """Messages about runs of code, between a front and the process of the sandboxes.
 
 Owns: their fields, limits and frames. Never: sandboxes (`sandbox`), carrying out the calls of a run
-(`front.code_runs`).
+(`front.code_calls_io`).
 
 A front connects to the socket SOCKET in the runtime directory and sends frames: 4 bytes with the
 size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. When
@@ -9,7 +9,7 @@ a connection ends, its runs end with it.
 """
 
 import struct
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Raw, Struct
 
@@ -19,7 +19,6 @@ SOCKET = "code.sock"
 FRAME = struct.Struct("<I")
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 Language = Literal["typescript", "javascript", "python"]
-LANGUAGES: Final[tuple[Language, ...]] = ("typescript", "javascript", "python")
 Failure = Literal[
     "syntax", "exception", "timeout", "memory", "calls", "size", "crashed", "language", "busy"
 ]
