@@ -27,10 +27,18 @@ from tests.waiting import until
 pytestmark = pytest.mark.live
 
 STREAMS = 500
+POSTS = 12
+"""Enough that both fronts get some of them."""
 EXTRA = """
 [gateway]
 auth = "keys"
 fronts = 2
+[endpoints.default]
+namespace = "default"
+[endpoints.web]
+namespace = "default"
+auth = "keys"
+url_keys = true
 """
 META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -230,6 +238,24 @@ def test_keys_are_valid_during_and_after_an_upgrade(gateway: Gateway) -> None:
     keys(gateway, "revoke", "later")
     assert {ask(gateway, later["key"]) for _ in range(8)} <= {401, 429}
     until(lambda: "renewed" in gateway.ctl("events"), "the fronts are of the new program")
+
+
+def test_a_client_with_a_key_in_its_url_can_post_by_every_front(gateway: Gateway) -> None:
+    """A new connection comes to the front of the stream or to another one."""
+    made = keys(gateway, "create", "chat", "--endpoint", "web", "--url")
+    stream = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+    stream.request("GET", f"/metamcp/web/sse?api_key={made['key']}")
+    answer = stream.getresponse()
+    event = answer.readline() + answer.readline()
+    where = event.decode().partition("data: ")[2].strip()
+    wrong = where.partition("&token=")[0] + "&token=x"
+    for path, status in [(where, 202)] * POSTS + [(wrong, 401)] * 2:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+        body = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        assert connection.getresponse().status == status
+        connection.close()
+    stream.close()
 
 
 def test_keys_outlive_fronts_and_the_gateway(gateway: Gateway) -> None:

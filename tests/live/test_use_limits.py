@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -177,10 +176,9 @@ auth = "keys"
 CALL_MS = 20
 FLOOD = 48
 CALLS = 60
-TRIES = 3
-"""Other work of the machine may disturb one measurement; without turns each is near 10."""
-RATIO_MAX = 3.0
-"""A call waits until one place gets free. The flood waits twelve times as long for its turns."""
+OVERTAKEN_MAX = FLOOD // 2
+"""Calls of the flood that may be answered during one call of another: those that run, twice over,
+and what threads of the test count late. Without turns all of the flood would come first."""
 
 
 class KeyedClient(Client):
@@ -209,34 +207,25 @@ def key(gateway: Gateway, name: str) -> str:
 
 
 @contextmanager
-def flood(made: Callable[[], Client], gateway: Gateway) -> Generator[None]:
-    """Sessions that call without a pause."""
-    over = threading.Event()
+def flood(made: Callable[[], Client], gateway: Gateway) -> Generator[list[None]]:
+    """Sessions that call without a pause; the list grows with each answer."""
+    over, answered = threading.Event(), list[None]()
 
     def call() -> None:
         with closing(made()) as client:
             while not over.is_set():
                 client.text("slow__sleep", ms=CALL_MS)
+                answered.append(None)
 
     with ThreadPoolExecutor(FLOOD) as pool:
         calls = [pool.submit(call) for _ in range(FLOOD)]
         try:
             until(lambda: gateway.server("slow")["inflight"] >= FLOOD // 2, "the flood")
-            yield
+            yield answered
         finally:
             over.set()
     for one in calls:
         one.result()
-
-
-def slowest_s(client: Client) -> float:
-    """Seconds within which 95 % of the calls were answered."""
-    found: list[float] = []
-    for _ in range(CALLS):
-        began = time.monotonic()
-        client.text("slow__sleep", ms=CALL_MS)
-        found.append(time.monotonic() - began)
-    return sorted(found)[CALLS * 95 // 100]
 
 
 @pytest.mark.parametrize("owner", ["workspace", "key"])
@@ -249,10 +238,10 @@ def test_a_flood_of_one_hardly_delays_another_at_a_server_of_both(
         return Client(shared.port, LEGACY, f"/metamcp/{who}/mcp")
 
     keys = {who: key(shared, who) for who in ("mine", "acme")} if owner == "key" else {}
-    with closing(client("acme")) as other:
-        ratios: list[float] = []
-        while len(ratios) < TRIES and min(ratios, default=RATIO_MAX) >= RATIO_MAX:
-            alone_s = slowest_s(other)
-            with flood(lambda: client("mine"), shared):
-                ratios.append(slowest_s(other) / alone_s)
-    assert min(ratios) < RATIO_MAX, ratios
+    with closing(client("acme")) as other, flood(lambda: client("mine"), shared) as answered:
+        first: list[int] = []
+        for _ in range(CALLS):
+            before = len(answered)
+            other.text("slow__sleep", ms=CALL_MS)
+            first.append(len(answered) - before)
+    assert sorted(first)[CALLS * 9 // 10] < OVERTAKEN_MAX, first

@@ -198,8 +198,8 @@ class CallAudit:
         self.send()
 
     def send(self) -> None:
-        """Let the records of the calls that are over be written. Those of one read are made one
-        after the other, which takes half the time."""
+        """Let the records of the calls that are over be written. The records of one read are made
+        one after the other, which takes half the time."""
         link = self._link
         if link is None or not self._over:
             return

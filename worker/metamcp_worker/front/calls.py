@@ -18,7 +18,7 @@ from msgspec import Raw, structs
 
 from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
-from metamcp_worker.access.use_limits import Meter, Meters
+from metamcp_worker.access.use_limits import Meters
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, Run, ToolReply
 from metamcp_worker.catalog import offers
@@ -166,25 +166,20 @@ class Calls:
             params = rule.rename(params, owner.original)
             if owner.mend is not None:
                 params = offers.mended(params, owner.mend)
-        caller_said = request.caller
-        if not request.modern and b"/tasks" in caller_said:  # whether the slash is escaped or not
-            caller_said = mcp_request.without_tasks(caller_said)
+        said = request.caller
+        if not request.modern and b"/tasks" in said:  # whether the slash is escaped or not
+            said = mcp_request.without_tasks(said)
         server = owner.server
         if server in self.processes.apart:
             server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
-        meters: tuple[Meter, ...] = ()
-        if self.meters.any:
-            endpoint = view.spec.part_of or view.endpoint
-            key = request.principal.key
-            meters = self.meters.admit(key, endpoint, owner.server, monotonic(), time())
         routing = self._routing
         frame = CallFrame(
             routing.new_id(), method, codec.dump(params),
-            codec.dump(request.meta) if request.meta else b"", caller_said,
-            wants_progress=request.wants_progress,
-            deadline_ms=self._timeouts_ms.get(owner.server, 0), peer=request.peer,
+            codec.dump(request.meta) if request.meta else b"", said,
+            wants_progress=request.wants_progress, peer=request.peer,
+            deadline_ms=self._timeouts_ms.get(owner.server, 0),
             payer=payer(view.spec.workspace, request.principal.name),
         )  # fmt: skip
         call = Call(
@@ -197,11 +192,11 @@ class Calls:
             request.caller, request.who, request.wants_progress, request.version,
             owner.original or subject if method == task_ids.CALL else "", request.principal,
         )  # fmt: skip
-        call.meters = meters
-        if self.witness is not None:
-            self.witness.begun(call, subject, request, params)
-        if self.audit is not None:
-            self.audit.begun(call, subject, request, params)
+        if self.meters.any:
+            key = request.principal.key
+            call.meters = self.meters.admit(key, _whole(view), owner.server, monotonic(), time())
+        if self.witness is not None or self.audit is not None:
+            self._begun(call, subject, request, params)
         if self._retries.any:
             call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
@@ -210,6 +205,20 @@ class Calls:
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
         return call
+
+    def _begun(
+        self,
+        call: Call,
+        subject: str,
+        request: McpRequest,
+        params: Mapping[str, Raw],
+        run: str = "",
+    ) -> None:
+        """Tell those that observe calls."""
+        if self.witness is not None:
+            self.witness.begun(call, subject, request, params)
+        if self.audit is not None:
+            self.audit.begun(call, subject, request, params, run)
 
     def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
         """Begin the call of a built-in tool, or of the tool that it forwards to."""
@@ -241,10 +250,7 @@ class Calls:
             request.wants_progress,
             request.version, name, request.principal,
         )  # fmt: skip
-        if self.witness is not None:
-            self.witness.begun(call, name, request, request.params)
-        if self.audit is not None:
-            self.audit.begun(call, name, request, request.params, run)
+        self._begun(call, name, request, request.params, run)
         done = partial(self._replied, call)
         if isinstance(decision, Run):
             self.code.begin(RunUnderWay(run, call, view, request, caller, done), decision)

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
+from metamcp_worker.access.door import Denial
 from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.http.request_head import (
     BLANKS,
@@ -96,6 +97,11 @@ class GuardRefusal(Struct, frozen=True, gc=False):
     close: bool = False
     headers: Headers = ()
     endpoint: str | None = None
+
+
+def refusal(why: Denial) -> GuardRefusal:
+    """Return the refusal of a request that the door does not let in."""
+    return GuardRefusal(why.status, why.message, why.reason, headers=why.headers)
 
 
 #: Headers that two programs could read differently when they are repeated.

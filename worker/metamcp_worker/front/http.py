@@ -28,7 +28,7 @@ from metamcp_worker.access.door import (
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import guard, jsonrpc_bytes, mcp_request
+from metamcp_worker.front import guard, jsonrpc_bytes, mcp_request, streams
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.dialogue import Dialogue, Notices
@@ -42,7 +42,7 @@ from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
 from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.front.streams import LIST_CHANGED, Streams
+from metamcp_worker.front.streams import Streams
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import Elsewhere
@@ -181,9 +181,8 @@ class App:
         """Return the configuration with the parts of endpoints that clients use."""
         known = {one.name: one for one in spec.endpoints}
         used = [key for key in self._parts.values() if key[0] in known]
-        made = {gate.part_name(*key): key for key in used}
-        self._parts = made
-        parts = [gate.part(known[endpoint], servers) for endpoint, servers in made.values()]
+        self._parts = {gate.part_name(*key): key for key in used}
+        parts = [gate.part(known[endpoint], servers) for endpoint, servers in self._parts.values()]
         return structs.replace(spec, endpoints=(*spec.endpoints, *parts))
 
     def _part(self, endpoint: str, servers: frozenset[str]) -> str:
@@ -224,7 +223,7 @@ class App:
 
         def news(endpoint: str, principal: str, session: str = "") -> list[str]:
             kinds = self._calls.viewers.told(changed, ViewOwner(endpoint, principal, session))
-            return _methods(kinds)
+            return streams.methods(kinds)
 
         self._sessions.listed(news)
         self._streams.announce(news)
@@ -238,14 +237,13 @@ class App:
             for one in known.values()
             if one.endpoint in self._served and (not one.key or self.door.has(one.key))
         ]
-        adopted = self._legacy.adopt(served)
-        for session in adopted:
+        for session in self._legacy.adopt(served):
             view = self._calls.viewers.get(session.endpoint, session.principal)
             if view is not None:
                 for uri in session.watched:
                     self._subscriptions.adopt(view, uri, session)
                 if untold:
-                    for method in _methods(view.legacy.kinds):
+                    for method in streams.methods(view.legacy.kinds):
                         session.listed(method)
         if lost := tuple(name for name in known if name not in self._sessions):
             self._on_over(lost)
@@ -304,7 +302,10 @@ class App:
         arrival = Arrival(endpoint, head.headers, query, exchange.address, date, self._loop.time())
         found = self.door.enter(arrival)
         if isinstance(found, Credential):
-            found = self._poster(exchange, found, arrival)
+            try:
+                found = self._poster(exchange, found, arrival)
+            except Elsewhere as where:
+                return self._post_elsewhere(exchange, where, arrival)
         if isinstance(found, Entered | Denial):
             return self._entered(exchange, refusal, found)
         return self._enter_later(exchange, refusal, found, arrival)
@@ -331,7 +332,7 @@ class App:
                 self._calls.audit.noted(
                     "auth", "", None, where, code=found.status, text=why, key=found.key
                 )
-            self._refuse(exchange, _refusal(found))
+            self._refuse(exchange, guard.refusal(found))
             return None
         if refusal is not None:
             self._refuse(exchange, refusal)
@@ -350,13 +351,23 @@ class App:
         return self._answer(exchange, exchange.head.method)
 
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
-        """Return who posts to a stream of HTTP+SSE that named this token."""
+        """Return who posts to a stream of HTTP+SSE that named this token. Raises Elsewhere for a
+        stream of another front."""
         posts = exchange.facts.kind == guard.MESSAGES
         where = arrival.endpoint or ""
         poster = self._sse.poster(where, arrival.query, token.text) if posts else None
         if poster is None or not self.door.still(poster, where, arrival.date):
             return self.door.failed(arrival)
         return Entered(poster)
+
+    async def _post_elsewhere(self, exchange: Exchange, where: Elsewhere, arrival: Arrival) -> None:
+        """Let the front that has the stream of this post judge its token."""
+        body = await self._body(exchange)
+        try:
+            if body is not None:
+                self._go(exchange, where, body)
+        except Declined:
+            self._entered(exchange, None, self.door.failed(arrival))
 
     def _done(self) -> None:
         self._open -= 1
@@ -442,7 +453,7 @@ class App:
         facts = exchange.facts
         still = self.door.still(facts.principal, facts.endpoint, time.time_ns() / 1e9)
         if not still:
-            self._refuse(exchange, _refusal(UNAUTHORIZED))
+            self._refuse(exchange, guard.refusal(UNAUTHORIZED))
         return not still
 
     def _body_max(self, facts: RequestFacts) -> int:
@@ -582,15 +593,6 @@ class App:
         self._sessions.expire(self._loop.time())
         self._streams.expire(time.time_ns() / 1e9)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
-
-
-def _refusal(why: Denial) -> GuardRefusal:
-    return GuardRefusal(why.status, why.message, why.reason, headers=why.headers)
-
-
-def _methods(kinds: Iterable[str]) -> list[str]:
-    """Return the methods of the notifications about changes of these kinds of lists."""
-    return sorted({LIST_CHANGED[kind] for kind in kinds})
 
 
 def _name(size_bytes: int, front: int) -> str:

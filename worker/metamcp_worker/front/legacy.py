@@ -29,12 +29,14 @@ from metamcp_worker.front.guard import RequestFacts
 from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream
-from metamcp_worker.http.connection_moves import missing
+from metamcp_worker.http.connection_moves import Elsewhere, missing
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import SessionRecord
+
+_GONE = "There is no such stream (any more); open a new one."
 
 
 class LegacyEra:
@@ -360,9 +362,14 @@ class Sse:
 
     def poster(self, endpoint: str, query: bytes, token: bytes) -> Principal | None:
         """Return who may post with this token to the stream that the query names; None if nobody
-        may. `endpoint`: the whole one that the post is sent to."""
+        may. `endpoint`: the whole one that the post is sent to. Raises Elsewhere for a stream of
+        another front."""
         names = parse_qs(query.decode("latin-1")).get("session_id", [])
         line = self._lines.get(names[0]) if len(names) == 1 else None
+        if line is None and len(names) == 1:
+            where = missing(names[0], Declined(404, _GONE, "session"))
+            if isinstance(where, Elsewhere):
+                raise where
         if line is None or not line.token or not compare_digest(line.token.encode(), token):
             return None
         if gate.whole_name(line.endpoint) != endpoint:  # others have to look like nothing
@@ -374,11 +381,10 @@ class Sse:
         if len(names) != 1:
             message = "The query needs session_id, as the endpoint event gave it."
             raise Declined(400, message, "session")
-        gone = "There is no such stream (any more); open a new one."
         line = self._lines.get(names[0])
         found = line is not None and line.endpoint == view.endpoint
         if line is None or not found or line.principal.name != view.principal:
-            raise missing(names[0], Declined(404, gone, "session"))
+            raise missing(names[0], Declined(404, _GONE, "session"))
         if line.stream.ended:  # an answer on it would not reach the client
-            raise Declined(404, gone, "session")
+            raise Declined(404, _GONE, "session")
         return line

@@ -50,6 +50,11 @@ _HEAD = request_head.head(
 )
 
 
+def methods(kinds: Iterable[str]) -> list[str]:
+    """Return the methods of the notifications about changes of these kinds of lists."""
+    return sorted({LIST_CHANGED[kind] for kind in kinds})
+
+
 class StreamOutlet(Protocol):
     """Request that is answered piece by piece, as in `requests.HttpRequest`."""
 

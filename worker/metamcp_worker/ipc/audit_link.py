@@ -108,7 +108,7 @@ class _Spool:
 Gap = Callable[[int, int], bytes]
 """Makes the body of the record about lost records, of its number and their number."""
 Waits = TypeVar("Waits")
-"""What waits for a record."""
+"""Type of those that wait for a record."""
 
 
 def _nobody(waiting: list[Waits], error: int) -> None:
