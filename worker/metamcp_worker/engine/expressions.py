@@ -90,6 +90,10 @@ class Expression(Struct, frozen=True):
     references: tuple[Reference, ...]
     path: tuple[str | int, ...] | None = None
 
+    def told(self, why: str) -> str:
+        """Return the sentence why it has no value."""
+        return f"'{_shown(self.text)}' has no value: {why}"
+
 
 @lru_cache(CACHED_MAX)
 def parts(text: str) -> tuple[str | Expression, ...]:
