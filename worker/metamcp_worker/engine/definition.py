@@ -26,13 +26,11 @@ from metamcp_worker.engine.workflow import (
     AnyStep,
     CallStep,
     CodeStep,
-    DefinitionProblem,
     ElicitStep,
     ForeachStep,
     Language,
     OutputStep,
     ParallelStep,
-    Place,
     Retry,
     SwitchCase,
     SwitchStep,
@@ -41,9 +39,9 @@ from metamcp_worker.engine.workflow import (
     WorkflowInput,
     duration_ms,
     later_ids,
-    shown,
 )
 from metamcp_worker.ipc import parameters
+from metamcp_worker.ipc.loaded_workflows import DefinitionProblem, Place, shown
 
 DEFINITION_BYTES_MAX = 256 * 1024
 """Maximum bytes of a definition as JSON."""

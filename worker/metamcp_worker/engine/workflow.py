@@ -1,7 +1,7 @@
 """Workflows: the steps of a definition without problems, their paths, and the inputs of a run.
 
-Owns: what each kind of step is, durations, which problem of a definition is where. Never: the form
-of a definition (`definition`), how steps run.
+Owns: what each kind of step is, durations. Never: the form of a definition (`definition`), how
+steps run.
 """
 
 import re
@@ -12,35 +12,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from metamcp_worker.ipc import parameters
+from metamcp_worker.ipc.loaded_workflows import Place
 
-Place: TypeAlias = tuple[str | int, ...]
 Failure: TypeAlias = Literal["error", "timeout", "unavailable"]
 """Failure that a retry is for: the words of a tool, the end of its time, or no answer at all."""
 Language: TypeAlias = Literal["typescript", "javascript", "python"]
 FAILURES: Final[tuple[Failure, ...]] = ("error", "timeout", "unavailable")
 LANGUAGES: Final[tuple[Language, ...]] = ("typescript", "javascript", "python")
-
-
-class DefinitionProblem(Struct, frozen=True):
-    """Mistake in a definition. `place`: keys and indices down to it; `message`: the end of a
-    sentence; `file` and `line`: where it is written, empty and 0 if not in a file."""
-
-    place: Place
-    message: str
-    file: str = ""
-    line: int = 0
-
-    @property
-    def path(self) -> str:
-        text = ""
-        for key in self.place:
-            name = f"[{key}]" if isinstance(key, int) else shown(key)
-            text += name if isinstance(key, int) or not text else f".{name}"
-        return text
-
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
-        return f"{where}{self.path} {self.message}" if self.place else f"{where}{self.message}"
 
 
 class WorkflowInput(Struct, frozen=True):
@@ -232,12 +210,6 @@ def later_ids(steps: Sequence[AnyStep]) -> set[str]:
             for inner in blocks(step):
                 found |= later_ids(inner)
     return found
-
-
-def shown(text: str) -> str:
-    """Return a text for a message: shortened, with characters that control a terminal escaped."""
-    cut = text if len(text) <= 60 else text[:59] + "…"
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in cut)
 
 
 _UNITS_MS: Final = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
