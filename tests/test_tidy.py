@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
-        "audit": "ipc runtime", "sandbox": "ipc runtime", "embedder": "http ipc runtime search",
+        "audit": "ipc runtime", "engine": "http ipc runtime", "sandbox": "ipc runtime",
+        "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
         "front": "access builtin_tools catalog http ipc oauth runtime search",
         "bridge": "http ipc runtime",
@@ -100,6 +101,7 @@ PURE_BY_ROOM = {
         " server_questions server_session subscriptions"
     ),
     "metamcp_worker.embedder": "embeddings_api",
+    "metamcp_worker.engine": "agent models suggestion",
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
         " front_views guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids"
@@ -107,9 +109,9 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions code_runs codec disclosure embedding errors"
-        " exposed_names figures frame_bytes frames key_table messages parameters process_names"
-        " records roots saved_scripts server_catalog spec validation"
+        "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
+        " errors exposed_names figures frame_bytes frames key_table messages parameters"
+        " process_names records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",
