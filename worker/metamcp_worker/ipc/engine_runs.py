@@ -1,4 +1,4 @@
-"""Messages about runs of the engine (agents, suggestions, workflows), between a front and the engine.
+"""Messages about runs of the engine (agents, suggestions, workflows), between a front and it.
 
 Owns: their fields, limits and frames. Never: the engine (`engine`), carrying out what a run asks
 for (`front.engine_calls_io`).
@@ -9,6 +9,7 @@ engine has no way to servers of its own: each call, search, run of code and ques
 to a front, which makes it for the owner of the run like a request of that client.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Raw, Struct
@@ -70,7 +71,7 @@ class Order(Message, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """Front: nobody waits for this order any more. Agents and suggestions end; a workflow goes on."""
+    """Front: nobody waits for this order. Agents and suggestions end; a workflow goes on."""
 
     id: int
 
@@ -100,10 +101,10 @@ class HostAsk(Message, frozen=True, kw_only=True):
     `call`: tool `name` as exposed, with `arguments`; `server`: tool `name` of the server `server`;
     `tools`: search for `name` (all if empty), result as of `mcp.tools()`; `describe`: the result of
     `describe_tool` for `name`; `catalog`: what the endpoint offers, result as of `get_catalog`;
-    `code`: arguments as of run_code, result its structuredContent; `sample`: arguments are params of
-    `sampling/createMessage`; `elicit`: arguments are params of `elicitation/create`.
-    `meta`: raw object, added to `_meta` of the call (`io.metamcp/idempotency-key`); `run`: id of the
-    run, for the audit (`parent`); `timeout_ms`: 0 for the limit of the endpoint."""
+    `code`: arguments as of run_code, result its structuredContent; `sample`: arguments are params
+    of `sampling/createMessage`; `elicit`: arguments are params of `elicitation/create`.
+    `meta`: raw object, added to `_meta` of the call (`io.metamcp/idempotency-key`); `run`: id of
+    the run, for the audit (`parent`); `timeout_ms`: 0 for the limit of the endpoint."""
 
     call: int
     owner: Owner
@@ -125,9 +126,9 @@ class HostDrop(Message, frozen=True, kw_only=True):
 
 class HostDone(Message, frozen=True, kw_only=True):
     """Front: answer. `result`: raw, the whole result of the method (CallToolResult for `call` and
-    `server`, also with `isError`); `trouble` with `error`, a sentence: there is no result. `hints`:
-    for `call` and `server`, whether the tool's annotations say that it may run twice (`readOnlyHint`
-    or `idempotentHint`)."""
+    `server`, also with `isError`); `trouble` with `error`, a sentence: there is no result.
+    `repeatable`: for `call` and `server`, whether the tool's annotations say that it may run twice
+    (`readOnlyHint` or `idempotentHint`)."""
 
     call: int
     result: Raw = Raw(b"null")
@@ -163,7 +164,7 @@ class EngineOn(Message, frozen=True, kw_only=True):
 
     journal: str
     ai: AiSettings | None = None
-    definitions: dict[str, dict[str, Raw]] = {}
+    definitions: Mapping[str, Mapping[str, Raw]] = {}
     rules: tuple[Raw, ...] = ()
     sync: Literal["full", "normal"] = "full"
     keep_s: float = 30 * 86400.0
@@ -175,4 +176,4 @@ class EngineFigures(Message, frozen=True, kw_only=True):
     `METHOD:OUTCOME`; runs of workflows now by status."""
 
     counts: dict[str, int]
-    runs: dict[str, int] = {}
+    runs: Mapping[str, int] = {}
