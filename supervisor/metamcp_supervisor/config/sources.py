@@ -7,14 +7,18 @@ Owns: the reading of all files, and which source wins. Never: the look-up of the
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
+import msgspec
+
 from metamcp_supervisor.config import (
     code_mode,
+    environment,
     files,
     foreign_files,
     formats,
@@ -22,7 +26,6 @@ from metamcp_supervisor.config import (
     parse,
     places,
     workflow_files,
-    workflow_files_io,
 )
 from metamcp_supervisor.config.assemble import assemble, listed_strictly
 from metamcp_supervisor.config.config import (
@@ -46,7 +49,7 @@ from metamcp_supervisor.config.document import (
     shown,
 )
 from metamcp_supervisor.config.options import Section, keys, option
-from metamcp_supervisor.config.printed_values import PrintedValues
+from metamcp_supervisor.config.printed_values import PrintedValues, program_output
 from metamcp_supervisor.config.program import directory
 from metamcp_supervisor.config.references import References
 from metamcp_worker.ipc.disclosure import Exposure
@@ -56,6 +59,8 @@ LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
 EXPOSURE, NAMING = "exposure", "naming"
 FILES_MAX = 64
 """Maximum number of files of a configuration, included files among them."""
+WORKFLOWS_BYTES_MAX = 16 * 1024 * 1024
+"""Maximum bytes of all workflows and rules together, as JSON."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -89,7 +94,7 @@ def load(
     printed = PrintedValues(environ)
     # Each file is read once: the text whose commands are permitted is the text whose commands run.
     texts = functools.cache(files.owned_text)
-    workflows = functools.cache(workflow_files_io.load)
+    workflows = functools.cache(_loaded_workflows)
 
     def read() -> Config:
         given = _Given(flags, watch=watch, any_port=any_port)
@@ -174,6 +179,21 @@ def _workflows(reading: "_Reading") -> WorkflowFiles:
     loaded = reading.workflows(workflow_files.arguments(workflows, rules))
     workflow_files.report(loaded, reading.drafts, reading.findings)
     return workflow_files.files(workflows, reading.drafts, loaded)
+
+
+def _loaded_workflows(arguments: tuple[str, ...]) -> Loaded | str:
+    """Read files of workflows and rules in a process of its own (`engine.load`): YAML and CEL would
+    stay in the memory of this one. Return a sentence if that is not possible."""
+    command = (sys.executable, "-P", "-m", "metamcp_worker.engine.load", *arguments)
+    given = {name: os.environ[name] for name in environment.passed(os.environ, ["PYTHON*"])}
+    what = "the process that reads workflows"
+    data, why = program_output(command, Path("/"), given, what, WORKFLOWS_BYTES_MAX)
+    if why:
+        return why
+    try:
+        return msgspec.json.decode(data, type=Loaded)
+    except msgspec.DecodeError as error:
+        return f"{what} did not answer as expected: {error}"
 
 
 def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:

@@ -1,7 +1,7 @@
 """Settings `workflows` and `[suggestions]`: which files they name, and what was found in those.
 
 Owns: the paths, what is told of a file that is wrong. Never: reading the files, which
-`metamcp_worker.engine.load` does in a process of its own (`workflow_files_io`).
+`metamcp_worker.engine.load` does in a process of its own (`sources`).
 """
 
 from collections.abc import Mapping, Sequence

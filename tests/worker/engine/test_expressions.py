@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import Expression, ExpressionError, Reference
+from metamcp_worker.engine import expressions, expressions_io
+from metamcp_worker.engine.expressions import Expression, ExpressionError, VariableUse
 
 LIST = {"result": {"items": [{"n": 1}, {"n": 2}]}, "text": "two", "error": None}
 VARIABLES = {
@@ -21,7 +21,7 @@ def value(text: str) -> object:
     found = expressions.condition(text)
     if found.path is not None:
         return expressions.followed(found, VARIABLES)
-    return expressions.evaluate(found.text, expressions.needed(found, VARIABLES))
+    return expressions_io.evaluate(found.text, expressions.needed(found, VARIABLES))
 
 
 def test_a_text_is_split_at_its_expressions_also_with_braces_and_quotes_in_them() -> None:
@@ -44,18 +44,18 @@ def test_an_expression_without_end_content_or_measure_is_refused(text: str) -> N
 @pytest.mark.parametrize(
     ("text", "references"),
     [
-        ("steps.list.result.items[0].n", [Reference("steps", "list", "result")]),
-        ("steps['list'].text", [Reference("steps", "list", "text")]),
+        ("steps.list.result.items[0].n", [VariableUse("steps", "list", "result")]),
+        ("steps['list'].text", [VariableUse("steps", "list", "text")]),
         ("steps.list.result.items.filter(i, i.n > inputs.least)",
-         [Reference("steps", "list", "result"), Reference("inputs", "least")]),
+         [VariableUse("steps", "list", "result"), VariableUse("inputs", "least")]),
         ("size(file.name) > 3 && has(inputs.path)",
-         [Reference("file", "name"), Reference("inputs", "path")]),
-        ("math.greatest([1, 2]) + {'a': index}['a']", [Reference("index")]),
-        ("type(inputs) == map ? 'steps.x' : null", [Reference("inputs")]),
+         [VariableUse("file", "name"), VariableUse("inputs", "path")]),
+        ("math.greatest([1, 2]) + {'a': index}['a']", [VariableUse("index")]),
+        ("type(inputs) == map ? 'steps.x' : null", [VariableUse("inputs")]),
     ],
 )  # fmt: skip
 def test_what_an_expression_refers_to_is_known_before_it_runs(
-    text: str, references: list[Reference]
+    text: str, references: list[VariableUse]
 ) -> None:
     found = expressions.expression(text)
     assert list(found.references) == references
@@ -82,11 +82,11 @@ def test_an_expression_yields_plain_data(text: str, expected: object) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("inputs.nix", "'inputs.nix' has no value: there is no 'nix'; ask with has(…)"),
-        ("inputs.numbers[3]", "there is no item 3"),
+        ("inputs.nix", "'inputs.nix' has no value: 'nix' is not there; ask with has(…)"),
+        ("inputs.numbers[3]", "item 3 is not there"),
         ("inputs.path.x", "a text has no member 'x'"),
         ("steps.list.error.x", "null has no member 'x'"),
-        ("{'a': 1}.b + 1", "there is no 'b'"),
+        ("{'a': 1}.b + 1", "'b' is not there"),
         ("inputs.path + 1", "'inputs.path + 1' has no value: Unsupported operation: string + int"),
         ("1 / 0", "division by zero"),
         ("{1: 2}", "keys that are not text"),
@@ -163,6 +163,6 @@ def test_no_text_raises_anything_but_an_expression_error(text: str) -> None:
     try:
         for one in expressions.in_text(text):
             if not expressions.flaw(one) and one.path is None:
-                expressions.evaluate(one.text, expressions.needed(one, VARIABLES))
+                expressions_io.evaluate(one.text, expressions.needed(one, VARIABLES))
     except ExpressionError:
         return

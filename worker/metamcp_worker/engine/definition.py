@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import FIELDS, Expression, ExpressionError, Reference
+from metamcp_worker.engine.expressions import FIELDS, Expression, ExpressionError, VariableUse
 from metamcp_worker.engine.workflow import (
     FAILURES,
     LANGUAGES,
@@ -163,8 +163,8 @@ def _unfit(data: object) -> str:
 
 
 class _Scope(Struct, frozen=True):
-    """What an expression may refer to. `ids`: steps that have ended by then; `names`: of `foreach`
-    steps around it; `depth`: of steps; `secrets`: whether values that are secret may stand here."""
+    """Limits of the references of an expression. `ids`: steps that have ended by then; `names`: of
+    `foreach` steps around it; `depth`: of steps; `secrets`: whether secret values may stand here."""
 
     ids: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class _Use(Struct, frozen=True):
 
 
 class _Reader:
-    """One reading of a definition: a wrong value is noted, and reading goes on."""
+    """Reading of a definition: a wrong value is noted, and reading goes on."""
 
     def __init__(self) -> None:
         self.problems: list[DefinitionProblem] = []
@@ -568,7 +568,7 @@ class _Reader:
                 self.problem(use.place, f"refers to {why}")
 
     def _stray(
-        self, one: Reference, scope: _Scope, inputs: Mapping[str, WorkflowInput]
+        self, one: VariableUse, scope: _Scope, inputs: Mapping[str, WorkflowInput]
     ) -> str:  # fmt: skip
         """Return what is wrong with a reference, or an empty string."""
         if one.root == "inputs":

@@ -6,18 +6,16 @@ limits of time and memory of an evaluation (`expressions_io`).
 
 `inputs`, `steps` and the names of `foreach` are variables. A path is followed here; all else is
 CEL, whose library takes quadratic time for `map` and `filter` and has no limit of its own. So only
-a process that can be killed evaluates it, by `evaluate`.
+a process that can be killed evaluates it (`expressions_io`).
 """
 
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
-from math import isfinite
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -39,7 +37,6 @@ CACHED_MAX = 1024
 FIELDS: Final = ("result", "text", "error")
 """Members of a step in `steps`."""
 _SHOWN_CHARACTERS_MAX = 100
-_DEPTH_MAX = 100
 
 _MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
 _FUNCTIONS = frozenset({
@@ -73,7 +70,7 @@ class ExpressionError(Exception):
     """An expression without a value. The text is a sentence with the expression."""
 
 
-class Reference(NamedTuple):
+class VariableUse(NamedTuple):
     """Use of a variable. `member`: `a` of `steps.a` or `inputs.a`, empty for the whole; `field`:
     the member of that."""
 
@@ -87,12 +84,12 @@ class Expression(Struct, frozen=True):
     nothing but a path; else None, and it is CEL."""
 
     text: str
-    references: tuple[Reference, ...]
+    references: tuple[VariableUse, ...]
     path: tuple[str | int, ...] | None = None
 
     def told(self, why: str) -> str:
         """Return the sentence why it has no value."""
-        return f"'{_shown(self.text)}' has no value: {why}"
+        return f"'{shown(self.text)}' has no value: {why}"
 
 
 @lru_cache(CACHED_MAX)
@@ -118,7 +115,7 @@ def condition(text: str) -> Expression:
     if len(found) == 1 and isinstance(found[0], Expression):
         return found[0]
     if "${{" in text:
-        raise ExpressionError(f"'{_shown(text)}' has text beside its expression; leave it out")
+        raise ExpressionError(f"'{shown(text)}' has text beside its expression; leave it out")
     return expression(text)
 
 
@@ -127,7 +124,7 @@ def expression(text: str) -> Expression:
     """Return what a text in CEL refers to. Raises ExpressionError."""
     if len(text) > EXPRESSION_CHARACTERS_MAX:
         most = f"more than {EXPRESSION_CHARACTERS_MAX} characters; use a step run_code"
-        raise ExpressionError(f"the expression '{_shown(text)}' has {most}")
+        raise ExpressionError(f"the expression '{shown(text)}' has {most}")
     source = text.strip()
     if not source:
         raise ExpressionError("an expression is empty; write one between '${{' and '}}'")
@@ -139,7 +136,7 @@ def expression(text: str) -> Expression:
         for one in _PART.finditer(match["rest"])
     )
     names = [one if isinstance(one, str) else "" for one in path[:2]] + ["", ""]
-    return Expression(source, (Reference(match["root"], names[0], names[1]),), path)
+    return Expression(source, (VariableUse(match["root"], names[0], names[1]),), path)
 
 
 def flaw(found: Expression) -> str:
@@ -148,7 +145,7 @@ def flaw(found: Expression) -> str:
     if found.path is not None:
         return ""
     try:
-        _program(found.text)
+        program(found.text)
     except ExpressionError as error:
         return str(error)
     from cel import stdlib
@@ -156,7 +153,7 @@ def flaw(found: Expression) -> str:
     known = _MACROS | _FUNCTIONS | set(stdlib.STDLIB_FUNCTIONS)
     for name in _called(found.text):
         if name not in known:
-            return f"the expression '{_shown(found.text)}' calls '{name}', which is not a function"
+            return f"the expression '{shown(found.text)}' calls '{name}', which is not a function"
     return ""
 
 
@@ -199,15 +196,15 @@ def followed(found: Expression, variables: Variables) -> object:
     for key in (found.references[0].root, *found.path):
         if isinstance(value, Mapping) and isinstance(key, str):
             if key not in value:
-                raise ExpressionError(_missing(found.text, f"'{_shown(key)}'"))
+                raise ExpressionError(missing(found.text, f"'{shown(key)}'"))
             value = value[key]
         elif isinstance(value, list | tuple) and isinstance(key, int):
             if key >= len(value):
-                raise ExpressionError(_missing(found.text, f"item {key}"))
+                raise ExpressionError(missing(found.text, f"item {key}"))
             value = value[key]
         else:
             what = f"{_kind(value)} has no {'item' if isinstance(key, int) else 'member'}"
-            raise ExpressionError(f"in '{_shown(found.text)}', {what} '{_shown(str(key))}'")
+            raise ExpressionError(f"in '{shown(found.text)}', {what} '{shown(str(key))}'")
     return value
 
 
@@ -223,24 +220,6 @@ def needed(found: Expression, variables: Variables) -> dict[str, object]:
         elif one.root in variables:
             use[one.root] = whole
     return use
-
-
-def evaluate(text: str, variables: Variables) -> object:
-    """Return the value of an expression in CEL, as plain data. Only for a process that can be
-    killed. Raises ExpressionError."""
-    program = _program(text)  # imports cel
-    import cel
-    from cel import stdlib
-
-    context = cel.Context(dict(variables))
-    stdlib.add_stdlib_to_context(context)
-    try:
-        return _plain(program.execute(context), 0)
-    except KeyError as error:
-        raise ExpressionError(_missing(text, str(error))) from None
-    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition(": the operation is not defined")[0].partition(". ")[0]
-        raise ExpressionError(f"'{_shown(text)}' has no value: {reason}") from None
 
 
 def step_value(result: Raw | bytes) -> dict[str, object]:
@@ -286,14 +265,14 @@ def _end(text: str, start: int) -> int:
         assert match is not None
         depth += {"{": 1, "}": -1}.get(match[0], 0)
         at = match.end()
-    raise ExpressionError(f"'{_shown(text[start - 3 :])}' has no '}}}}' at its end; add it")
+    raise ExpressionError(f"'{shown(text[start - 3 :])}' has no '}}}}' at its end; add it")
 
 
 def _tokens(source: str) -> list[str]:
     return [one for one in _TOKEN.findall(source) if not one.isspace()]
 
 
-def _references(source: str) -> Iterator[Reference]:
+def _references(source: str) -> Iterator[VariableUse]:
     """Yield the variables of an expression, without the names that `map` and so on bring."""
     tokens = ["", *_tokens(source), "", "", "", ""]
     own = {
@@ -310,7 +289,7 @@ def _references(source: str) -> Iterator[Reference]:
             continue
         member, after = _member(tokens, at + 1)
         field, _ = _member(tokens, after) if member else ("", at)
-        yield Reference(token, member, field)
+        yield VariableUse(token, member, field)
 
 
 def _is_namespace(name: str) -> bool:
@@ -336,7 +315,8 @@ def _called(source: str) -> Iterator[str]:
 
 
 @lru_cache(CACHED_MAX)
-def _program(text: str) -> "cel.Program":
+def program(text: str) -> "cel.Program":
+    """Return the program of an expression. Raises ExpressionError."""
     sys.modules.setdefault("cel.cli", ModuleType("cel.cli"))  # its command line takes 30 MiB
     import cel
 
@@ -349,38 +329,16 @@ def _program(text: str) -> "cel.Program":
         place = where.replace(":", ", column ")
         why = why.removeprefix("Syntax error: ")
         told = f"line {place}: {why}" if why else "it is nested too deep or not complete"
-        raise ExpressionError(f"'{_shown(text)}' is not CEL: {told}") from None
-
-
-def _plain(value: Any, depth: int) -> object:
-    """Return a value of CEL as plain data. Raises ValueError."""
-    if depth > _DEPTH_MAX:
-        raise ValueError(f"it is nested more than {_DEPTH_MAX} deep")
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        if not isfinite(value):
-            raise ValueError("it is not a finite number")
-        return value
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"
-    if isinstance(value, list | tuple):
-        return [_plain(each, depth + 1) for each in value]
-    if isinstance(value, dict):
-        if any(not isinstance(key, str) for key in value):
-            raise ValueError("it is a map with keys that are not text")
-        return {key: _plain(each, depth + 1) for key, each in value.items()}
-    raise ValueError(f"it is of the type {type(value).__name__}, which JSON does not have")
+        raise ExpressionError(f"'{shown(text)}' is not CEL: {told}") from None
 
 
 def _inside(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _missing(text: str, key: str) -> str:
-    return f"'{_shown(text)}' has no value: there is no {key}; ask with has(…) whether it is there"
+def missing(text: str, key: str) -> str:
+    """Return the sentence about a member that is not there."""
+    return f"'{shown(text)}' has no value: {key} is not there; ask with has(…) whether it is there"
 
 
 def _kind(value: object) -> str:
@@ -393,7 +351,8 @@ def _kind(value: object) -> str:
     return "a text" if isinstance(value, str) else "a value"
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """Return an expression for a message: on one line, shortened."""
     plain = " ".join(text.split())
     return (
         plain if len(plain) <= _SHOWN_CHARACTERS_MAX else plain[: _SHOWN_CHARACTERS_MAX - 1] + "…"

@@ -15,6 +15,9 @@ import select
 import signal
 import struct
 import sys
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from typing import Any
 
 from msgspec import Raw, Struct, json
 
@@ -29,6 +32,7 @@ from metamcp_worker.engine.expressions import (
 EVALUATION_S_MAX = 2.0
 """Maximum seconds of one evaluation: `map` or `filter` of about 2,000 maps."""
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
+_DEPTH_MAX = 100
 IDLE_S = 60.0
 """Seconds after which the process ends; a new one starts in a tenth of a second."""
 _SIZE = struct.Struct("<I")
@@ -41,7 +45,7 @@ class _Value(Struct):
 
 
 class Evaluator:
-    """Values of expressions for one event loop. One evaluation runs at a time."""
+    """Values of expressions for one event loop; evaluations take turns."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -114,6 +118,47 @@ class Evaluator:
         return code
 
 
+def evaluate(text: str, variables: Variables) -> object:
+    """Return the value of an expression in CEL, as plain data. Only for a process that can be
+    killed. Raises ExpressionError."""
+    program = expressions.program(text)
+    import cel
+    from cel import stdlib
+
+    context = cel.Context(dict(variables))
+    stdlib.add_stdlib_to_context(context)
+    try:
+        return _plain(program.execute(context), 0)
+    except KeyError as error:
+        raise ExpressionError(expressions.missing(text, str(error))) from None
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition(": the operation is not defined")[0].partition(". ")[0]
+        raise ExpressionError(f"'{expressions.shown(text)}' has no value: {reason}") from None
+
+
+def _plain(value: Any, depth: int) -> object:
+    """Return a value of CEL as plain data. Raises ValueError."""
+    if depth > _DEPTH_MAX:
+        raise ValueError(f"it is nested more than {_DEPTH_MAX} deep")
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise ValueError("it is not a finite number")
+        return value
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"
+    if isinstance(value, list | tuple):
+        return [_plain(each, depth + 1) for each in value]
+    if isinstance(value, dict):
+        if any(not isinstance(key, str) for key in value):
+            raise ValueError("it is a map with keys that are not text")
+        return {key: _plain(each, depth + 1) for key, each in value.items()}
+    raise ValueError(f"it is of the type {type(value).__name__}, which JSON does not have")
+
+
 def _environment() -> dict[str, str]:
     """Return what Python needs to find the same packages, and nothing of the user's."""
     return {name: text for name, text in os.environ.items() if name.startswith("PYTHON")}
@@ -136,7 +181,7 @@ def _serve() -> None:
 
 def _answer(text: str, variables: Variables) -> bytes:
     try:
-        value = json.encode(expressions.evaluate(text, variables))
+        value = json.encode(evaluate(text, variables))
     except ExpressionError as error:
         return json.encode(_Value(error=str(error)))
     except (MemoryError, RecursionError, OverflowError) as error:

@@ -14,14 +14,21 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_worker.engine import definition
 from metamcp_worker.engine.definition import hint
-from metamcp_worker.ipc.loaded_workflows import SHIPPED, DefinitionProblem, Loaded, Place, shown
+from metamcp_worker.ipc.loaded_workflows import (
+    SHIPPED,
+    DefinitionProblem,
+    Loaded,
+    Place,
+    SuggestionRule,
+    shown,
+)
 
 FILE_BYTES_MAX = 256 * 1024
 """Maximum bytes of a file."""
@@ -39,16 +46,6 @@ RULE_KEYS: Final = ("name", "keywords", "match", "template")
 RULES_KEYS: Final = ("rules",)
 _SHIPPED_FOLDER = Path(__file__).parent / "shipped"
 _TAG = "tag:yaml.org,2002:"
-
-
-class SuggestionRule(Struct, frozen=True):
-    """Rule of suggestions. `keywords`: words or phrases in lower case; `match`: whether one of them
-    or all have to be in a task; `template`: a workflow as plain data."""
-
-    name: str
-    keywords: tuple[str, ...]
-    match: Literal["any", "all"]
-    template: dict[str, object]
 
 
 class _Text:
@@ -137,7 +134,7 @@ class _Text:
 
 
 class _Files:
-    """One reading of files."""
+    """Reading of files: what is wrong is noted, and reading goes on."""
 
     def __init__(self) -> None:
         self.loaded = Loaded()

@@ -4,7 +4,7 @@ Owns: the answer of the process that reads the files (`engine.load`) to the supe
 a definition means (`engine.definition`).
 """
 
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -35,6 +35,16 @@ class DefinitionProblem(Struct, frozen=True):
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
         return f"{where}{self.path} {self.message}" if self.place else f"{where}{self.message}"
+
+
+class SuggestionRule(Struct, frozen=True):
+    """Rule of suggestions. `keywords`: words or phrases in lower case; `match`: whether one of them
+    or all have to be in a task; `template`: a workflow as plain data."""
+
+    name: str
+    keywords: tuple[str, ...]
+    match: Literal["any", "all"]
+    template: dict[str, object]
 
 
 class Loaded(Struct):
