@@ -52,8 +52,8 @@ Line = Says | Fails | Sends | Waits
 Script = Callable[[dict[str, Any]], Line]
 
 
-def call(name: str, **arguments: Any) -> Says:
-    return Says(calls=[(name, arguments)])
+def call(tool: str, /, **arguments: Any) -> Says:
+    return Says(calls=[(tool, arguments)])
 
 
 def run(code: str) -> Says:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.engine import agent
-from metamcp_worker.engine.agent import Agent, AgentArguments, AskFront, AskModel, Ended
+from metamcp_worker.engine.agent import Agent, AgentArguments, AgentEnd, AskFront, AskModel
 from metamcp_worker.engine.models import ModelAnswer, ModelTurn, OutcomeTurn, ToolUse
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import AiSettings, HostDone
@@ -45,7 +45,7 @@ def done(value: object) -> HostDone:
     return HostDone(call=1, result=Raw(codec.dump(value)))
 
 
-def after(machine: Agent, *answers: ModelAnswer) -> AskModel | AskFront | Ended:
+def after(machine: Agent, *answers: ModelAnswer) -> AskModel | AskFront | AgentEnd:
     """What is next when the model has said these, one after the other."""
     for answer in answers:
         assert isinstance(machine.next(), AskModel)
@@ -55,7 +55,7 @@ def after(machine: Agent, *answers: ModelAnswer) -> AskModel | AskFront | Ended:
 
 def ended(machine: Agent) -> dict[str, Any]:
     end = machine.next()
-    assert isinstance(end, Ended)
+    assert isinstance(end, AgentEnd)
     return {**codec.value(end.done(3).structured), "text": end.text, "failed": end.done(3).failed}
 
 
@@ -132,7 +132,10 @@ def test_what_the_front_refuses_goes_back_in_its_words() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (("notes__read", {}), "There is no tool 'notes__read' here; there are search_tools"),
+        (
+            ("notes__read", {"name": "x"}),
+            "There is no tool 'notes__read' here; there are search_tools",
+        ),
         (("run_code", {"codes": 1}), "run_code was not called: its arguments are wrong"),
         (("finish", {"failed": "yes"}), "finish was not called: its arguments are wrong"),
     ],
@@ -189,7 +192,7 @@ def test_an_endless_loop_ends_at_each_limit_by_its_name(
     machine = made(limits=limits)
     for _ in range(AI.steps_max):
         action = machine.next()
-        if isinstance(action, Ended):
+        if isinstance(action, AgentEnd):
             break
         if isinstance(action, AskFront):
             machine.told(done([]))

@@ -39,6 +39,14 @@ def settings(url: str, provider: Any, key: str = KEY) -> AiSettings:
     return AiSettings(provider=provider, url=url, model="small", key=key)
 
 
+def completion(client: openai.OpenAI, body: dict[str, Any]) -> Any:
+    return cast(Any, client.chat.completions.create)(**body)
+
+
+def message(client: anthropic.Anthropic, body: dict[str, Any]) -> Any:
+    return cast(Any, client.messages.create)(**body)
+
+
 def asked(of: AiSettings, within_s: float = 20.0, prompt: Prompt = PROMPT) -> ModelAnswer:
     async def main() -> ModelAnswer:
         model = HttpModel(of)
@@ -159,16 +167,15 @@ def test_the_sdk_of_openai_reads_the_scripted_model() -> None:
         openai.OpenAI(base_url=f"{server.base}/v1", api_key=KEY) as client,
     ):
         body = json.loads(models.request(settings("", "openai"), PROMPT))
-        first = client.chat.completions.create(**body)
+        first = completion(client, body)
         calls = first.choices[0].message.tool_calls
-        assert calls is not None
-        assert cast(Any, calls[0]).function.name == "find"
+        assert calls[0].function.name == "find"
         assert (first.choices[0].finish_reason, first.usage and first.usage.total_tokens) == (
             "tool_calls", 110,
         )  # fmt: skip
-        assert client.chat.completions.create(**body).choices[0].message.content == "y"
+        assert completion(client, body).choices[0].message.content == "y"
         with pytest.raises(openai.AuthenticationError):
-            client.with_options(api_key="other").chat.completions.create(**body)
+            completion(client.with_options(api_key="other"), body)
 
 
 def test_the_sdk_of_anthropic_reads_the_scripted_model() -> None:
@@ -177,15 +184,15 @@ def test_the_sdk_of_anthropic_reads_the_scripted_model() -> None:
         anthropic.Anthropic(base_url=server.base, api_key=KEY) as client,
     ):
         body = json.loads(models.request(settings("", "anthropic"), PROMPT))
-        first = client.messages.create(**body)
+        first = message(client, body)
         use = first.content[0]
         assert use.type == "tool_use"
         assert (use.name, use.input, first.stop_reason) == ("find", {"q": "x"}, "tool_use")
-        second = client.messages.create(**body).content[0]
+        second = message(client, body).content[0]
         assert second.type == "text"
         assert second.text == "y"
         with pytest.raises(anthropic.AuthenticationError):
-            client.with_options(api_key="other").messages.create(**body)
+            message(client.with_options(api_key="other"), body)
 
 
 @BOTH
@@ -195,10 +202,10 @@ def test_the_answers_are_read_as_the_sdk_of_the_provider_sends_them(provider: st
         body = json.loads(models.request(settings("", cast(Any, provider)), PROMPT))
         if provider == "openai":
             with openai.OpenAI(base_url=f"{server.base}/v1", api_key=KEY) as client:
-                client.chat.completions.create(**body)
+                completion(client, body)
         else:
             with anthropic.Anthropic(base_url=server.base, api_key=KEY) as other:
-                other.messages.create(**body)
+                message(other, body)
         asked(settings(server.base, provider))
         assert server.asked[0] == server.asked[1]
         assert {"x-api-key", "authorization"} & server.headers[1].keys() == {

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.engine import definition, suggestion
-from metamcp_worker.engine.suggestion import Catalogue, Suggested, SuggestionArguments
+from metamcp_worker.engine.suggestion import Suggested, SuggestionArguments, ToolRoutes
 from metamcp_worker.ipc import codec
 
 pytestmark = pytest.mark.promise("M51")
@@ -27,7 +27,7 @@ def rule(name: str, *keywords: str, match: str = "any", **more: Any) -> Raw:
     ))  # fmt: skip
 
 
-HERE = Catalogue([tool("files", "read"), tool("disk", "size"), tool("other", "size")])
+HERE = ToolRoutes([tool("files", "read"), tool("disk", "size"), tool("other", "size")])
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ TOOLS: tuple[ModelTool, ...] = (
 
 
 Reason = Literal["finished", "dry_run", "failed", "steps", "tokens", "timeout", "cost", "model"]
-"""Why an agent ended: see `Ended`."""
+"""Why an agent ended: see `AgentEnd`."""
 
 
 class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +124,7 @@ class AskFront(Struct, frozen=True):
     arguments: Raw = Raw(b"{}")
 
 
-class Ended(Struct, frozen=True):
+class AgentEnd(Struct, frozen=True):
     """End of the agent. `answer`: fields of `Done`; `reason`: `finished`, `dry_run`, `failed` by
     the model's own word, a limit by its name, or `model`."""
 
@@ -185,7 +185,7 @@ class Agent:
         """Calls of the last turn of the model that have not been made."""
         self._outcomes: list[ToolOutcome] = []
         self._transcript: list[dict[str, object]] = []
-        self._end: Ended | None = None
+        self._end: AgentEnd | None = None
 
     @property
     def doing(self) -> str:
@@ -201,7 +201,7 @@ class Agent:
     def cost(self) -> float:
         return models.cost(self._settings, self._read, self._written)
 
-    def next(self) -> AskModel | AskFront | Ended:
+    def next(self) -> AskModel | AskFront | AgentEnd:
         """Return what is to be done now."""
         while self._uses:
             action = self._act(self._uses[0])
@@ -287,7 +287,7 @@ class Agent:
         self._value = found.get("value", Raw(b"null"))
         return bytes(result).decode("utf-8", "replace"), False
 
-    def _act(self, use: ToolUse) -> AskFront | Ended | str:
+    def _act(self, use: ToolUse) -> AskFront | AgentEnd | str:
         """Return what a call leads to, or why it cannot be made."""
         if why := self._fault(use):
             return why
@@ -362,7 +362,7 @@ class Agent:
         ]  # fmt: skip
         return next(((reason, most) for reason, over, most in limits if over), None)
 
-    def _finish(self, reason: Reason, text: str) -> Ended:
+    def _finish(self, reason: Reason, text: str) -> AgentEnd:
         if self._end is not None:
             return self._end
         self._uses.clear()
@@ -374,7 +374,7 @@ class Agent:
         used = f"{self.steps} steps, {self.tokens} tokens"
         if self.cost:
             used += f", cost {self.cost:.4g}"
-        self._end = Ended(reason, f"{text}\n({used})", ended)
+        self._end = AgentEnd(reason, f"{text}\n({used})", ended)
         return self._end
 
 

@@ -19,6 +19,7 @@ from metamcp_worker.engine import agent, definition, models
 from metamcp_worker.engine.models import Prompt
 from metamcp_worker.ipc import codec, parameters
 from metamcp_worker.ipc.engine_runs import Done
+from metamcp_worker.ipc.loaded_workflows import SuggestionRule
 
 TASK_CHARACTERS_MAX = 20_000
 STEPS_MAX = 3
@@ -61,17 +62,7 @@ class SuggestionArguments(Struct, frozen=True, forbid_unknown_fields=True):
     refine: bool = False
 
 
-class SuggestionRule(Struct, frozen=True):
-    """Rule. `keywords`: lower-case words or phrases that the task has, `match` says how many of
-    them; `template`: a definition."""
-
-    name: str
-    keywords: tuple[str, ...]
-    template: dict[str, Any]
-    match: Literal["any", "all"] = "any"
-
-
-class Catalogue:
+class ToolRoutes:
     """Tools that there are, from lists as of `mcp.tools()`."""
 
     def __init__(self, tools: Sequence[Mapping[str, str]]) -> None:
@@ -139,7 +130,7 @@ def _has(words: str, keyword: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(keyword)}(?:e?s|ing|ed)?(?!\w)", words) is not None
 
 
-def fitted(given: Mapping[str, Any], catalogue: Catalogue) -> tuple[dict[str, Any], list[str]]:
+def fitted(given: Mapping[str, Any], catalogue: ToolRoutes) -> tuple[dict[str, Any], list[str]]:
     """Return a definition with the tools of this catalogue, and all its problems: ends of
     sentences. A tool that only another server has is taken from there."""
     made = copy.deepcopy(dict(given))
@@ -154,7 +145,7 @@ def fitted(given: Mapping[str, Any], catalogue: Catalogue) -> tuple[dict[str, An
     return made, [*map(str, faults), *problems]
 
 
-def fault(given: Mapping[str, Any], catalogue: Catalogue) -> str:
+def fault(given: Mapping[str, Any], catalogue: ToolRoutes) -> str:
     """Return all problems of a definition as one text, or an empty string."""
     return "; ".join(fitted(given, catalogue)[1][:PROBLEMS_TOLD_MAX])
 
