@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec import Raw
@@ -12,6 +12,7 @@ from metamcp_worker.engine.agent import Agent, AgentArguments, AgentEnd, AskFron
 from metamcp_worker.engine.models import ModelAnswer, ModelTurn, OutcomeTurn, ToolUse
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import AiSettings, HostDone
+from tests.house import ROOT
 
 pytestmark = pytest.mark.promise("M49")
 
@@ -245,3 +246,12 @@ def test_without_a_model_and_without_tools_there_is_no_code() -> None:
     given = agent.skeleton(5, "x", [], [], "Do this.")
     assert codec.value(given.structured)["code"] == ""
     assert "No tool fits" in given.text
+
+
+def test_the_docs_tell_why_agents_end() -> None:
+    text = (ROOT / "docs/code-mode.md").read_text()
+    (table,) = re.findall(r"\| `ended` \|.*?\n\n", text, re.DOTALL)
+    told = re.findall(
+        r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:-1])
+    )
+    assert {*told} == {*get_args(agent.Reason), "no_model"}
