@@ -77,7 +77,7 @@ def graph(file: str, form: str) -> None:
     found = loaded.definitions.get(DEFAULT, {})
     if loaded.problems:
         raise CommandRefused("\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG)
-    drawn = []
+    drawn: list[str] = []
     for data in found.values():
         workflow, _ = parse(codec.value(bytes(data)))
         assert workflow is not None

@@ -118,21 +118,22 @@ def test_inputs_are_required_unless_they_have_a_default() -> None:
 
 @pytest.mark.promise("M52")
 def test_every_problem_is_told_at_once_with_its_path() -> None:
+    steps: list[object] = [
+        {"id": "a", "call": "git.", "timout": "3s", "with": 1},
+        {"id": "a", "foreach": 3, "steps": []},
+        {"call": "a", "ai": "b"},
+        {},
+        7,
+        {"switch": [{"else": True, "steps": [{"output": 1}]}, {"when": 1}]},
+        {"wait": "soon", "retry": {"attempts": 3}},
+        {"run_code": {"language": "ruby"}, "retry": {"attempts": 0, "on": ["x"]}},
+        {"output": "${{ steps.nix.result }} ${{ inputs.pth }}"},
+    ]
     told = problems(
         name="Bad Name",
         nope=1,
         inputs={"path": {"type": "strin"}, "1x": 3},
-        steps=[
-            {"id": "a", "call": "git.", "timout": "3s", "with": 1},
-            {"id": "a", "foreach": 3, "steps": []},
-            {"call": "a", "ai": "b"},
-            {},
-            7,
-            {"switch": [{"else": True, "steps": [{"output": 1}]}, {"when": 1}]},
-            {"wait": "soon", "retry": {"attempts": 3}},
-            {"run_code": {"language": "ruby"}, "retry": {"attempts": 0, "on": ["x"]}},
-            {"output": "${{ steps.nix.result }} ${{ inputs.pth }}"},
-        ],
+        steps=steps,
     )
     paths = [one.partition(" ")[0] for one in told]
     assert paths == [

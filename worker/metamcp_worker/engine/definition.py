@@ -11,14 +11,21 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
-from typing import Final, Required, TypedDict, TypeGuard, cast
+from typing import Final, Required, TypedDict, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import FIELDS, Expression, ExpressionError, VariableUse
+from metamcp_worker.engine.expressions import (
+    FIELDS,
+    Expression,
+    ExpressionError,
+    VariableUse,
+    is_list,
+    is_map,
+)
 from metamcp_worker.engine.workflow import (
     FAILURES,
     LANGUAGES,
@@ -117,23 +124,17 @@ def hint(word: str, known: Collection[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known)[:12])}"
 
 
-def _is_map(value: object) -> TypeGuard[dict[str, object]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object) -> TypeGuard[list[object]]:
-    return isinstance(value, list)
-
-
 def _kind(value: object) -> str:
-    names = {str: "a text", bool: "true or false", int: "a number", float: "a number",
-             dict: "a map", list: "a list", type(None): "empty"}  # fmt: skip
+    names: dict[type, str] = {
+        str: "a text", bool: "true or false", int: "a number", float: "a number", dict: "a map",
+        list: "a list", type(None): "empty",
+    }  # fmt: skip
     return names.get(type(value), "of another type")
 
 
 def _unfit(data: object) -> str:
     """Return why this is not plain data of a possible size, or an empty string."""
-    if not _is_map(data):
+    if not is_map(data):
         return f"a workflow is a map with {', '.join(TOP_KEYS)}, and here is {_kind(data)}"
     left: list[tuple[object, int]] = [(data, 0)]
     size = 0
@@ -146,12 +147,12 @@ def _unfit(data: object) -> str:
             break
         if isinstance(value, float) and not isfinite(value):
             return "a workflow has a number that is not finite; JSON has none"
-        if isinstance(value, dict):
-            if not all(isinstance(key, str) for key in value):
+        if is_map(value):
+            if set(map(type, value)) - {str}:
                 return "a workflow has a map with a key that is not a text; put it in quotes"
             size += sum(map(len, value))
             left += [(each, depth + 1) for each in value.values()]
-        elif isinstance(value, list):
+        elif is_list(value):
             left += [(each, depth + 1) for each in value]
         elif not isinstance(value, str | int | float | bool | type(None)):
             return f"a workflow has a value that is {_kind(value)}, which JSON does not have"
@@ -164,7 +165,7 @@ def _unfit(data: object) -> str:
 
 class _Scope(Struct, frozen=True):
     """Limits of the references of an expression. `ids`: steps that have ended by then; `names`: of
-    `foreach` steps around it; `depth`: of steps; `secrets`: whether secret values may stand here."""
+    `foreach` steps around it; `depth`: of steps; `secrets`: whether secrets may stand here."""
 
     ids: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
@@ -239,7 +240,7 @@ class _Reader:
     def _inputs(self, value: object) -> dict[str, WorkflowInput]:
         if value is None:
             return {}
-        if not _is_map(value) or len(value) > INPUTS_MAX:
+        if not is_map(value) or len(value) > INPUTS_MAX:
             what = f"is a map of at most {INPUTS_MAX} names, each with a JSON Schema"
             self.problem(("inputs",), what)
             return {}
@@ -248,7 +249,7 @@ class _Reader:
     def _input(self, name: str, value: object, place: Place) -> WorkflowInput:
         if not _ID.fullmatch(name) or len(name) > NAME_CHARACTERS_MAX:
             self.problem(place, "is not a name; use letters, digits and '_'")
-        if not _is_map(value):
+        if not is_map(value):
             self.problem(place, f"is a JSON Schema such as {{type: string}}, not {_kind(value)}")
             return WorkflowInput({})
         schema = {key: one for key, one in value.items() if key not in ("default", "secret")}
@@ -270,7 +271,7 @@ class _Reader:
         return WorkflowInput(schema, default, secret is True)
 
     def _list(self, value: object, place: Place, path: str, scope: _Scope) -> tuple[AnyStep, ...]:
-        if not _is_list(value) or not value:
+        if not is_list(value) or not value:
             self.problem(place, "is a list with at least one step")
             return ()
         if scope.depth >= STEPS_DEPTH_MAX:
@@ -281,7 +282,7 @@ class _Reader:
         for at, one in enumerate(value):
             here = replace(scope, ids=ids, depth=scope.depth + 1)
             step, own = self._step(one, (*place, at), path, here)
-            ids |= ({own} if own else set()) | later_ids(() if step is None else (step,))
+            ids |= frozenset({own} - {""}) | later_ids(() if step is None else (step,))
             steps += [] if step is None else [step]
         return tuple(steps)
 
@@ -294,7 +295,7 @@ class _Reader:
             if self._steps == STEPS_MAX + 1:
                 self.problem(place, f"is one step too many; {STEPS_MAX} are possible")
             return None, ""
-        if not _is_map(value):
+        if not is_map(value):
             what = f"is a step, a map such as {{call: server.tool}}, and not {_kind(value)}"
             self.problem(place, what)
             return None, ""
@@ -358,12 +359,11 @@ class _Reader:
         if "backoff" in fields:
             backoff = self._duration(fields["backoff"], (*place, "backoff"), BACKOFF_S_MAX)
         written = fields.get("on", list(FAILURES))
-        names = written if _is_list(written) else [written]
+        names = written if is_list(written) else [written]
         wrong = [one for one in names if one not in FAILURES]
         if wrong or not names:
             self.problem((*place, "on"), f"is a list of {', '.join(FAILURES)}")
-        on = tuple(one for one in FAILURES if one in names)
-        return Retry(attempts, backoff, on)
+        return Retry(attempts, backoff, tuple(one for one in FAILURES if one in names))
 
     def _call(self, fields: _Fields, scope: _Scope) -> AnyStep:
         name = self._text(fields.value["call"], fields.at("call"), TOOL_CHARACTERS_MAX)
@@ -380,10 +380,10 @@ class _Reader:
 
     def _parallel(self, fields: _Fields, scope: _Scope) -> AnyStep:
         value, place = fields.value["parallel"], fields.at("parallel")
-        if _is_list(value) and len(value) > BRANCHES_MAX:
+        if is_list(value) and len(value) > BRANCHES_MAX:
             self.problem(place, f"has more than {BRANCHES_MAX} steps")
             value = value[:BRANCHES_MAX]
-        if not _is_list(value) or not value:
+        if not is_list(value) or not value:
             return ParallelStep(**fields.common, steps=self._list(value, place, "", scope))
         inner = replace(scope, depth=scope.depth + 1)
         read = (self._step(one, (*place, at), fields.path, inner) for at, one in enumerate(value))
@@ -399,7 +399,7 @@ class _Reader:
         elif name in scope.names:
             around = f"'{name}' is the item of the foreach around it; choose another name with 'as'"
             self.problem(fields.at("as" if "as" in fields.value else "foreach"), around)
-        if _is_list(items):
+        if is_list(items):
             if len(items) > FOREACH_ITEMS_MAX:
                 self.problem(place, f"has more than {FOREACH_ITEMS_MAX} items")
             self._note(items, place, scope)
@@ -411,7 +411,7 @@ class _Reader:
 
     def _switch(self, fields: _Fields, scope: _Scope) -> AnyStep:
         value, place = fields.value["switch"], fields.at("switch")
-        if not _is_list(value) or not 0 < len(value) <= BRANCHES_MAX:
+        if not is_list(value) or not 0 < len(value) <= BRANCHES_MAX:
             self.problem(place, f"is a list of 1 to {BRANCHES_MAX} cases, {{when: …, steps: […]}}")
             value = []
         cases: list[SwitchCase] = []
@@ -485,14 +485,14 @@ class _Reader:
     def _arguments(self, value: object, place: Place, scope: _Scope) -> dict[str, object]:
         if value is None:
             return {}
-        if not _is_map(value):
+        if not is_map(value):
             self.problem(place, f"is a map of arguments, not {_kind(value)}")
             return {}
         self._note(value, place, scope)
         return value
 
     def _schema(self, value: object, place: Place) -> dict[str, object]:
-        found = value if _is_map(value) else {}
+        found = value if is_map(value) else {}
         if not found or parameters.unfit(msgspec.json.encode(found).decode()):
             self.problem(place, "is a JSON Schema of an object, such as {type: object, …}")
         return found
@@ -500,7 +500,7 @@ class _Reader:
     def _map(
         self, value: object, place: Place, keys: Sequence[str], what: str = ""
     ) -> dict[str, object]:
-        if not _is_map(value):
+        if not is_map(value):
             what = what or f"is a map with {', '.join(keys)}, not {_kind(value)}"
             self.problem(place, what)
             return {}
@@ -549,8 +549,8 @@ class _Reader:
 
     def _note(self, value: object, place: Place, scope: _Scope) -> None:
         """Note the expressions in a value, which are checked when all steps are known."""
-        if _is_map(value) or _is_list(value):
-            for key, one in value.items() if _is_map(value) else enumerate(value):
+        if is_map(value) or is_list(value):
+            for key, one in value.items() if is_map(value) else enumerate(value):
                 self._note(one, (*place, key), scope)
         elif isinstance(value, str):
             try:

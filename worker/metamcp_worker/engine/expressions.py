@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 from msgspec import Raw, Struct
@@ -92,6 +92,16 @@ class Expression(Struct, frozen=True):
         return f"'{shown(self.text)}' has no value: {why}"
 
 
+def is_map(value: object) -> TypeGuard[dict[str, object]]:
+    """Whether a value of plain data is a map."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether a value of plain data is a list."""
+    return isinstance(value, list)
+
+
 @lru_cache(CACHED_MAX)
 def parts(text: str) -> tuple[str | Expression, ...]:
     """Split a text into texts and expressions. Raises ExpressionError."""
@@ -166,8 +176,8 @@ def in_value(value: object) -> Iterator[Expression]:
     """Yield the expressions in all texts of a value of maps and lists. Raises ExpressionError."""
     if isinstance(value, str):
         yield from in_text(value)
-    elif isinstance(value, Mapping | list):
-        for each in value.values() if isinstance(value, Mapping) else value:
+    elif is_map(value) or is_list(value):
+        for each in value.values() if is_map(value) else value:
             yield from in_value(each)
 
 
@@ -179,12 +189,11 @@ def filled(value: object, values: Mapping[str, object]) -> object:
         found = parts(value)
         if len(found) == 1 and isinstance(found[0], Expression):
             return values[found[0].text]
-        return "".join(
-            one if isinstance(one, str) else _inside(values[one.text]) for one in found
-        )  # fmt: skip
-    if isinstance(value, Mapping):
+        texts = (one if isinstance(one, str) else _inside(values[one.text]) for one in found)
+        return "".join(texts)
+    if is_map(value):
         return {key: filled(each, values) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if is_list(value):
         return [filled(each, values) for each in value]
     return value
 
@@ -192,13 +201,13 @@ def filled(value: object, values: Mapping[str, object]) -> object:
 def followed(found: Expression, variables: Variables) -> object:
     """Return the value of an expression that is a path. Raises ExpressionError."""
     assert found.path is not None
-    value: object = variables
+    value: object = dict(variables)
     for key in (found.references[0].root, *found.path):
-        if isinstance(value, Mapping) and isinstance(key, str):
+        if is_map(value) and isinstance(key, str):
             if key not in value:
                 raise ExpressionError(missing(found.text, f"'{shown(key)}'"))
             value = value[key]
-        elif isinstance(value, list | tuple) and isinstance(key, int):
+        elif is_list(value) and isinstance(key, int):
             if key >= len(value):
                 raise ExpressionError(missing(found.text, f"item {key}"))
             value = value[key]
@@ -226,18 +235,17 @@ def step_value(result: Raw | bytes) -> dict[str, object]:
     """Return what `steps.ID` is after a call, from its CallToolResult: `result` as `mcp.call` of
     code mode returns it, `text` as written, `error` the words of the tool if it failed, else
     None."""
-    whole = codec.value(result)
-    content = whole.get("content") if isinstance(whole, dict) else None
-    blocks = content if isinstance(content, list) else []
-    text = "\n".join(
-        one["text"] for one in blocks if isinstance(one, dict) and isinstance(one.get("text"), str)
-    )
-    structured = whole.get("structuredContent") if isinstance(whole, dict) else None
-    if isinstance(whole, dict) and whole.get("isError") is True:
+    read: object = codec.value(result)
+    whole = read if is_map(read) else {}
+    content = whole.get("content")
+    texts = (one.get("text") for one in (content if is_list(content) else []) if is_map(one))
+    text = "\n".join(one for one in texts if isinstance(one, str))
+    structured = whole.get("structuredContent")
+    if whole.get("isError") is True:
         return {"result": None, "text": text, "error": text or "the tool failed without words"}
     if structured is None:
         return {"result": _parsed(text), "text": text, "error": None}
-    if isinstance(structured, dict) and list(structured) == ["result"]:
+    if is_map(structured) and list(structured) == ["result"]:
         structured = structured["result"]
     return {"result": structured, "text": text, "error": None}
 
@@ -344,10 +352,8 @@ def missing(text: str, key: str) -> str:
 def _kind(value: object) -> str:
     if value is None:
         return "null"
-    if isinstance(value, Mapping):
-        return "a map"
-    if isinstance(value, list | tuple):
-        return "a list"
+    if isinstance(value, dict | list):
+        return "a map" if isinstance(value, dict) else "a list"
     return "a text" if isinstance(value, str) else "a value"
 
 

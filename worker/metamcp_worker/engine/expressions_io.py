@@ -27,6 +27,8 @@ from metamcp_worker.engine.expressions import (
     Expression,
     ExpressionError,
     Variables,
+    is_list,
+    is_map,
 )
 
 EVALUATION_S_MAX = 2.0
@@ -50,6 +52,11 @@ class Evaluator:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process; None if there is none."""
+        return None if self._process is None else self._process.pid
 
     async def filled(self, value: object, variables: Variables) -> object:
         """Return a value of maps, lists and texts with all expressions replaced. Raises
@@ -150,10 +157,10 @@ def _plain(value: Any, depth: int) -> object:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"
-    if isinstance(value, list | tuple):
+    if is_list(value):
         return [_plain(each, depth + 1) for each in value]
-    if isinstance(value, dict):
-        if any(not isinstance(key, str) for key in value):
+    if is_map(value):
+        if set(map(type, value)) - {str}:
             raise ValueError("it is a map with keys that are not text")
         return {key: _plain(each, depth + 1) for key, each in value.items()}
     raise ValueError(f"it is of the type {type(value).__name__}, which JSON does not have")

@@ -14,13 +14,14 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw
 
 from metamcp_worker.engine import definition
 from metamcp_worker.engine.definition import hint
+from metamcp_worker.engine.expressions import is_list, is_map
 from metamcp_worker.ipc.loaded_workflows import (
     SHIPPED,
     DefinitionProblem,
@@ -70,17 +71,16 @@ class _Text:
 
     def read(self, text: str) -> None:
         from ruamel.yaml import YAML
-        from ruamel.yaml.error import MarkedYAMLError, YAMLError
+        from ruamel.yaml.error import YAMLError
 
         yaml: Any = YAML(typ="safe", pure=True)
         try:
             node = yaml.compose(text)
-        except MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            why = " ".join((error.problem or "it cannot be read").split())
-            self.problem((), f"is not YAML: {why}", mark.line + 1 if mark else 0)
         except YAMLError as error:
-            self.problem((), f"is not YAML: {' '.join(str(error).split())[:200]}")
+            known: Any = error
+            mark = getattr(known, "problem_mark", None) or getattr(known, "context_mark", None)
+            why = " ".join(str(getattr(known, "problem", None) or error).split())[:200]
+            self.problem((), f"is not YAML: {why}", mark.line + 1 if mark else 0)
         except (RecursionError, ValueError, AssertionError):
             self.problem((), f"is not YAML, or has maps and lists more than {DEPTH_MAX} deep")
         else:
@@ -168,35 +168,38 @@ class _Files:
         found = self._read(file)
         if found is None or found.data is None:
             return
-        top = found.data if isinstance(found.data, dict) else {}
+        top = found.data if is_map(found.data) else {}
         rules = top.get("rules")
-        if not isinstance(rules, list) or not 0 < len(rules) <= RULES_MAX:
+        if not is_list(rules) or not 0 < len(rules) <= RULES_MAX:
             found.problem((), f"is a map with 'rules', a list of 1 to {RULES_MAX}")
             rules = []
         self._unknown(found, top, (), RULES_KEYS)
         for at, rule in enumerate(rules):
-            self._rule(found, rule, ("rules", at), file.parent)
+            if is_map(rule):
+                self._rule(found, rule, ("rules", at), file.parent)
+            else:
+                found.problem(("rules", at), f"is a map with {', '.join(RULE_KEYS)}")
         self.loaded.problems += found.problems
 
-    def _rule(self, found: _Text, rule: object, place: Place, folder: Path) -> None:
-        if not isinstance(rule, dict):
-            found.problem(place, f"is a map with {', '.join(RULE_KEYS)}")
-            return
+    def _rule(self, found: _Text, rule: dict[str, object], place: Place, folder: Path) -> None:
         self._unknown(found, rule, place, RULE_KEYS)
         written = rule.get("keywords")
-        words = written if isinstance(written, list) else []
-        good = all(isinstance(one, str) and one.strip() for one in words)
-        short = good and all(len(one) <= KEYWORD_CHARACTERS_MAX for one in words)
-        if not short or not 0 < len(words) <= KEYWORDS_MAX:
+        words = [one.strip().lower() for one in written if isinstance(one, str)] if is_list(
+            written
+        ) else []  # fmt: skip
+        good = is_list(written) and len(words) == len(written) <= KEYWORDS_MAX
+        if (
+            not good
+            or not words
+            or not all(0 < len(one) <= KEYWORD_CHARACTERS_MAX for one in words)
+        ):
             found.problem(
                 (*place, "keywords"), f"is a list of 1 to {KEYWORDS_MAX} words or phrases"
             )
-            words = []
-        match = rule.get("match", "any")
-        if match not in ("any", "all"):
+        match: Literal["any", "all"] = "all" if rule.get("match") == "all" else "any"
+        if rule.get("match", "any") != match:
             found.problem((*place, "match"), "is 'any' or 'all'")
-        template: Any = rule.get("template")
-        before = len(self.loaded.problems) + len(found.problems)
+        template = rule.get("template")
         if isinstance(template, str):
             inner = self._read(folder / template)
             template = inner.data if inner else None
@@ -206,10 +209,8 @@ class _Files:
         label = rule.get("name", name)
         if not isinstance(label, str) or len(label) > KEYWORD_CHARACTERS_MAX:
             found.problem((*place, "name"), "is a short text")
-        elif name and before == len(self.loaded.problems) + len(found.problems):
-            made = SuggestionRule(
-                label, tuple(one.strip().lower() for one in words), match, template
-            )
+        elif name and is_map(template):  # if something is wrong, nothing of the files is used
+            made = SuggestionRule(label, tuple(words), match, template)
             self.loaded.rules.append(Raw(msgspec.json.encode(made)))
 
     def _checked(self, found: _Text, data: object, place: Place) -> str:
@@ -223,7 +224,7 @@ class _Files:
         return made.name if made is not None else ""
 
     def _unknown(
-        self, found: _Text, data: dict[str, Any], place: Place, keys: Sequence[str]
+        self, found: _Text, data: dict[str, object], place: Place, keys: Sequence[str]
     ) -> None:
         for key in data:
             if key not in keys:
