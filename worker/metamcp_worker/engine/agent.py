@@ -177,6 +177,8 @@ class Agent:
         self._read = 0
         self._written = 0
         self.steps = 0
+        self.doing = ""
+        """Words for progress: the step and the tools that the model calls in it."""
         self._rubbish = 0
         self._code = ""
         self._value = Raw(b"null")
@@ -186,12 +188,6 @@ class Agent:
         self._outcomes: list[ToolOutcome] = []
         self._transcript: list[dict[str, object]] = []
         self._end: AgentEnd | None = None
-
-    @property
-    def doing(self) -> str:
-        """Words for progress: the step and the tool that the model calls."""
-        what = self._uses[0].name[:NOTED_CHARACTERS_MAX] if self._uses else "the model"
-        return f"step {self.steps}: {what}"
 
     @property
     def tokens(self) -> int:
@@ -235,6 +231,8 @@ class Agent:
             cut = tuple(ToolUse(one.id, one.name, fault=_CUT) for one in turn.uses)
             turn = ModelTurn(turn.text, cut)
         self._prompt = models.went_on(self._prompt, turn)
+        names = ", ".join(one.name for one in turn.uses)
+        self.doing = f"step {self.steps}: {_cut(names) or 'words'}"
         if turn.uses and any(not self._fault(one) for one in turn.uses):
             self._rubbish = 0
             self._uses = list(turn.uses)
