@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Raw, structs
 
+from metamcp_worker.engine.models_io import FrontHost
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
@@ -30,7 +31,7 @@ from metamcp_worker.ipc.engine_runs import (
     Progress,
 )
 from metamcp_worker.ipc.errors import PeerGone
-from tests.worker.engine.notes_front import OWNER, NotesFront
+from tests.worker.engine.notes_front import OWNER
 
 WAIT_S = 60.0
 MAIN = (
@@ -83,7 +84,7 @@ class SocketFront:
     `ended`: what ended each order."""
 
     def __init__(
-        self, notes: NotesFront, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, notes: FrontHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._notes = notes
         self._reader = reader
@@ -143,7 +144,7 @@ class SocketFront:
 
 
 @asynccontextmanager
-async def connected(path: str, notes: NotesFront) -> AsyncGenerator[SocketFront]:
+async def connected(path: str, notes: FrontHost) -> AsyncGenerator[SocketFront]:
     reader, writer = await asyncio.open_unix_connection(path)
     front = SocketFront(notes, reader, writer)
     front.send(Hello(front="front-1"))

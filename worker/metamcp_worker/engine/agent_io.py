@@ -79,14 +79,14 @@ async def _without_model(order: Order, host: FrontHost, task: str) -> Done:
     how = models_io.HOW
     try:
         async with asyncio.timeout(SEARCH_S_MAX):
-            found = await host.ask(order.owner, "tools", name=task)
+            found = await host.ask(order.owner, "tools", name=task, order=order.id)
             if found.trouble:
                 text = f"No tools were found: {found.error} {how}"
                 return Done(id=order.id, text=text, failed=True)
             best = agent.tools(found.result)[: agent.SKELETON_TOOLS_MAX]
             details: list[Raw] = []
             for one in best:
-                done = await host.ask(order.owner, "describe", name=one["name"])
+                done = await host.ask(order.owner, "describe", name=one["name"], order=order.id)
                 details.append(Raw(b"{}") if done.trouble else done.result)
     except TimeoutError:
         text = f"The front found no tools within {SEARCH_S_MAX:g} s. {how}"

@@ -72,13 +72,10 @@ class Models:
     def __init__(self) -> None:
         self._settings: AiSettings | None = None
         self._endpoint: HttpModel | None = None
-        self._old: list[HttpModel] = []
 
     def configure(self, settings: AiSettings | None) -> None:
         """Use this endpoint; None: there is none. Answers under way come from the one before."""
         if settings != self._settings:
-            if self._endpoint is not None:
-                self._old.append(self._endpoint)
             self._settings = settings
             self._endpoint = None if settings is None else HttpModel(settings)
 
@@ -94,8 +91,8 @@ class Models:
         return SampledModel(owner, order, host) if samples and order else None
 
     async def close(self) -> None:
-        for one in (*self._old, *([self._endpoint] if self._endpoint else ())):
-            await one.close()
+        if self._endpoint is not None:
+            await self._endpoint.close()
 
 
 class HttpModel:
@@ -160,7 +157,9 @@ class HttpModel:
     def _connected(self) -> Origin:
         """Return the connection. Raises NoAnswer for a URL or key that cannot be used."""
         if self._origin is None:
-            limits = FetchLimits(requests_max=2 * REQUESTS_MAX)
+            # A connection is closed after its answer: steps are seconds apart, and an endpoint
+            # that other settings replace leaves none.
+            limits = FetchLimits(requests_max=2 * REQUESTS_MAX, idle_connections_max=0)
             url, headers = models.endpoint(self.settings), models.headers(self.settings)
             try:
                 self._origin = Origin(url, headers=headers, limits=limits)

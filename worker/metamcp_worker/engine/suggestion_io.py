@@ -64,14 +64,16 @@ async def suggest(
 
 async def _tools(order: Order, host: FrontHost, query: str) -> list[Mapping[str, str]]:
     """Return the tools that fit a query, all for an empty one. Raises NoAnswer."""
-    done = await host.ask(order.owner, "tools", name=query)
+    done = await host.ask(order.owner, "tools", name=query, order=order.id)
     if done.trouble:
         raise NoAnswer(f"No tools were found: {done.error}")
     return agent.tools(done.result)
 
 
 async def _details(order: Order, host: FrontHost, tools: Sequence[Mapping[str, str]]) -> list[Raw]:
-    asked = [await host.ask(order.owner, "describe", name=one["name"]) for one in tools]
+    asked = [
+        await host.ask(order.owner, "describe", name=one["name"], order=order.id) for one in tools
+    ]
     return [Raw(b"{}") if done.trouble else done.result for done in asked]
 
 
