@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 
 from metamcp_worker.engine import agent
@@ -135,7 +137,7 @@ def test_what_the_front_refuses_goes_back_in_its_words() -> None:
     [
         (
             ("notes__read", {"name": "x"}),
-            "There is no tool 'notes__read' here; there are search_tools",
+            "You have not got a tool 'notes__read', but search_tools",
         ),
         (("run_code", {"codes": 1}), "run_code was not called: its arguments are wrong"),
         (("finish", {"failed": "yes"}), "finish was not called: its arguments are wrong"),
@@ -246,6 +248,44 @@ def test_without_a_model_and_without_tools_there_is_no_code() -> None:
     given = agent.skeleton(5, "x", [], [], "Do this.")
     assert codec.value(given.structured)["code"] == ""
     assert "No tool fits" in given.text
+
+
+USES = st.builds(
+    ToolUse,
+    id=st.sampled_from(["a", "b"]),
+    name=st.sampled_from([*(tool.name for tool in agent.TOOLS), "other"]),
+    arguments=st.sampled_from(
+        [Raw(b"{}"), Raw(b'{"query":"x"}'), Raw(b'{"name":"x"}'), Raw(b'{"code":"x"}'), Raw(b"7")]
+    ),
+    fault=st.sampled_from(["", "not JSON"]),
+)
+ANSWERS = st.builds(
+    ModelAnswer,
+    turn=st.builds(ModelTurn, text=st.text(max_size=5), uses=st.lists(USES, max_size=3).map(tuple)),
+    stop=st.sampled_from(["", "", "length", "refused"]),
+    input_tokens=st.integers(0, 1000),
+)
+HOST = st.sampled_from(
+    [done([]), done({"value": 1}), done({"failure": "size"}), done(7), done("x"),
+     HostDone(call=1, trouble="unavailable", error="gone")]
+)  # fmt: skip
+
+
+@given(answers=st.lists(ANSWERS, min_size=8, max_size=8), host=st.lists(HOST, min_size=24))
+def test_whatever_model_and_front_say_an_agent_ends_within_its_steps(
+    answers: list[ModelAnswer], host: list[HostDone]
+) -> None:
+    machine = made(limits={"steps": 8})
+    said, told = iter(answers), iter(host)
+    while not isinstance(action := machine.next(), AgentEnd):
+        if isinstance(action, AskModel):
+            assert action.prompt.tokens_max > 0
+            machine.answered(next(said))
+        else:
+            machine.told(next(told))
+    assert machine.steps <= 8
+    assert machine.next() == action
+    assert codec.value(action.done(1).structured)["ended"] == action.reason
 
 
 def test_the_docs_tell_why_agents_end() -> None:

@@ -387,5 +387,5 @@ def test_a_step_takes_the_model_of_the_client_and_without_one_says_how_to_get_on
     front = NotesFront()
     front.model = lambda params: {"content": {"type": "text", "text": '{"n": 5}'}}
     assert completed(None, SCHEMA, front) == {"n": 5}
-    with pytest.raises(NoAnswer, match="There is no model for this step"):
+    with pytest.raises(NoAnswer, match="This step needs a model"):
         completed(None, SCHEMA)

@@ -1,8 +1,11 @@
 """What models are asked and what they answer, in the words of their APIs."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 
 from metamcp_worker.engine import models
@@ -178,3 +181,27 @@ def test_tokens_cost_what_the_prices_say() -> None:
     assert models.cost(priced, 1_000_000, 100_000) == 3.0
     assert models.cost(OPENAI, 5, 5) == 0.0
     assert ModelAnswer(ModelTurn(), "", 2, 3).tokens == 5
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(
+            ["choices", "message", "tool_calls", "function", "name", "arguments", "content",
+             "usage", "type", "text", "input", "id", "error", "stop_reason"]
+        ), inner, max_size=4,
+    ),
+)  # fmt: skip
+
+
+@BOTH
+@given(body=JSON.map(codec.dump) | st.binary(max_size=40), status=st.integers(100, 599))
+def test_no_answer_of_an_endpoint_raises_another_error(
+    settings: AiSettings, body: bytes, status: int
+) -> None:
+    for provider in ("own", settings.provider):
+        with suppress(BadAnswer):
+            own = provider == "own"
+            found = models.sampled(TALK, body) if own else models.answer(settings, TALK, body)
+            assert models.request(settings, models.went_on(TALK, found.turn))
+    assert models.refusal(settings, status, body).why

@@ -333,7 +333,7 @@ class Agent:
         if use.name not in _READ:
             known = ", ".join(_READ)
             hint = "tools of servers are called from a program: mcp.call(name, arguments)"
-            return f"There is no tool {_cut(use.name)!r} here; there are {known}; {hint}."
+            return f"You have not got a tool {_cut(use.name)!r}, but {known}; {hint}."
         if use.fault:
             return f"{use.name} was not called: {use.fault}."
         try:

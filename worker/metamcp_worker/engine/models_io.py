@@ -245,7 +245,7 @@ async def complete(
     `order`: of which the client may lend its model, if `samples`. Raises NoAnswer."""
     model = models_.lent(owner, order, host, samples=samples)
     if model is None:
-        raise NoAnswer(f"There is no model for this step. {HOW}")
+        raise NoAnswer(f"This step needs a model, and none is configured. {HOW}")
     settings = model.settings
     within_ms = min(timeout_ms or settings.timeout_ms, settings.timeout_ms)
     until = asyncio.get_running_loop().time() + within_ms / 1000

@@ -51,7 +51,7 @@ async def suggest(
             tell(1, 2, "the model writes a workflow")
         try:
             if model is None:
-                raise NoAnswer(f"There is no model that could write one. {models_io.HOW}")
+                raise NoAnswer(f"No model is configured that could write one. {models_io.HOW}")
             draft = found.workflow or None
             made = await _by_model(given, model, best, details, draft, catalogue)
             return Suggested(made, "model", notes=notes).done(order.id)

@@ -126,7 +126,7 @@ class HostDrop(Message, frozen=True, kw_only=True):
 
 class HostDone(Message, frozen=True, kw_only=True):
     """Front: answer. `result`: raw, the whole result of the method (CallToolResult for `call` and
-    `server`, also with `isError`); `trouble` with `error`, a sentence: there is no result.
+    `server`, also with `isError`); with `trouble` and `error`, a sentence, it has not any.
     `repeatable`: for `call` and `server`, whether the tool's annotations say that it may run twice
     (`readOnlyHint` or `idempotentHint`)."""
 
