@@ -109,8 +109,8 @@ def test_inputs_are_required_unless_they_have_a_default() -> None:
     assert workflow.wrong_inputs(found, b'{"path": "/", "token": "t"}') == ""
     for given_inputs, told in (
         (b'{"path": 1, "token": "t"}', "inputs.path is not of the type string (inputs: path.type)"),
-        (b'{"path": "/"}', "inputs has no 'token', which is required"),
-        (b'{"path": "/", "token": "t", "x": 1}', "inputs.x is not allowed"),
+        (b'{"path": "/"}', "inputs.token is missing, and review-change cannot run without it"),
+        (b'{"pat": "/"}', "inputs.pat is not an input of review-change; did you mean 'path'?"),
         (b'{"path": "/", "token": "t", "most": 0}', "inputs.most"),
     ):
         assert told in workflow.wrong_inputs(found, given_inputs)

@@ -9,7 +9,6 @@ such as `steps[2].foreach`.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from math import isfinite
 from typing import Final, Required, TypedDict, cast
 
@@ -45,6 +44,7 @@ from metamcp_worker.engine.workflow import (
     Workflow,
     WorkflowInput,
     duration_ms,
+    hint,
     later_ids,
 )
 from metamcp_worker.ipc import parameters
@@ -114,14 +114,6 @@ def parse(data: object) -> tuple[Workflow | None, tuple[DefinitionProblem, ...]]
     found = reader.workflow(data)
     problems = tuple(reader.problems[:PROBLEMS_MAX])
     return (None, problems) if problems else (found, ())
-
-
-def hint(word: str, known: Collection[str]) -> str:
-    """Return the second half of a sentence about an unknown word."""
-    if not known:
-        return "there are none"
-    near = get_close_matches(word[:NAME_CHARACTERS_MAX], known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known)[:12])}"
 
 
 def _kind(value: object) -> str:
@@ -231,7 +223,7 @@ class _Reader:
         text = self._text(about, ("description",), TEXT_CHARACTERS_MAX) if about else ""
         inputs = self._inputs(top.get("inputs"))
         steps = self._list(top.get("steps"), ("steps",), "", _Scope())
-        for use in self._uses:
+        for use in self._uses[:EXPRESSIONS_MAX]:
             self._check(use, inputs)
         if len(self._uses) > EXPRESSIONS_MAX:
             self.problem(("steps",), f"have more than {EXPRESSIONS_MAX} expressions")

@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Raw
 
 from metamcp_worker.engine import definition
-from metamcp_worker.engine.definition import hint
 from metamcp_worker.engine.expressions import is_list, is_map
+from metamcp_worker.engine.workflow import hint
 from metamcp_worker.ipc.loaded_workflows import (
     SHIPPED,
     DefinitionProblem,
