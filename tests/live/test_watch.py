@@ -98,7 +98,7 @@ def test_workflows_are_read_again_when_their_files_change() -> None:
         flows.mkdir()
         (flows / "one.yaml").write_text("name: one\nsteps: [{wait: soon}]\n")
         until(lambda: len(refusals(gateway)) == 2, "the workflow has a mistake")
-        assert "flows/one.yaml:2: steps[0].wait: is a duration" in refusals(gateway)[-1]
+        assert "flows/one.yaml:2: steps[0].wait: must be a duration" in refusals(gateway)[-1]
         (flows / "one.yaml").write_text("name: one\nsteps: [{wait: 5s}]\n")
         until(lambda: reloads(gateway) == 1, "the mended file counts")
         (flows / "two.yaml").write_text("name: two\nsteps: [{wait: 5s}]\n")

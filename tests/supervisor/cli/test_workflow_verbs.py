@@ -55,7 +55,7 @@ def test_check_tells_what_is_good_and_every_problem_with_its_line(tmp_path: Path
     assert got.exit_code == 65
     lines = got.output.splitlines()
     assert lines[0] == f"{bad}:3: steps[0].cal is not a key here; did you mean 'call'?"
-    assert lines[-1].startswith(f"{bad}:4: steps[1].wait is a duration")
+    assert lines[-1].startswith(f"{bad}:4: steps[1].wait must be a duration")
     told = json.loads(run("check", tmp_path, "--json").output)
     assert (told["ok"], told["workflows"], told["problems"]) == (False, ["one"], lines)
 
@@ -79,7 +79,10 @@ def test_graph_draws_a_flow_chart_of_mermaid(tmp_path: Path) -> None:
 
 def test_graph_refuses_a_wrong_file(tmp_path: Path) -> None:
     got = run("graph", write(tmp_path, "one.yaml", "name: one\n"))
-    assert (got.exit_code, "steps is a list with at least one step" in got.output) == (65, True)
+    assert (got.exit_code, "steps must be a list with at least one step" in got.output) == (
+        65,
+        True,
+    )
 
 
 def test_schema_prints_a_json_schema() -> None:

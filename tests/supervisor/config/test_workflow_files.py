@@ -64,7 +64,9 @@ def test_problems_of_the_files_are_errors_of_the_configuration(tmp_path: Path) -
         loaded(tmp_path, text)
     told = [str(one).replace(f"{tmp_path}/", "") for one in raised.value.problems]
     assert "flows/bad.yaml:3: steps[0].cal: is not a key here; did you mean 'call'?" in told
-    assert any(one.startswith("flows/bad.yaml:4: steps[1].wait: is a duration") for one in told)
+    assert any(
+        one.startswith("flows/bad.yaml:4: steps[1].wait: must be a duration") for one in told
+    )
     assert "none.yaml: cannot be read: No such file or directory" in told
     assert "metamcp:review: is not shipped; did you mean 'review-change'?" in told
     assert tmp_path / "flows/bad.yaml" in raised.value.files

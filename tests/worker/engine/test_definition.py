@@ -109,8 +109,8 @@ def test_inputs_are_required_unless_they_have_a_default() -> None:
     assert workflow.wrong_inputs(found, b'{"path": "/", "token": "t"}') == ""
     for given_inputs, told in (
         (b'{"path": 1, "token": "t"}', "inputs.path is not of the type string (inputs: path.type)"),
-        (b'{"path": "/"}', "inputs has no 'token', which is required"),
-        (b'{"path": "/", "token": "t", "x": 1}', "inputs.x is not allowed"),
+        (b'{"path": "/"}', "inputs.token is missing, and review-change cannot run without it"),
+        (b'{"pat": "/"}', "inputs.pat is not an input of review-change; did you mean 'path'?"),
         (b'{"path": "/", "token": "t", "most": 0}', "inputs.most"),
     ):
         assert told in workflow.wrong_inputs(found, given_inputs)
@@ -198,7 +198,7 @@ def test_a_secret_goes_only_to_a_tool_or_to_code(step: dict[str, Any], fits: boo
     [
         ([{"output": 1}] * 501, "steps[500] is one step too many; 500 are possible"),
         ([{"parallel": [{"output": 1}] * 33}], "has more than 32 steps"),
-        ([{"output": 1, "retry": {"attempts": 21}}], "is a number from 1 to 20"),
+        ([{"output": 1, "retry": {"attempts": 21}}], "must be a number from 1 to 20"),
         ([{"call": "a", "timeout": "25h"}], "at most 86400 seconds"),
         ([{"foreach": [1] * 10_001, "steps": [{"output": 1}]}], "has more than 10000 items"),
         ([{"output": "x" * 300_000}], "a workflow has more than 262144 bytes"),

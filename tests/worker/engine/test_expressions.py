@@ -1,6 +1,7 @@
 """Expressions of workflows: where they stand, what they refer to, and their values."""
 
 import json
+from time import monotonic
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,13 @@ def test_a_text_is_split_at_its_expressions_also_with_braces_and_quotes_in_them(
         "inputs.n",
     ]
     assert expressions.parts("${{{'a': 1}}}") == (Expression("{'a': 1}", ()),)
+
+
+def test_a_long_text_with_quotes_and_no_end_is_refused_at_once() -> None:
+    begin = monotonic()
+    with pytest.raises(ExpressionError, match="within 2000 characters"):
+        expressions.parts('${{ "' + '\\"' * 100_000)
+    assert monotonic() - begin < 5
 
 
 @pytest.mark.parametrize("text", ["${{ inputs.a", "${{ }}", f"${{{{ {'a+' * 1001}a }}}}"])

@@ -9,7 +9,6 @@ such as `steps[2].foreach`.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from math import isfinite
 from typing import Final, Required, TypedDict, cast
 
@@ -45,6 +44,7 @@ from metamcp_worker.engine.workflow import (
     Workflow,
     WorkflowInput,
     duration_ms,
+    hint,
     later_ids,
 )
 from metamcp_worker.ipc import parameters
@@ -114,14 +114,6 @@ def parse(data: object) -> tuple[Workflow | None, tuple[DefinitionProblem, ...]]
     found = reader.workflow(data)
     problems = tuple(reader.problems[:PROBLEMS_MAX])
     return (None, problems) if problems else (found, ())
-
-
-def hint(word: str, known: Collection[str]) -> str:
-    """Return the second half of a sentence about an unknown word."""
-    if not known:
-        return "there are none"
-    near = get_close_matches(word[:NAME_CHARACTERS_MAX], known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known)[:12])}"
 
 
 def _kind(value: object) -> str:
@@ -231,7 +223,7 @@ class _Reader:
         text = self._text(about, ("description",), TEXT_CHARACTERS_MAX) if about else ""
         inputs = self._inputs(top.get("inputs"))
         steps = self._list(top.get("steps"), ("steps",), "", _Scope())
-        for use in self._uses:
+        for use in self._uses[:EXPRESSIONS_MAX]:
             self._check(use, inputs)
         if len(self._uses) > EXPRESSIONS_MAX:
             self.problem(("steps",), f"have more than {EXPRESSIONS_MAX} expressions")
@@ -241,7 +233,7 @@ class _Reader:
         if value is None:
             return {}
         if not is_map(value) or len(value) > INPUTS_MAX:
-            what = f"is a map of at most {INPUTS_MAX} names, each with a JSON Schema"
+            what = f"must be a map of at most {INPUTS_MAX} names, each with a JSON Schema"
             self.problem(("inputs",), what)
             return {}
         return {name: self._input(name, one, ("inputs", name)) for name, one in value.items()}
@@ -250,13 +242,15 @@ class _Reader:
         if not _ID.fullmatch(name) or len(name) > NAME_CHARACTERS_MAX:
             self.problem(place, "is not a name; use letters, digits and '_'")
         if not is_map(value):
-            self.problem(place, f"is a JSON Schema such as {{type: string}}, not {_kind(value)}")
+            self.problem(
+                place, f"must be a JSON Schema such as {{type: string}}, not {_kind(value)}"
+            )
             return WorkflowInput({})
         schema = {key: one for key, one in value.items() if key not in ("default", "secret")}
         secret = value.get("secret", False)
         default: object | UnsetType = value.get("default", UNSET)
         if not isinstance(secret, bool):
-            self.problem((*place, "secret"), "is true or false")
+            self.problem((*place, "secret"), "must be true or false")
         elif secret and default is not UNSET:
             self.problem((*place, "default"), "would be a secret in a file; leave it out")
         whole = {"type": "object", "properties": {name: schema}}
@@ -272,7 +266,7 @@ class _Reader:
 
     def _list(self, value: object, place: Place, path: str, scope: _Scope) -> tuple[AnyStep, ...]:
         if not is_list(value) or not value:
-            self.problem(place, "is a list with at least one step")
+            self.problem(place, "must be a list with at least one step")
             return ()
         if scope.depth >= STEPS_DEPTH_MAX:
             self.problem(place, f"is inside of more than {STEPS_DEPTH_MAX} steps in one another")
@@ -296,16 +290,17 @@ class _Reader:
                 self.problem(place, f"is one step too many; {STEPS_MAX} are possible")
             return None, ""
         if not is_map(value):
-            what = f"is a step, a map such as {{call: server.tool}}, and not {_kind(value)}"
+            what = f"must be a map such as {{call: server.tool}}, not {_kind(value)}"
             self.problem(place, what)
             return None, ""
         own = self._id(value.get("id"), (*place, "id"))
         kinds = [key for key in value if key in KINDS]
         if len(kinds) != 1:
             self._refuse(value, place, _STEP_KEYS)
-            several = f"does {' and '.join(kinds[:3])} at once; make a step of each"
-            none = f"does nothing; a step has one of {', '.join(KINDS)}"
-            self.problem(place, several if kinds else none)
+            if kinds:
+                self.problem(place, f"does {' and '.join(kinds[:3])} at once; make a step of each")
+            elif all(key in _STEP_KEYS for key in value):  # else the wrong key has been told
+                self.problem(place, f"does nothing; a step has one of {', '.join(KINDS)}")
             return None, own
         kind = kinds[0]
         self._refuse(value, place, (kind, *COMMON_KEYS, *KINDS[kind]))
@@ -353,7 +348,7 @@ class _Reader:
         fields = self._map(value, place, RETRY_KEYS)
         attempts = fields.get("attempts", 3)
         if type(attempts) is not int or not 1 <= attempts <= ATTEMPTS_MAX:
-            self.problem((*place, "attempts"), f"is a number from 1 to {ATTEMPTS_MAX}")
+            self.problem((*place, "attempts"), f"must be a number from 1 to {ATTEMPTS_MAX}")
             attempts = 1
         backoff = 1000
         if "backoff" in fields:
@@ -362,7 +357,7 @@ class _Reader:
         names = written if is_list(written) else [written]
         wrong = [one for one in names if one not in FAILURES]
         if wrong or not names:
-            self.problem((*place, "on"), f"is a list of {', '.join(FAILURES)}")
+            self.problem((*place, "on"), f"must be a list of {', '.join(FAILURES)}")
         return Retry(attempts, backoff, tuple(one for one in FAILURES if one in names))
 
     def _call(self, fields: _Fields, scope: _Scope) -> AnyStep:
@@ -371,7 +366,7 @@ class _Reader:
             self.problem(fields.at("call"), "is the name of a tool, and cannot be an expression")
         server, dot, tool = name.partition(".")
         if dot and not (server and tool):
-            self.problem(fields.at("call"), "is 'server.tool' or the name of a tool as listed")
+            self.problem(fields.at("call"), "must be 'server.tool' or the name of a tool as listed")
         secrets = replace(scope, secrets=True)
         arguments = self._arguments(fields.value.get("with"), fields.at("with"), secrets)
         return CallStep(
@@ -394,7 +389,7 @@ class _Reader:
         items, place = fields.value["foreach"], fields.at("foreach")
         name = fields.value.get("as", "item")
         if not isinstance(name, str) or not _ID.fullmatch(name) or name in expressions.RESERVED:
-            self.problem(fields.at("as"), "is a name for each item, as in 'file'")
+            self.problem(fields.at("as"), "must be a name for each item, as in 'file'")
             name = "item"
         elif name in scope.names:
             around = f"'{name}' is the item of the foreach around it; choose another name with 'as'"
@@ -412,7 +407,9 @@ class _Reader:
     def _switch(self, fields: _Fields, scope: _Scope) -> AnyStep:
         value, place = fields.value["switch"], fields.at("switch")
         if not is_list(value) or not 0 < len(value) <= BRANCHES_MAX:
-            self.problem(place, f"is a list of 1 to {BRANCHES_MAX} cases, {{when: …, steps: […]}}")
+            self.problem(
+                place, f"must be a list of 1 to {BRANCHES_MAX} cases, {{when: …, steps: […]}}"
+            )
             value = []
         cases: list[SwitchCase] = []
         for at, one in enumerate(value):
@@ -425,7 +422,7 @@ class _Reader:
             elif "when" in case:
                 when = self._condition(case["when"], (*here, "when"), scope)
             elif case["else"] is not True or not last:
-                self.problem((*here, "else"), "is true, and stands in the last case")
+                self.problem((*here, "else"), "must be true, and stand in the last case")
             path = f"{fields.path}/case{at}"
             steps = self._list(case.get("steps"), (*here, "steps"), path, scope)
             cases.append(SwitchCase(steps, when))
@@ -440,7 +437,7 @@ class _Reader:
         code = self._text(table.get("code"), (*place, "code"), DEFINITION_BYTES_MAX)
         language = table.get("language", "typescript")
         if language not in LANGUAGES:
-            self.problem((*place, "language"), f"is one of {', '.join(LANGUAGES)}")
+            self.problem((*place, "language"), f"must be one of {', '.join(LANGUAGES)}")
         secrets = replace(scope, secrets=True)
         arguments = self._arguments(table.get("args"), (*place, "args"), secrets)
         return CodeStep(
@@ -470,11 +467,11 @@ class _Reader:
             if "${{" not in value:
                 self._duration(value, place, WAIT_S_MAX)
             return WaitStep(**fields.common, pause=value)
-        table = self._map(value, place, ("until",), "is a duration such as 5s, or {until: …}")
+        table = self._map(value, place, ("until",), "must be a duration such as 5s, or {until: …}")
         until = self._text(table.get("until"), (*place, "until"), TEXT_CHARACTERS_MAX)
         self._note(until, (*place, "until"), scope)
         if until and "${{" not in until and not _TIME.fullmatch(until):
-            self.problem((*place, "until"), "is a time such as 2026-12-01T08:00:00Z")
+            self.problem((*place, "until"), "must be a time such as 2026-12-01T08:00:00Z")
         return WaitStep(**fields.common, until=until)
 
     def _output(self, fields: _Fields, scope: _Scope) -> AnyStep:
@@ -486,7 +483,7 @@ class _Reader:
         if value is None:
             return {}
         if not is_map(value):
-            self.problem(place, f"is a map of arguments, not {_kind(value)}")
+            self.problem(place, f"must be a map of arguments, not {_kind(value)}")
             return {}
         self._note(value, place, scope)
         return value
@@ -494,14 +491,14 @@ class _Reader:
     def _schema(self, value: object, place: Place) -> dict[str, object]:
         found = value if is_map(value) else {}
         if not found or parameters.unfit(msgspec.json.encode(found).decode()):
-            self.problem(place, "is a JSON Schema of an object, such as {type: object, …}")
+            self.problem(place, "must be a JSON Schema of an object, such as {type: object, …}")
         return found
 
     def _map(
         self, value: object, place: Place, keys: Sequence[str], what: str = ""
     ) -> dict[str, object]:
         if not is_map(value):
-            what = what or f"is a map with {', '.join(keys)}, not {_kind(value)}"
+            what = what or f"must be a map with {', '.join(keys)}, not {_kind(value)}"
             self.problem(place, what)
             return {}
         self._refuse(value, place, keys)
@@ -518,7 +515,7 @@ class _Reader:
 
     def _text(self, value: object, place: Place, characters_max: int) -> str:
         if not isinstance(value, str) or not value.strip():
-            self.problem(place, "is missing; write a text" if value is None else "is a text")
+            self.problem(place, "is missing; write a text" if value is None else "must be a text")
             return ""
         if len(value) > characters_max:
             self.problem(place, f"is longer than {characters_max} characters")
@@ -526,20 +523,20 @@ class _Reader:
 
     def _flag(self, value: object, place: Place) -> bool:
         if not isinstance(value, bool):
-            self.problem(place, f"is true or false, not {_kind(value)}")
+            self.problem(place, f"must be true or false, not {_kind(value)}")
         return value is True
 
     def _duration(self, value: object, place: Place, most_s: float) -> int:
         found = duration_ms(value) if isinstance(value, str) else None
         if found is None:
-            self.problem(place, 'is a duration such as "30s" or "1m30s"')
+            self.problem(place, 'must be a duration such as "30s" or "1m30s"')
         elif not 0 < found <= most_s * 1000:
-            self.problem(place, f"is more than 0 and at most {most_s:.0f} seconds")
+            self.problem(place, f"must be more than 0 and at most {most_s:.0f} seconds")
         return found or 0
 
     def _condition(self, value: object, place: Place, scope: _Scope) -> str:
         if not isinstance(value, str):
-            self.problem(place, "is an expression, such as ${{ inputs.files }}")
+            self.problem(place, "must be an expression, such as ${{ inputs.files }}")
             return ""
         try:
             self._uses.append(_Use(place, expressions.condition(value), scope))

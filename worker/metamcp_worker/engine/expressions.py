@@ -266,14 +266,18 @@ def _end(text: str, start: int) -> int:
     """Return where the `}}` of an expression is that begins here. Raises ExpressionError."""
     depth = 0
     at = start
-    while at < len(text):
+    limit = min(len(text), start + EXPRESSION_CHARACTERS_MAX + 2)  # so the scan stays short
+    while at < limit:
         if depth == 0 and text.startswith("}}", at):
             return at
-        match = _TOKEN.match(text, at)
+        match = _TOKEN.match(text, at, limit)
         assert match is not None
         depth += {"{": 1, "}": -1}.get(match[0], 0)
         at = match.end()
-    raise ExpressionError(f"'{shown(text[start - 3 :])}' has no '}}}}' at its end; add it")
+    why = "has no '}}' at its end; add it"
+    if limit < len(text):
+        why = f"has no '}}}}' within {EXPRESSION_CHARACTERS_MAX} characters; use a step run_code"
+    raise ExpressionError(f"'{shown(text[start - 3 : limit])}' {why}")
 
 
 def _tokens(source: str) -> list[str]:

@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Raw
 
 from metamcp_worker.engine import definition
-from metamcp_worker.engine.definition import hint
 from metamcp_worker.engine.expressions import is_list, is_map
+from metamcp_worker.engine.workflow import hint
 from metamcp_worker.ipc.loaded_workflows import (
     SHIPPED,
     DefinitionProblem,
@@ -171,14 +171,14 @@ class _Files:
         top = found.data if is_map(found.data) else {}
         rules = top.get("rules")
         if not is_list(rules) or not 0 < len(rules) <= RULES_MAX:
-            found.problem((), f"is a map with 'rules', a list of 1 to {RULES_MAX}")
+            found.problem((), f"must be a map with 'rules', a list of 1 to {RULES_MAX}")
             rules = []
         self._unknown(found, top, (), RULES_KEYS)
         for at, rule in enumerate(rules):
             if is_map(rule):
                 self._rule(found, rule, ("rules", at), file.parent)
             else:
-                found.problem(("rules", at), f"is a map with {', '.join(RULE_KEYS)}")
+                found.problem(("rules", at), f"must be a map with {', '.join(RULE_KEYS)}")
         self.loaded.problems += found.problems
 
     def _rule(self, found: _Text, rule: dict[str, object], place: Place, folder: Path) -> None:
@@ -194,11 +194,11 @@ class _Files:
             or not all(0 < len(one) <= KEYWORD_CHARACTERS_MAX for one in words)
         ):
             found.problem(
-                (*place, "keywords"), f"is a list of 1 to {KEYWORDS_MAX} words or phrases"
+                (*place, "keywords"), f"must be a list of 1 to {KEYWORDS_MAX} words or phrases"
             )
         match: Literal["any", "all"] = "all" if rule.get("match") == "all" else "any"
         if rule.get("match", "any") != match:
-            found.problem((*place, "match"), "is 'any' or 'all'")
+            found.problem((*place, "match"), "must be 'any' or 'all'")
         template = rule.get("template")
         if isinstance(template, str):
             inner = self._read(folder / template)
@@ -208,7 +208,7 @@ class _Files:
             name = self._checked(found, template, (*place, "template"))
         label = rule.get("name", name)
         if not isinstance(label, str) or len(label) > KEYWORD_CHARACTERS_MAX:
-            found.problem((*place, "name"), "is a short text")
+            found.problem((*place, "name"), "must be a short text")
         elif name and is_map(template):  # if something is wrong, nothing of the files is used
             made = SuggestionRule(label, tuple(words), match, template)
             self.loaded.rules.append(Raw(msgspec.json.encode(made)))

@@ -5,14 +5,15 @@ steps run.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from metamcp_worker.ipc import parameters
-from metamcp_worker.ipc.loaded_workflows import Place
+from metamcp_worker.ipc import codec, parameters
+from metamcp_worker.ipc.loaded_workflows import Place, shown
 
 Failure: TypeAlias = Literal["error", "timeout", "unavailable"]
 """Failure that a retry is for: the words of a tool, the end of its time, or no answer at all."""
@@ -182,16 +183,28 @@ def with_defaults(workflow: Workflow, given: Mapping[str, object]) -> dict[str, 
 
 def wrong_inputs(workflow: Workflow, given: Raw | bytes) -> str:
     """Return what is wrong first with the inputs of a run, a JSON object, as a sentence with the
-    place in it and in the schema; else an empty string. Values are not repeated."""
-    schema = {
-        "type": "object",
-        "properties": {name: one.schema for name, one in workflow.inputs.items()},
-        "required": [name for name, one in workflow.inputs.items() if one.required],
-        "additionalProperties": False,
-    }
-    text = msgspec.json.encode(schema).decode()
-    found = parameters.wrong(text, Raw(given)).replace("(parameters: $.properties", "(inputs: ")
-    return re.sub(r"^args\b", "inputs", found).replace("(inputs: .", "(inputs: ")
+    place in it and in the schema; else an empty string. Values are not repeated. Raises
+    codec.Malformed."""
+    names = codec.level(given)
+    for name in names:
+        if name not in workflow.inputs:
+            known = hint(name, workflow.inputs)
+            return f"inputs.{shown(name)} is not an input of {workflow.name}; {known}"
+    for name, one in workflow.inputs.items():
+        if one.required and name not in names:
+            return f"inputs.{name} is missing, and {workflow.name} cannot run without it"
+    properties = {name: one.schema for name, one in workflow.inputs.items()}
+    schema = msgspec.json.encode({"type": "object", "properties": properties}).decode()
+    found = parameters.wrong(schema, Raw(given))
+    return re.sub(r"^args\b", "inputs", found).replace("(parameters: $.properties.", "(inputs: ")
+
+
+def hint(word: str, known: Collection[str]) -> str:
+    """Return the second half of a sentence about an unknown word."""
+    if not known:
+        return "there are none"
+    near = get_close_matches(word[:_WORD_CHARACTERS_MAX], known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known)[:12])}"
 
 
 def duration_ms(text: str) -> int | None:
@@ -212,6 +225,7 @@ def later_ids(steps: Sequence[AnyStep]) -> set[str]:
     return found
 
 
+_WORD_CHARACTERS_MAX = 64
 _UNITS_MS: Final = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+", re.ASCII)
