@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 from msgspec import Meta, Raw, Struct
 
-from metamcp_worker.engine import agent, definition, models
+from metamcp_worker.engine import agent, definition, models, workflow
 from metamcp_worker.engine.models import Prompt
 from metamcp_worker.ipc import codec, parameters
 from metamcp_worker.ipc.engine_runs import Done
@@ -82,7 +82,7 @@ class ToolRoutes:
 
     def missing(self, name: str) -> str:
         """Return the end of a sentence about a tool that is not there."""
-        return f"the tool {name[:64]!r}; {definition.hint(name, {*self._routes, *self._exposed})}"
+        return f"the tool {name[:64]!r}; {workflow.hint(name, {*self._routes, *self._exposed})}"
 
 
 class Suggested(Struct, frozen=True):
