@@ -1,13 +1,14 @@
 """Which workflow is suggested, and that it is one that `run_workflow` takes."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.engine import definition, suggestion
+from metamcp_worker.engine import definition, load, suggestion
 from metamcp_worker.engine.suggestion import Suggested, SuggestionArguments, ToolRoutes
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.loaded_workflows import SHIPPED
 
 pytestmark = pytest.mark.promise("M51")
 
@@ -139,3 +140,45 @@ def test_a_model_gets_the_tools_their_types_and_the_draft_and_every_kind_of_step
     assert asked.tokens_max == 9
     for kind in definition.KINDS.keys() - {"elicit"}:
         assert f'"{kind}"' in asked.system
+
+
+SHIPPED_RULES = load.load([], [SHIPPED]).rules
+
+
+@pytest.mark.parametrize(
+    ("task", "rule", "workflow"),
+    [
+        ("Please review my changes before I push", "review a change", "review-change"),
+        ("Refactor the function total in app.py", "refactor a function", "refactor-function"),
+        ("Add an endpoint /health", "add an API endpoint", "add-endpoint"),
+        ("Give me an overview of this repository", "tell what a repository is",
+         "repository-overview"),
+        ("Write release notes for 2.0", "write a changelog", "write-changelog"),
+        ("Find files with TODO and read all", "find files and read them", "find-and-read"),
+    ],
+)  # fmt: skip
+def test_each_shipped_rule_suggests_a_workflow_of_git_and_filesystem_servers(
+    task: str, rule: str, workflow: str
+) -> None:
+    known = {"files": ["list_directory", "read_text_file", "search_files", "edit_file",
+                       "write_file"],
+             "git": ["git_log", "git_status", "git_diff", "git_diff_unstaged", "git_diff_staged",
+                     "git_show"]}  # fmt: skip
+    here = ToolRoutes([tool(server, own) for server, names in known.items() for own in names])
+    first = suggestion.matching(task, SHIPPED_RULES)[0]
+    made, problems = suggestion.fitted(first.template, here)
+    assert (first.name, made["name"], problems) == (rule, workflow, [])
+    calls_made = {one["call"] for one in _calls(made)}
+    assert calls_made
+    assert {one.partition(".")[0] for one in calls_made} <= {"files", "git"}
+
+
+def _calls(value: Any) -> list[dict[str, Any]]:
+    """All steps that are calls."""
+    if isinstance(value, dict):
+        found = cast("dict[str, Any]", value)
+        own = [found] if "call" in found else []
+        return own + [one for each in found.values() for one in _calls(each)]
+    if isinstance(value, list):
+        return [one for each in cast("list[Any]", value) for one in _calls(each)]
+    return []
