@@ -75,7 +75,7 @@ class AuditWriter(RoleProcess):
         self._config = config
         self._count = count
         self._on: AuditOn | None = None
-        self._link: AuditLink | None = None
+        self._link: AuditLink[object] | None = None
         self._follower: Follower[JournalEvent] | None = None
         self._leaving_link: asyncio.Task[None] | None = None
         self._salt = b""

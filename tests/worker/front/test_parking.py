@@ -250,6 +250,11 @@ def test_a_digest_knows_requests_apart_and_no_order() -> None:
         assert digest(other) != one
 
 
+RESOLUTION_S = 1e-6
+"""A timer that is due within the resolution of the loop's clock is due now; sums of seconds are
+inexact."""
+
+
 class Histories(RuleBasedStateMachine):
     """Whatever happens in whatever order: each question and each call ends once, a state works
     once and for one, and in the end nothing is left."""
@@ -301,7 +306,7 @@ class Histories(RuleBasedStateMachine):
         waiting = {
             talk
             for talk, until in (self.states[state] for state in self.alive())
-            if until <= now + seconds and not talk.call.answer.done()
+            if until <= now + seconds + RESOLUTION_S and not talk.call.answer.done()
         }
         before = self.bench.reasons.count(TOO_LATE)
         self.bench.loop.turn(seconds)

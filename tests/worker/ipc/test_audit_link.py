@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import errno
 import tempfile
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from metamcp_worker.ipc.audit_records import FRAME, VERDICT
 WAIT_S = 20.0
 STEP = 100
 RECORD = b'{"ts":1,"n":%d,"text":"' + b"x" * 8000 + b'"}'
+
+Tell = Callable[[int], None]
 
 
 class Writer:
@@ -75,9 +77,18 @@ async def writing(folder: Path) -> AsyncGenerator[Writer]:
             found.close()
 
 
-def linked(writer: Writer, *, spools: bool) -> AuditLink:
+def linked(writer: Writer, *, spools: bool) -> AuditLink[Tell]:
     folder = str(writer.folder / audit.SPOOLS) if spools else ""
-    return AuditLink(writer.path, lambda n, lost: b"gap", keeps=True, spools=folder)
+    return AuditLink(writer.path, gap, tell, keeps=True, spools=folder)
+
+
+def gap(number: int, lost: int) -> bytes:
+    return b"gap"
+
+
+def tell(waiting: list[Tell], error: int) -> None:
+    for one in waiting:
+        one(error)
 
 
 async def turn() -> None:
@@ -87,7 +98,7 @@ async def turn() -> None:
     await over
 
 
-def spooled(writer: Writer, link: AuditLink) -> list[bytes]:
+def spooled(writer: Writer, link: AuditLink[Tell]) -> list[bytes]:
     return (writer.folder / audit.SPOOLS / link.origin).read_bytes().splitlines()
 
 
@@ -169,7 +180,7 @@ def test_the_next_writer_gets_what_the_one_before_did_not_commit(folder: Path) -
 def test_a_large_backlog_comes_in_frames_that_a_writer_reads(folder: Path) -> None:
     async def scene() -> None:
         path = folder / "audit.sock"
-        link = AuditLink(str(path), lambda n, lost: b"gap", keeps=True, spools=str(folder))
+        link = AuditLink(str(path), gap, tell, keeps=True, spools=str(folder))
         count = 4 * FRAME_BYTES // len(RECORD)
         for number in range(count):
             link.add(RECORD % number)
@@ -187,7 +198,7 @@ def test_who_waits_is_told_when_the_connection_is_closed(folder: Path) -> None:
     async def scene() -> None:
         told: list[int] = []
         path = str(folder / "nobody.sock")
-        link = AuditLink(path, lambda n, lost: b"gap", keeps=True)
+        link = AuditLink(path, gap, tell, keeps=True)
         link.add(b"one", told.append)
         await link.close()
         assert told == [errno.ETIMEDOUT]

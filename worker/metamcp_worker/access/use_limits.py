@@ -79,34 +79,42 @@ class Meter:
         self._burst = max(1.0, float(self._limits.burst or self._limits.calls_per_minute))
         self._tokens = min(self._tokens, self._burst) if had_rate else self._burst
 
-    def check(self, now: float, date: float) -> None:
-        """Raise LimitReached if one more call is too much now."""
+    def take(self, now: float, date: float) -> None:
+        """Count one more call. Raises LimitReached; then it does not count."""
         limits = self._limits
         if limits.in_flight and self.inflight >= limits.in_flight:
             raise LimitReached(self.owner, "in_flight", 0.0)
         if limits.calls_per_day:
-            day = int(date // DAY_S)
-            if day != self.day:
-                self.day, self.today, self.untold = day, 0, 0
+            if not 0.0 <= date - self.day * DAY_S < DAY_S:
+                self.day, self.today, self.untold = int(date // DAY_S), 0, 0
             if self.today >= limits.calls_per_day:
-                raise LimitReached(self.owner, "calls_per_day", (day + 1) * DAY_S - date)
+                wait_s = (self.day + 1) * DAY_S - date
+                raise LimitReached(self.owner, "calls_per_day", wait_s)
         if self._per_s:
-            self._tokens = min(self._burst, self._tokens + (now - self._when) * self._per_s)
+            tokens = self._tokens + (now - self._when) * self._per_s
             self._when = now
-            if self._tokens < 1.0:
-                wait_s = (1.0 - self._tokens) / self._per_s
+            self._tokens = tokens = tokens if tokens < self._burst else self._burst
+            if tokens < 1.0:
+                wait_s = (1.0 - tokens) / self._per_s
                 raise LimitReached(self.owner, "calls_per_minute", wait_s)
-
-    def count(self) -> None:
-        """Count a call that has passed."""
-        if self._per_s:
-            self._tokens -= 1.0
+            self._tokens = tokens - 1.0
         self.today += 1
         self.inflight += 1
-        if self._limits.calls_per_day:
+        if limits.calls_per_day:
             if not self.untold:
                 self._news.append(self)
             self.untold += 1
+
+    def give_back(self) -> None:
+        """Undo the last `take`: the call was refused at another meter."""
+        if self._per_s:
+            self._tokens += 1.0
+        self.today -= 1
+        self.inflight -= 1
+        if self._limits.calls_per_day:
+            self.untold -= 1
+            if not self.untold:
+                self._news.remove(self)
 
 
 class Meters:
@@ -157,22 +165,25 @@ class Meters:
         self.any, self.bodies = bool(limits), any(one.body_max for one in limits)
 
     def admit(
-        self, principal: Principal, endpoint: str, server: str, now: float, date: float
+        self, key: str, endpoint: str, server: str, now: float, date: float
     ) -> tuple[Meter, ...]:
-        """Return the meters at which this call counts, for `leave`. Raises LimitReached; then it
-        counts at none. `now`: seconds of a clock that never jumps; `date`: since the epoch."""
-        way = endpoint, server, principal.key
+        """Return the meters at which this call counts; when the call is answered, it leaves their
+        `inflight`. Raises LimitReached; then the call counts at none. `key`: id of the API key;
+        `now`: seconds of a clock that never jumps; `date`: since the epoch."""
+        way = endpoint, server, key
         meters = self._passed.get(way)
         if meters is None:
             meters = self._meters_of(*way, now)
+        passed = 0
         try:
             for meter in meters:
-                meter.check(now, date)
+                meter.take(now, date)
+                passed += 1
         except LimitReached as why:
+            for meter in meters[:passed]:
+                meter.give_back()
             self.refused(why.owner, why.limit)
             raise
-        for meter in meters:
-            meter.count()
         return meters
 
     def _meters_of(self, endpoint: str, server: str, key: str, now: float) -> tuple[Meter, ...]:
@@ -254,9 +265,3 @@ class Meters:
                 del self._meters[next(iter(self._meters))]
                 self._passed.clear()
         return meter
-
-
-def leave(meters: Iterable[Meter]) -> None:
-    """Note that a call is answered which was admitted at these meters."""
-    for meter in meters:
-        meter.inflight -= 1

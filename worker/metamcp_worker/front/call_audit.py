@@ -7,7 +7,6 @@ while records cannot be written. Never: sending records (`ipc.audit_link`), writ
 import asyncio
 import os
 from collections.abc import Mapping
-from functools import partial
 from time import time_ns
 from typing import Self
 
@@ -20,13 +19,7 @@ from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.audit_link import AuditLink
-from metamcp_worker.ipc.audit_records import (
-    CLIENT_CHARS_MAX,
-    COMMITTED,
-    EVENTS,
-    AuditRecord,
-    CallEnd,
-)
+from metamcp_worker.ipc.audit_records import CLIENT_CHARS_MAX, COMMITTED, EVENTS, AuditRecord
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 from metamcp_worker.runtime.masking import Masks
@@ -38,14 +31,23 @@ FULL_CHARS_MAX = 64 * 1024
 NAME_CHARS_MAX = 256
 """Maximum characters of a name that a client made up."""
 CLIENTS_MAX = 256
-"""Maximum clients whose names, and pseudonyms, are kept for the next call."""
-SAID_BYTES_MAX = 4096
-"""Maximum bytes that a client says of itself with which its name is kept."""
+"""Maximum clients whose pseudonyms are kept for the next call."""
+SAID_BYTES_MAX = 1024
+"""Maximum bytes that a client says of itself with which the members of its records are kept."""
 KINDS_MAX = 4096
 """Maximum kinds of calls, by tool and client, of which the members of their records are kept."""
 CLOSE_S_MAX = 2.0
 """Seconds for the last records of a front that ends."""
 WORKER = "front"
+
+
+_UNKNOWN = "", b""
+"""`Call.record` of a call that a front before this one began."""
+_HELD = "", b"held"
+"""`Call.record` while an answer waits for its record."""
+
+_Link = AuditLink[tuple[Call, CallAnswer]]
+_Over = tuple[Call, tuple[str, bytes], CallAnswer | None, int, float, str]
 
 
 class CallAudit:
@@ -54,12 +56,13 @@ class CallAudit:
     def __init__(self, front: int) -> None:
         self._worker = f"{WORKER}-{front}"
         self._spec = AuditSpec()
-        self._link: AuditLink | None = None
-        self._begun: dict[int, tuple[bytes, CallEnd]] = {}
+        self._link: _Link | None = None
+        self._over: list[_Over] = []
+        """Calls whose records are still to be made: of one turn of the loop, or of one read."""
+        self._turn: asyncio.Handle | None = None
+        self._loop = asyncio.get_running_loop()
         self._leaving: set[asyncio.Task[None]] = set()
-        self._held: set[int] = set()
         self._workspaces: dict[str, str] = {}
-        self._clients: dict[bytes, str] = {}
         self._sessions: dict[str, str] = {}
         self._common: dict[tuple[object, ...], tuple[Principal, bytes]] = {}
         """Members that the records of some calls have in common; a principal has its own."""
@@ -74,6 +77,7 @@ class CallAudit:
         self._workspaces = {one.name: one.workspace for one in spec.endpoints}
         before, self._spec = (self._spec.socket, self._spec.spools), found
         if self._link is not None and before != (found.socket, found.spools):
+            self.send()
             self._leave(self._link)
             self._link = None
         if not found.socket:
@@ -82,16 +86,19 @@ class CallAudit:
         self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
         if self._link is None:
             keeps = found.required or bool(found.spools)
-            self._link = AuditLink(found.socket, self._gap, keeps=keeps, spools=found.spools)
+            self._link = AuditLink(
+                found.socket, self._gap, self._told, keeps=keeps, spools=found.spools
+            )
         return self
 
-    def _leave(self, link: AuditLink) -> None:
+    def _leave(self, link: _Link) -> None:
         """Let the records of a connection be committed, which is not used any more."""
         leaving = asyncio.get_running_loop().create_task(link.close(CLOSE_S_MAX))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 
     async def close(self) -> None:
+        self.send()
         if self._link is not None:
             self._leave(self._link)
         if self._leaving:
@@ -119,27 +126,30 @@ class CallAudit:
         if call.label not in COMMITTED:
             return
         arguments = bytes(params.get("arguments", b""))
-        end = CallEnd(args_bytes=len(arguments), run=run)
-        if request.run is not None:
-            end.parent = request.run.id
-        if self._shows:
-            end.arguments = self._shown(arguments)
+        found = b""
         if arguments:
-            end.args_hmac = audit.pseudonym(self._spec.salt, arguments)
+            digest = audit.pseudonym(self._spec.salt, arguments)
+            found = b',"args_bytes":%d,"args_hmac":"%b"' % (len(arguments), digest.encode())
         trace = request.meta.get("traceparent") if request.meta else None
-        if trace is not None:
-            end.trace = (codec.text(trace) or "")[3:35]
-        client = self._client(request.caller)
-        self._begun[call.id] = self._members(call, subject, client), end
+        if run or self._shows or trace is not None or request.run is not None:
+            found += audit.behind({
+                "trace": (codec.text(trace) or "")[3:35] if trace is not None else "",
+                "run": run,
+                "parent": "" if request.run is None else request.run.id,
+                "arguments": self._shown(arguments) if self._shows else "",
+            })  # fmt: skip
+        call.record = subject, found
 
-    def _members(self, call: Call, subject: str, client: str) -> bytes:
+    def _members(self, call: Call, subject: str) -> bytes:
         """Return the members that do not change from one call of this kind to the next."""
         of = call.origin or _NOWHERE
-        kind = (call.label, of.endpoint, of.tool, subject, of.who, of.version, call.server, client)
+        said = of.said
+        kind = (call.label, of.endpoint, of.tool, subject, of.who, of.version, call.server, said)
         found = self._common.get(kind)
         if found is None or found[0] is not of.principal:
-            found = of.principal, audit.members(self._record(call, of, subject, client))
-            if len(subject) <= NAME_CHARS_MAX:
+            record = self._record(call, of, subject, _client(said))
+            found = of.principal, audit.members(record)
+            if len(subject) <= NAME_CHARS_MAX and len(said) <= SAID_BYTES_MAX:
                 if len(self._common) >= KINDS_MAX:
                     self._common.clear()
                 self._common[kind] = found
@@ -163,13 +173,12 @@ class CallAudit:
 
     def holds(self, call: Call) -> bool:
         """Whether the answer to this call waits for its record."""
-        return call.id in self._held
+        return call.record is _HELD
 
     def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
         """Record a call that is over, and pass its answer on when that is committed. `answer`: None
         if it was cancelled; `outcome`: empty, or what was wrong."""
-        link = self._link
-        begun = self._begun.pop(call.id, None)
+        link, begun = self._link, call.record
         # A call that a front before this one began has no origin, but somebody who waits for it.
         ours = begun is not None or (call.caller is not None and call.label in COMMITTED)
         if link is None or not ours or self._drops(link):
@@ -178,33 +187,54 @@ class CallAudit:
             if answer is not None and not call.answer.done():
                 call.answer.set_result(answer)
             return
-        common, end = begun or (self._members(call, "", ""), CallEnd())
-        end.outcome = _outcome(answer, outcome)
-        end.ms = int(seconds * 1e6) / 1000
         if answer is not None:
-            end.result_bytes = len(answer.body)
-            end.code = answer.code
-            if self._shows:
-                end.result = self._shown(answer.body)
-        body = audit.of_call(time_ns(), link.number, common, end)
-        if answer is None:
-            link.add(body)
-        else:
-            self._held.add(call.id)
-            link.add(body, partial(self._told, call, answer))
+            call.record = _HELD
+        self._over.append((call, begun or _UNKNOWN, answer, time_ns(), seconds, outcome))
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._turn_over)
 
-    def _drops(self, link: AuditLink) -> bool:
+    def _turn_over(self) -> None:
+        self._turn = None
+        self.send()
+
+    def send(self) -> None:
+        """Let the records of the calls that are over be written. Those of one read are made one
+        after the other, which takes half the time."""
+        link = self._link
+        if link is None or not self._over:
+            return
+        over, self._over = self._over, []
+        for call, (subject, begun), answer, ts, seconds, outcome in over:
+            end, told = begun, "cancelled"
+            if answer is not None:
+                end += self._result(answer)
+                told = "error" if answer.code else outcome or "ok"
+            body = audit.of_call(ts, link.number, self._members(call, subject), end, told, seconds)
+            link.add(body, None if answer is None else (call, answer))
+        link.send()
+
+    def _result(self, answer: CallAnswer) -> bytes:
+        found = b',"result_bytes":%d' % len(answer.body)
+        if answer.code:
+            found += b',"code":%d' % answer.code
+        if self._shows:
+            found += audit.behind({"result": self._shown(answer.body)})
+        return found
+
+    def _drops(self, link: _Link) -> bool:
         """Whether a record is dropped, and the next gap tells of it."""
         return not self._spec.required and bool(link.full or link.down)
 
-    def _told(self, call: Call, answer: CallAnswer, error: int) -> None:
-        self._held.discard(call.id)
-        if call.answer.done():
-            return
+    def _told(self, waiting: list[tuple[Call, CallAnswer]], error: int) -> None:
+        """Pass on the answers whose records are safe, or could not be written."""
+        refusal: CallAnswer | None = None
         if error and self._spec.required:
-            why = _unavailable(error)
-            answer = server_links.error(Code.INTERNAL_ERROR, why, {"may_have_run": True})
-        call.answer.set_result(answer)
+            data: dict[str, object] = {"may_have_run": True}
+            refusal = server_links.error(Code.INTERNAL_ERROR, _unavailable(error), data)
+        for call, answer in waiting:
+            call.record = None
+            if not call.answer.done():
+                call.answer.set_result(refusal or answer)
 
     # Everything else
 
@@ -286,21 +316,6 @@ class CallAudit:
             found = self._sessions[who] = self._pseudonym(who)
         return found
 
-    def _client(self, said: bytes) -> str:
-        """Return the name that a client gives itself."""
-        found = self._clients.get(said)
-        if found is None:
-            try:
-                info = codec.level(codec.level(said or b"{}").get("clientInfo", b"{}"))
-                found = (codec.text(info.get("name", Raw(b'""'))) or "")[:CLIENT_CHARS_MAX]
-            except codec.Malformed:
-                found = ""
-            if len(said) <= SAID_BYTES_MAX:
-                if len(self._clients) >= CLIENTS_MAX:
-                    self._clients.clear()
-                self._clients[said] = found
-        return found
-
     def _shown(self, body: bytes) -> str:
         """Return as much of arguments or of a result as the level shows."""
         if self._spec.level == audit.FULL:
@@ -308,10 +323,13 @@ class CallAudit:
         return self._masks.json(body.decode("utf-8", "replace"))[:REDACTED_CHARS_MAX]
 
 
-def _outcome(answer: CallAnswer | None, outcome: str) -> str:
-    if answer is None:
-        return "cancelled"
-    return "error" if answer.code else outcome or "ok"
+def _client(said: bytes) -> str:
+    """Return the name that a client gives itself."""
+    try:
+        info = codec.level(codec.level(said or b"{}").get("clientInfo", b"{}"))
+        return (codec.text(info.get("name", Raw(b'""'))) or "")[:CLIENT_CHARS_MAX]
+    except codec.Malformed:
+        return ""
 
 
 def _unavailable(error: int) -> str:

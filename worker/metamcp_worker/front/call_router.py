@@ -76,7 +76,8 @@ class Routing:
     `on_answer(call, answer)`: called once for every call that ends; `answer` is None if the call
     was cancelled. `on_late(server)`: an answer came for a call that is not waiting.
     `on_wanted(server)`: a call needs a server that is not running. `on_notice(server, method,
-    params)`: a notification came that belongs to no call.
+    params)`: a notification came that belongs to no call. `on_read()`: all answers of one read have
+    been passed to `on_answer`.
     """
 
     def __init__(
@@ -85,12 +86,14 @@ class Routing:
         on_late: Callable[[str], None],
         on_wanted: Callable[[str], None],
         on_notice: Callable[[str, str, bytes], None],
+        on_read: Callable[[], None] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._on_answer = on_answer
         self._on_late = on_late
         self._on_wanted = on_wanted
         self._on_notice = on_notice
+        self._on_read = on_read
         self._links: dict[str, ServerLink] = {}
         self._full: dict[str, ServerLink] = {}
         self.wires: set[Wire] = set()
@@ -121,7 +124,7 @@ class Routing:
         link = self._link(server)
         wire = Wire(link, generation, legacy=legacy)
         wire.pipe = await Pipe.open(
-            fd, partial(self._frame, wire), lambda why: self._gone(wire, why)
+            fd, partial(self._frame, wire), lambda why: self._gone(wire, why), self._on_read
         )
         if wire.gone.is_set():
             return

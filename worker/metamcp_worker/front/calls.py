@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from time import monotonic, time_ns
+from time import monotonic, time
 from typing import Protocol
 
 from msgspec import Raw, structs
 
-from metamcp_worker.access import gate, use_limits
+from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meter, Meters
 from metamcp_worker.builtin_tools import builtin
@@ -93,6 +93,7 @@ class Calls:
             stats.late,
             self.processes.wanted,
             self._notified,
+            self._read,
         )
         self._claims = Claims(self._routing)
         self._quarantine = QuarantinedCalls(self._routing)
@@ -173,7 +174,11 @@ class Calls:
             server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
-        meters = self._admitted(view, request, owner.server) if self.meters.any else ()
+        meters: tuple[Meter, ...] = ()
+        if self.meters.any:
+            endpoint = view.spec.part_of or view.endpoint
+            key = request.principal.key
+            meters = self.meters.admit(key, endpoint, owner.server, monotonic(), time())
         routing = self._routing
         frame = CallFrame(
             routing.new_id(), method, codec.dump(params),
@@ -205,12 +210,6 @@ class Calls:
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
         return call
-
-    def _admitted(self, view: View, request: McpRequest, server: str) -> tuple[Meter, ...]:
-        """Return the limits at which this call counts. Raises LimitReached."""
-        endpoint = view.spec.part_of or view.endpoint
-        date = time_ns() / 1e9
-        return self.meters.admit(request.principal, endpoint, server, monotonic(), date)
 
     def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
         """Begin the call of a built-in tool, or of the tool that it forwards to."""
@@ -447,9 +446,14 @@ class Calls:
         else:
             self.notified(server, method, params)
 
+    def _read(self) -> None:
+        if self.audit is not None:
+            self.audit.send()
+
     def _answered(self, call: Call, answer: CallAnswer | None) -> None:
         if call.meters:
-            use_limits.leave(call.meters)
+            for meter in call.meters:
+                meter.inflight -= 1
             call.meters = ()
         if answer is None:
             error_type = "cancelled"

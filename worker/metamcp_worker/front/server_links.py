@@ -68,12 +68,14 @@ class Call:
     change that is still to be made to the result. `repeatable`: the call may be sent again if its
     server dies; `spare`: its frame, kept for that. `ends`: the moment when a call that was sent
     again must be over; 0 until then. `origin`: None for a call of the gateway itself, and for a
-    call that another front had before. `meters`: limits at which it counts. `kept`: what the worker
-    is told of the call, if it outlives this front."""
+    call that another front had before. `meters`: limits at which it counts. `record`: name and
+    members of its record in the audit. `kept`: what the worker is told of the call, if it outlives
+    this front."""
 
     __slots__ = (
         "_cancel", "answer", "caller", "deadline", "ends", "frame", "id", "kept", "label", "legacy",
-        "mend", "meters", "modern", "origin", "repeatable", "server", "spare", "started", "wire",
+        "mend", "meters", "modern", "origin", "record", "repeatable", "server", "spare", "started",
+        "wire",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +109,7 @@ class Call:
         self.kept: Keep | None = None
         self.origin: CallOrigin | None = None
         self.meters: tuple[Meter, ...] = ()
+        self.record: tuple[str, bytes] | None = None
         self._cancel = cancel
 
     @property

@@ -20,6 +20,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import takewhile
+from typing import Generic, TypeVar
 
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc.audit_records import FRAME, VERDICT
@@ -104,41 +105,49 @@ class _Spool:
         self._fd, self._bytes = fd, len(lines)
 
 
-Told = Callable[[int], None]
-"""Called with 0 when a record is committed, else with the error number."""
 Gap = Callable[[int, int], bytes]
 """Makes the body of the record about lost records, of its number and their number."""
+Waits = TypeVar("Waits")
+"""What waits for a record."""
 
 
-class _Batch:
+def _nobody(waiting: list[Waits], error: int) -> None:
+    pass
+
+
+class _Batch(Generic[Waits]):
     """Records of one turn of the loop, with the numbers `first` to `last`. `lines`: the records,
-    one a line; `size`: their bytes, with all line ends; `weight`: events that are lost with
-    them."""
+    one a line; `size`: their bytes, with all line ends; `waiting`: what waits for them; `weight`:
+    events that are lost with them."""
 
-    __slots__ = ("first", "last", "lines", "size", "told", "weight")
+    __slots__ = ("first", "last", "lines", "size", "waiting", "weight")
 
-    def __init__(self, last: int, bodies: list[bytes], told: list[Told], weight: int) -> None:
-        self.first = last - len(bodies) + 1
-        self.last = last
+    def __init__(self, first: int, bodies: list[bytes], waiting: list[Waits], weight: int) -> None:
+        self.first = first
+        self.last = first + len(bodies) - 1
         self.lines = b"\n".join(bodies)
         self.size = len(self.lines) + 1
-        self.told = told
+        self.waiting = waiting
         self.weight = weight
 
-    def tell(self, error: int) -> None:
-        """Tell all who wait, once."""
-        told, self.told = self.told, []
-        for one in told:
-            one(error)
 
+class AuditLink(Generic[Waits]):
+    """Connection to the writer that listens at `path`. `told(waiting, error)`: called with what
+    waits for the records of one turn, once: with 0 when these are safe, else with the error number.
+    `spools`: folder of the spools, empty: each record waits for the writer. `keeps`: whether
+    records that could not be written are kept and sent again, or are lost. `lost`: number of events
+    without a record, for the next gap; `down`: error number while records cannot be written, else
+    0."""
 
-class AuditLink:
-    """Connection to the writer that listens at `path`. `spools`: folder of the spools, empty: each
-    record waits for the writer. `keeps`: whether records that could not be
-    written are kept and sent again, or are lost. `lost`: number of events without a record, for
-    the next gap; `down`: error number while records cannot be written, else 0."""
-
-    def __init__(self, path: str, gap: Gap, *, keeps: bool, spools: str = "") -> None:
+    def __init__(
+        self,
+        path: str,
+        gap: Gap,
+        told: Callable[[list[Waits], int], None] = _nobody,
+        *,
+        keeps: bool,
+        spools: str = "",
+    ) -> None:
         self.origin = secrets.token_hex(audit.ORIGIN_BYTES // 2)
         self.lost = self.down = 0
         self.keeps = keeps
@@ -147,13 +156,15 @@ class AuditLink:
         self._trial: asyncio.TimerHandle | None = None
         self._gap = gap
         self._loop = asyncio.get_running_loop()
+        self._told = told
         self._number = self._safe = 0
-        """Numbers of the last record, and of the last one that is committed or given up."""
+        """Numbers of the last record before this turn, and of the last one that is committed or
+        given up."""
         self._new: list[bytes] = []
-        """Records of this turn; `_told`, `_weight`, `_new_bytes`: of them."""
-        self._told: list[Told] = []
+        """Records of this turn; `_waiting`, `_weight`, `_new_bytes`: of them."""
+        self._waiting: list[Waits] = []
         self._weight = self._new_bytes = 0
-        self._kept: deque[_Batch] = deque()
+        self._kept: deque[_Batch[Waits]] = deque()
         self._kept_bytes = 0
         self._sent = 0
         """Number of the last record that this writer was sent."""
@@ -172,49 +183,53 @@ class AuditLink:
     @property
     def number(self) -> int:
         """Number of the next record."""
-        return self._number + 1
+        return self._number + len(self._new) + 1
 
     @property
     def full(self) -> bool:
         """Whether no further record is taken now."""
-        return self._number - self._safe >= KEPT_MAX or self._kept_bytes >= KEPT_BYTES_MAX
+        return (
+            self._number + len(self._new) - self._safe >= KEPT_MAX
+            or self._kept_bytes + self._new_bytes >= KEPT_BYTES_MAX
+        )
 
-    def add(self, body: bytes, told: Told | None = None, weight: int = 1) -> None:
-        """Send a record with the number `number`. The caller looks at `full` first. `told`: called
-        when the record is safe; `weight`: events that are lost with this record."""
-        self._number += 1
+    def add(self, body: bytes, waits: Waits | None = None, weight: int = 1) -> None:
+        """Send a record with the number `number`. The caller looks at `full` first. `waits`: passed
+        to `told` with others when the record is safe; `weight`: events that are lost with this
+        record."""
         self._new.append(body)
         self._weight += weight
-        self._kept_bytes += len(body) + 1
-        if told is not None:
-            self._told.append(told)
+        if waits is not None:
+            self._waiting.append(waits)
         self._new_bytes += len(body) + 1
         if self._new_bytes > FRAME_BYTES:
-            self._turn_over()
+            self.send()
         elif self._turn is None:
             self._turn = self._loop.call_soon(self._turn_over)
 
     def _turn_over(self) -> None:
-        """Keep the records of this turn, and send them, or put them into the spool."""
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        self._turn = None
+        self.send()
+
+    def send(self) -> None:
+        """Send the records of this turn, or put them into the spool, before the turn is over."""
         if not self._new:
             return
-        batch = _Batch(self._number, self._new, self._told, self._weight)
-        self._new, self._told, self._weight, self._new_bytes = [], [], 0, 0
+        batch = _Batch(self._number + 1, self._new, self._waiting, self._weight)
+        self._new, self._waiting, self._weight, self._new_bytes = [], [], 0, 0
         if self._spool is not None:
             error = self._spool.add(batch.lines)
             if error:
-                self._number = batch.first - 1
-                self._count()
                 self._unspooled(error, batch.weight)
-            elif self._spooled_down:
-                self.down, self._spooled_down = 0, False
-            batch.tell(error)
-            if error:
+                self._tell(batch, error)
                 return
+            if self._spooled_down:
+                self.down, self._spooled_down = 0, False
+        self._number = batch.last
+        self._kept_bytes += batch.size
         self._kept.append(batch)
+        if self._spool is not None:
+            self._tell(batch, 0)
         if self._spool is None:
             self._flush()
         elif self._due is None and self._sock is not None:
@@ -222,9 +237,11 @@ class AuditLink:
         if self._overdue is None and self._spool is None:
             self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
 
-    def _count(self) -> None:
-        """Count the bytes of what is kept anew."""
-        self._kept_bytes = sum(one.size for one in self._kept) + self._new_bytes
+    def _tell(self, batch: _Batch[Waits], error: int) -> None:
+        """Tell all who wait for these records, once."""
+        waiting, batch.waiting = batch.waiting, []
+        if waiting:
+            self._told(waiting, error)
 
     def _unspooled(self, error: int, weight: int) -> None:
         """Count events that found no room in the spool, and try it again in a while."""
@@ -245,7 +262,7 @@ class AuditLink:
 
     async def close(self, within_s: float = 0.0) -> None:
         """Close the connection, after at most `within_s` seconds for the commits that are due."""
-        self._turn_over()
+        self.send()
         self._flush()
         ends = self._loop.time() + within_s
         while self._due_now and self._loop.time() < ends:  # noqa: ASYNC110 - once in a life
@@ -256,14 +273,9 @@ class AuditLink:
                 timer.cancel()
         self._part()
         for one in self._kept:
-            one.tell(errno.ETIMEDOUT)
+            self._tell(one, errno.ETIMEDOUT)
         if self._spool is not None:
             self._spool.close(empty=not self._kept)
-
-    @property
-    def _before_turn(self) -> int:
-        """Number of the last record that was made before this turn."""
-        return self._number - len(self._new)
 
     # The socket
 
@@ -280,7 +292,7 @@ class AuditLink:
         self._sock, self._in = sock, b""
         self._out = bytearray(FRAME.pack(audit.ORIGIN_BYTES, 0, 0) + self.origin.encode())
         self._loop.add_reader(sock, self._readable)
-        self._sent = self._kept[0].first - 1 if self._kept else self._before_turn
+        self._sent = self._kept[0].first - 1 if self._kept else self._number
         self._tell_lost()
         self._flush()
 
@@ -310,9 +322,9 @@ class AuditLink:
             lines = b"\n".join(part)
             self._out += FRAME.pack(len(lines), last.last - self._sent, self._sent + 1) + lines
             self._sent = last.last
-        self._send()
+        self._write()
 
-    def _send(self) -> None:
+    def _write(self) -> None:
         sock = self._sock
         while self._out and sock is not None:
             try:
@@ -328,7 +340,7 @@ class AuditLink:
     def _writable(self) -> None:
         if self._sock is not None:
             self._loop.remove_writer(self._sock)
-            self._send()
+            self._write()
 
     def _readable(self) -> None:
         sock = self._sock
@@ -363,7 +375,7 @@ class AuditLink:
             one = kept.popleft()
             self._kept_bytes -= one.size
             self._safe = one.last
-            one.tell(0)
+            self._tell(one, 0)
         if not self._spooled_down:
             self.down = 0
             if self.lost:
@@ -380,12 +392,12 @@ class AuditLink:
         """Let nobody wait any longer for records that cannot be written."""
         self.down, self._spooled_down = error, False
         for one in list(self._kept):
-            one.tell(error)
+            self._tell(one, error)
         if not self.keeps:
             self.lost += sum(one.weight for one in self._kept)
             self._kept.clear()
-            self._count()
-            self._sent = self._safe = self._before_turn
+            self._kept_bytes = 0
+            self._sent = self._safe = self._number
 
     def _late(self, number: int) -> None:
         """Wait no longer for a writer that does not come."""

@@ -14,7 +14,7 @@ the process that made the record wrote it, and hash = SHA-256(hash before, seq i
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Raw, Struct, json
 
@@ -110,22 +110,6 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     last_hash: str = ""
 
 
-class CallEnd(Struct, omit_defaults=True, gc=False):
-    """Members of the record of a call that differ from call to call, see `AuditRecord`."""
-
-    args_bytes: int = 0
-    args_hmac: str = ""
-    result_bytes: int = 0
-    outcome: str = ""
-    code: int = 0
-    ms: float = 0.0
-    trace: str = ""
-    run: str = ""
-    parent: str = ""
-    arguments: str = ""
-    result: str = ""
-
-
 class AuditOn(Message, frozen=True, kw_only=True):
     """First message to the writer. `folder`: of the segments; `socket`: path to listen at;
     `durable`: whether a commit survives a loss of power; `retention_s`: age at which a segment is
@@ -207,9 +191,20 @@ def members(record: AuditRecord) -> bytes:
     return encoded(record).partition(b'"n":%d,' % record.n)[2][:-1]
 
 
-def of_call(ts: int, n: int, common: bytes, end: CallEnd) -> bytes:
-    """Return the body of the record of a call. `common`: `members` of calls of this kind."""
-    return b'{"ts":%d,"n":%d,%b,%b' % (ts, n, common, encoded(end)[1:])
+def behind(texts: Mapping[str, str]) -> bytes:
+    """Return more members of a record, each with a comma before it; empty texts are left out."""
+    return b"".join(
+        b',"%b":%b' % (name.encode(), encoded(text)) for name, text in texts.items() if text
+    )
+
+
+def of_call(ts: int, n: int, common: bytes, end: bytes, outcome: str, seconds: float) -> bytes:
+    """Return the body of the record of a call. `common`: `members` of calls of this kind; `end`:
+    the others, each with a comma before it."""
+    micros = int(seconds * 1e6)
+    return b'{"ts":%d,"n":%d,%b%b,"outcome":"%b","ms":%d.%03d}' % (
+        ts, n, common, end, outcome.encode(), micros // 1000, micros % 1000,
+    )  # fmt: skip
 
 
 def shown(row: ChainRow, before: str) -> dict[str, object]:

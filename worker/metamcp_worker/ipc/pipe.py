@@ -10,6 +10,7 @@ the loop owns; `recv_bytes` would hold the whole loop while a large frame trickl
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from metamcp_worker.ipc.errors import PipeFull
@@ -25,13 +26,18 @@ is cheaper."""
 
 
 class Pipe(asyncio.Protocol):
-    """End of a pipe. `on_frame` is called for each frame, `on_gone` exactly once at the end."""
+    """End of a pipe. `on_frame` is called for each frame, `on_read` when all frames of one read
+    have been passed to it, `on_gone` exactly once at the end."""
 
     def __init__(
-        self, on_frame: Callable[[Frame], None], on_gone: Callable[[str], None] | None = None
+        self,
+        on_frame: Callable[[Frame], None],
+        on_gone: Callable[[str], None] | None = None,
+        on_read: Callable[[], None] | None = None,
     ) -> None:
         self._on_frame = on_frame
         self._on_gone = on_gone
+        self._on_read = on_read
         self._cutter = FrameCutter()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -44,12 +50,14 @@ class Pipe(asyncio.Protocol):
         fd: int,
         on_frame: Callable[[Frame], None],
         on_gone: Callable[[str], None] | None = None,
+        on_read: Callable[[], None] | None = None,
     ) -> "Pipe":
         """Take over descriptor `fd`, the end of a `multiprocessing.Pipe()`."""
         sock = socket.socket(fileno=fd)
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
-        _, pipe = await loop.create_unix_connection(lambda: cls(on_frame, on_gone), sock=sock)
+        made = partial(cls, on_frame, on_gone, on_read)
+        _, pipe = await loop.create_unix_connection(made, sock=sock)
         return pipe
 
     @property
@@ -110,6 +118,8 @@ class Pipe(asyncio.Protocol):
         cutter, on_frame = self._cutter, self._on_frame
         for frame in cutter.feed(data):
             on_frame(frame)
+        if self._on_read is not None:
+            self._on_read()
         if cutter.broken is not None and self._transport is not None:
             self._transport.abort()
 
