@@ -180,5 +180,5 @@ def _calls(value: Any) -> list[dict[str, Any]]:
         own = [found] if "call" in found else []
         return own + [one for each in found.values() for one in _calls(each)]
     if isinstance(value, list):
-        return [one for each in cast("list[Any]", value) for one in _calls(each)]
+        return [one for each in cast("list[object]", value) for one in _calls(each)]
     return []
