@@ -59,7 +59,7 @@ class Hello(Message, frozen=True, kw_only=True):
 class Order(Message, frozen=True, kw_only=True):
     """Front or supervisor: do this. `id`: unique on its connection; `params`: raw, the arguments of
     the tool or verb; `owner`: for whom; `progress`: whether progress is wanted; `asks`: whether the
-    client can be asked (`elicit`), `samples`: whether it lends its model (`sample`)."""
+    client can be asked, by `elicit`; `samples`: whether it lends its model, by `sample`."""
 
     id: int
     method: Method
@@ -104,7 +104,7 @@ class HostAsk(Message, frozen=True, kw_only=True):
     `code`: arguments as of run_code, result its structuredContent; `sample`: arguments are params
     of `sampling/createMessage`; `elicit`: arguments are params of `elicitation/create`.
     `meta`: raw object, added to `_meta` of the call (`io.metamcp/idempotency-key`); `run`: id of
-    the run, for the audit (`parent`); `timeout_ms`: 0 for the limit of the endpoint."""
+    the run, `parent` in the audit; `timeout_ms`: 0 for the limit of the endpoint."""
 
     call: int
     owner: Owner
