@@ -93,7 +93,7 @@ class HttpTransport(Distant):
         self._listener = listener
         self._lost = False
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
-        self._scopes: dict[asyncio.Task[None], anyio.CancelScope] = {}
+        self._scopes: dict[asyncio.Task[None], anyio.CancelScope | None] = {}
         self._queued: dict[bytes, int] = {}
         self._queued_bytes = 0
         self._tells = 0
@@ -189,10 +189,9 @@ class HttpTransport(Distant):
 
     def start(self, name: Hashable, work: Work) -> asyncio.Task[None]:
         """Run this work in a task until its end, until `cut`, or until all tasks are cancelled."""
-        scope = anyio.CancelScope()
-        task = asyncio.get_running_loop().create_task(self._rooted(work, scope))
+        task = asyncio.get_running_loop().create_task(self._rooted(work))
         self._tasks[name] = task
-        self._scopes[task] = scope
+        self._scopes[task] = None
         task.add_done_callback(lambda done: self._ended(name, done))
         return task
 
@@ -214,7 +213,7 @@ class HttpTransport(Distant):
         """Cancel the task of this name if it runs, which closes the response that it reads."""
         task = self._tasks.get(name)
         if task is not None:
-            self._scopes[task].cancel()
+            self._cancel(task)
 
     async def ended(self, name: Hashable) -> None:
         """Wait until the task of this name has ended, if it runs."""
@@ -224,8 +223,8 @@ class HttpTransport(Distant):
     def abort(self) -> None:
         """Cancel all tasks."""
         self._lost = True
-        for scope in self._scopes.values():
-            scope.cancel()
+        for task in self._scopes:
+            self._cancel(task)
 
     async def kill(self) -> None:
         """Cancel all tasks, and wait for their end."""
@@ -274,9 +273,12 @@ class HttpTransport(Distant):
             if isinstance(error, Unreachable | Broken):
                 self.doubt()
 
-    async def _rooted(self, work: Work, scope: anyio.CancelScope) -> None:
+    async def _rooted(self, work: Work) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            with scope:
+            # In a task, as anyio knows its loop only there if sniffio is installed.
+            with anyio.CancelScope() as self._scopes[task]:
                 await work()
         except Exception as error:  # noqa: BLE001 - a task root
             self.lose(Fail("exit", f"its connection failed with {type(error).__name__}: {error}"))
@@ -289,6 +291,13 @@ class HttpTransport(Distant):
             yield
         except Exception as error:  # noqa: BLE001 - see above
             self.lose(Fail("exit", f"what it sent led to {type(error).__name__}: {error}"))
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        scope = self._scopes[task]
+        if scope is None:  # the task has not begun
+            task.cancel()
+        else:
+            scope.cancel()
 
     def _ended(self, name: Hashable, task: asyncio.Task[None]) -> None:
         del self._scopes[task]
