@@ -352,7 +352,7 @@ class RunUnderWay:
         if self.halts:
             await asyncio.get_running_loop().create_future()  # until this process ends
         if why := workflow_run.lost_secret(step, self.workflow.secrets, self._inputs):
-            return StepOutcome({}, "error", why), row
+            raise ExpressionError(why)
         self.busy += 1
         try:
             if isinstance(step, WaitStep):
