@@ -77,7 +77,7 @@ class Journal:
         """Wait until no other engine has the journal, and open it."""
         try:
             self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            while not self._locked():  # noqa: ASYNC110
+            while not self._locked():  # noqa: ASYNC110 - a lock has no event
                 await asyncio.sleep(LOCK_STEP_S)
         except OSError as error:
             raise JournalError(f"{self._path}.lock cannot be locked: {error.strerror}") from None
@@ -133,8 +133,8 @@ class Journal:
             " WHERE ended > 0 ORDER BY ended DESC LIMIT -1 OFFSET ?))"
         )
         values = (ended_before, ENDED_MAX)
-        self._post(f"DELETE FROM steps WHERE run IN ({doomed})", values)  # noqa: S608
-        self._post(f"DELETE FROM runs WHERE id IN ({doomed})", values)  # noqa: S608
+        self._post(f"DELETE FROM steps WHERE run IN ({doomed})", values)  # noqa: S608 - constants
+        self._post(f"DELETE FROM runs WHERE id IN ({doomed})", values)  # noqa: S608 - constants
         return self._post("DELETE FROM definitions WHERE hash NOT IN (SELECT hash FROM runs)", ())
 
     # Reading
@@ -150,16 +150,16 @@ class Journal:
         if status:
             where.append("status = ?")
             values.append(status)
-        wanted = f"SELECT {_RUN}, x'' FROM runs WHERE {' AND '.join(where)}"  # noqa: S608
+        wanted = f"SELECT {_RUN}, x'' FROM runs WHERE {' AND '.join(where)}"  # noqa: S608 - constants
         return await self._found(f"{wanted} ORDER BY created DESC LIMIT ?", (*values, limit))
 
     async def run(self, run: str) -> RunRecord | None:
-        found = await self._found(f"SELECT {_RUN}, output FROM runs WHERE id = ?", (run,))  # noqa: S608
+        found = await self._found(f"SELECT {_RUN}, output FROM runs WHERE id = ?", (run,))  # noqa: S608 - constants
         return found[0] if found else None
 
     async def open_runs(self) -> list[RunRecord]:
         """Return all runs that have not ended, the oldest first."""
-        wanted = f"SELECT {_RUN}, output FROM runs WHERE ended = 0 ORDER BY created"  # noqa: S608
+        wanted = f"SELECT {_RUN}, output FROM runs WHERE ended = 0 ORDER BY created"  # noqa: S608 - constants
         return await self._found(wanted, ())
 
     async def definition(self, digest: str) -> bytes:
@@ -170,7 +170,7 @@ class Journal:
         """Return the steps of a run in the order in which they began or ended last."""
         output = "output" if outputs else "x''"
         columns = f"path, attempt, status, key, {output}, error"
-        wanted = f"SELECT {columns} FROM steps WHERE run = ? ORDER BY rowid LIMIT ?"  # noqa: S608
+        wanted = f"SELECT {columns} FROM steps WHERE run = ? ORDER BY rowid LIMIT ?"  # noqa: S608 - constants
         rows = await self._rows(wanted, (run, limit))
         return [StepRecord(*row) for row in rows]
 
@@ -253,7 +253,7 @@ class Journal:
             for sql, values in batch:
                 base.execute(sql, values)
             base.execute("COMMIT")
-        except BaseException:
+        except sqlite3.Error:
             base.execute("ROLLBACK")
             raise
 

@@ -135,7 +135,7 @@ def next_pause_ms(step: Step, attempt: int, outcome: StepOutcome) -> int | None:
     retry = step.retry
     if attempt >= retry.attempts or outcome.trouble not in retry.on:
         return None
-    return min(retry.backoff_ms * 2 ** (attempt - 1), int(BACKOFF_S_MAX * 1000))
+    return min(retry.backoff_ms << (attempt - 1), int(BACKOFF_S_MAX * 1000))
 
 
 def is_open(step: Step, outcome: StepOutcome) -> bool:

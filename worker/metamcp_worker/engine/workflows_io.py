@@ -323,7 +323,7 @@ class Workflows:
             data = bytes(known[given.name])
         workflow, problems = parse(codec.value(data))
         if workflow is None:
-            faults = "; ".join(f"{one.path or 'it'} {one.text}" for one in problems[:10])
+            faults = "; ".join(f"{one.path or 'it'} {one.message}" for one in problems[:10])
             raise Refused(f"The definition is wrong: {faults}.")
         return data, workflow
 
