@@ -6,7 +6,7 @@ what a program may call (`calls`).
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Raw, Struct, structs
 
@@ -24,7 +24,7 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import codec, process_names
-from metamcp_worker.ipc.code_runs import RunEnded
+from metamcp_worker.ipc.code_runs import Language, RunEnded
 from metamcp_worker.search.definitions import read
 from metamcp_worker.search.index import HITS_MAX
 
@@ -42,7 +42,7 @@ LOGS_CHARACTERS_MAX = 4000
 
 class RunArguments(Struct, frozen=True, forbid_unknown_fields=True):
     code: str
-    language: Literal["typescript", "javascript"] = "typescript"
+    language: Language = "typescript"
     args: Raw = Raw(b"{}")
     timeout_ms: Annotated[int, Meta(ge=1)] = 0
 

@@ -8,7 +8,6 @@ supervisor), which exposure has which tool (`tools_by_exposure`).
 
 import hashlib
 from collections.abc import Collection, Mapping
-from typing import Literal
 
 from msgspec import Raw, Struct
 
@@ -26,6 +25,7 @@ from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.exposure import OWN
 from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import codec, exposed_names, parameters, saved_scripts, validation
+from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import NamingSpec
@@ -38,7 +38,7 @@ class ScriptSaving(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     code: str
     description: str | None = None
-    language: Literal["typescript", "javascript"] | None = None
+    language: Language | None = None
     parameters: Raw = Raw(b"null")
     expose: bool | None = None
 

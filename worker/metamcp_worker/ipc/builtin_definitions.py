@@ -261,7 +261,7 @@ SCRIPTS = (
             "name": _SCRIPT,
             "code": {"type": "string", "description": "As run_code takes it."},
             "description": {"type": "string"},
-            "language": {"type": "string", "enum": ["typescript", "javascript"]},
+            "language": {"type": "string", "enum": ["typescript", "javascript", "python"]},
             "parameters": {"type": "object", "description": "JSON Schema of args."},
             "expose": {"type": "boolean", "description": "As a tool of its own."},
         },
@@ -305,7 +305,7 @@ RUN_CODE = OwnTool(
     " texts.filter(text => text.includes('error')).length`",
     {
         "code": {"type": "string"},
-        "language": {"type": "string", "enum": ["typescript", "javascript"]},
+        "language": {"type": "string", "enum": ["typescript", "javascript", "python"]},
         "args": {"type": "object", "description": "Data for the code."},
         "timeout_ms": {"type": "integer", "minimum": 1, "description": "Lowers the limit."},
     },
