@@ -22,6 +22,7 @@ from metamcp_worker.builtin_tools.builtin import (
     Work,
     family,
 )
+from metamcp_worker.builtin_tools.search_index import SCRIPTS
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.code_runs import Language, RunEnded
@@ -79,6 +80,7 @@ def listing(query: str, context: ToolContext) -> ToolReply | Seek:
     """Decide about `mcp.tools(query)`: the best hits of the query, or all tools that can be called
     here and whose servers are there."""
     callable_ = {entry.key: entry for entry in context.everything.offered if _here(entry, context)}
+    callable_ |= {entry.key: entry for entry in context.exposed}
     if not query:
         return _listed(list(callable_.values())[:TOOLS_LISTED_MAX])
 
@@ -104,7 +106,7 @@ def _tool(entry: ListEntry) -> Mapping[str, str]:
     said = read(entry.item.raw)
     return {
         "name": entry.key,
-        "server": process_names.label(entry.server),
+        "server": process_names.label(entry.server) or SCRIPTS,
         "tool": tool_text.fit(entry.item.key, tool_text.NAME_CHARACTERS_MAX),
         "description": tool_text.first_sentence(said.description or said.title),
     }

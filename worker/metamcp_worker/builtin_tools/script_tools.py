@@ -20,6 +20,7 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolReply,
     Work,
 )
+from metamcp_worker.builtin_tools.search_index import SCRIPTS
 from metamcp_worker.builtin_tools.tool_text import Row
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.exposure import OWN
@@ -29,9 +30,6 @@ from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import NamingSpec
-
-SERVER = "scripts"
-"""Server that scripts which are tools of their own seem to have."""
 
 
 class ScriptSaving(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,9 +108,9 @@ def run(context: ToolContext, name: str, args: Raw) -> Decision:
 def exposed(
     scripts: Mapping[str, Script], naming: NamingSpec, taken: Collection[str]
 ) -> tuple[ListEntry, ...]:
-    """Return the entries of these scripts as tools of a server SERVER. `taken`: names that other
+    """Return the entries of these scripts as tools of a server SCRIPTS. `taken`: names that other
     tools have."""
-    names = exposed_names.expose([(SERVER, name) for name in scripts], naming, taken)
+    names = exposed_names.expose([(SCRIPTS, name) for name in scripts], naming, taken)
     items = map(_item, scripts.values())
     entries = (ListEntry(name, item, OWN) for name, item in zip(names, items, strict=True))
     return tuple(one for one in entries if one.item.fault is None or one.item.fault.legacy)
