@@ -256,7 +256,7 @@ class _Run:
             return self._made("tools", name, "", {}), True
         if not server and not (isinstance(owner, _Mcp) and function in {"call", "raw"}):
             raise _Failed(f"{function} is not a function here; mcp has call, raw, tools, servers")
-        arguments = given.pop(0) if given else {}
+        arguments: object = given.pop(0) if given else None
         if given or not isinstance(arguments, dict | None):
             raise _Failed("arguments of a tool are one dict, or named")
         everything = {**cast(dict[str, object], arguments or {}), **named}
