@@ -68,6 +68,11 @@ def folder() -> Iterator[Path]:
         (made / f"module{number}.ts").write_text(first + lines)
     yield made
     shutil.rmtree(made)
+    shutil.rmtree(repository(made), ignore_errors=True)
+
+
+def repository(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-repository")
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +133,36 @@ def test_a_program_saves_the_tokens_that_the_guide_tells(gateway: Gateway, folde
     assert saved >= SAVED_MIN, (program, single)
     assert told is not None
     assert int(told[1]) == int(saved * 100), (program, single)
+
+
+@pytest.mark.promise("M48")
+def test_the_shipped_scripts_tell_about_any_repository(
+    client: Client, gateway: Gateway, folder: Path
+) -> None:
+    path = str(repository(folder))
+    if not Path(path).exists():
+        make_repository(Path(path))
+    for file in sorted((ROOT / "examples" / "scripts").glob("*.ts")):
+        subprocess.run(
+            gateway.command("scripts", "import", str(file)), check=True, capture_output=True
+        )
+    largest = value(client, "run_script", name="largest-files", args={"path": path, "most": 1})
+    assert largest == [{"path": "src/large.ts", "bytes": 3 * LINES}]
+    todo = value(client, "run_script", name="todo-list", args={"path": path})
+    assert todo == ["src/small.ts:2: // TODO: more"]
+    changed = value(client, "run_script", name="changed-files", args={"path": path})
+    assert changed["last"].strip("'\"") == "First words"
+    assert changed["changes"] == {"src/small.ts": {"added": 1, "removed": 0}}
+    assert changed["untracked"] == ["new.txt"]
+
+
+def make_repository(path: Path) -> None:
+    """A repository with one commit, a change and a new file."""
+    (path / "src").mkdir(parents=True)
+    (path / "src" / "large.ts").write_text("1;\n" * LINES)
+    (path / "src" / "small.ts").write_text("1;\n")
+    git = ["git", "-c", "user.name=T", "-c", "user.email=t@example.com"]
+    for order in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "First words"]):
+        subprocess.run([*git, *order], cwd=path, check=True)
+    (path / "src" / "small.ts").write_text("1;\n// TODO: more\n")
+    (path / "new.txt").write_text("new\n")

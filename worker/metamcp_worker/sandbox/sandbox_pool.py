@@ -30,7 +30,7 @@ log = logging.getLogger("metamcp.code")
 
 
 class SandboxPool(Generic[T]):
-    """`spec`: how to start one; `warm`: how many are to wait when there are no runs. `assign(run,
+    """`spec`: how to start one; `warm`: how many are to wait beyond those for runs. `assign(run,
     sandbox)` and `fail(run, why)` are called once for each run, not within `add`."""
 
     def __init__(
