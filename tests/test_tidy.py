@@ -133,6 +133,7 @@ DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
     "cel": {"metamcp_worker.engine.expressions", "metamcp_worker.engine.expressions_io"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
+    "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
     "cryptography": {
         "metamcp_supervisor.certificates.authority",

@@ -135,6 +135,10 @@ def test_an_exposed_script_is_a_tool_and_clients_are_told(gateway: Gateway, path
         for _ in range(TRIES):
             assert "scripts__next" in listed(gateway, path)
         assert "scripts__next" in client.tools()
+        found = done(gateway, "search_tools", path, query="next")["tools"]
+        assert "scripts__next" in json.dumps(found)
+        told = done(gateway, "describe_tool", path, name="scripts__next")
+        assert told["definition"]["inputSchema"]["required"] == ["n"]
         result = client.call("scripts__next", n=1)["result"]
         assert result["structuredContent"]["value"] == 2
         wrong = client.call("scripts__next")["result"]

@@ -1,6 +1,7 @@
 """Code that wants out of its sandbox, or more than its limits, with the true Deno."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec import json
@@ -68,3 +69,13 @@ def test_what_is_not_allowed_ends_the_run(front: Front, code: str, failures: str
 def test_what_code_looks_for_is_not_there(front: Front, code: str) -> None:
     ended = front.run(code, limits=LIMITS)
     assert (ended.failure, json.decode(ended.value)) == ("", True), ended
+
+
+def test_a_compiler_does_not_bring_webassembly(tmp_path: Path) -> None:
+    """The module has one function, and the import would return it."""
+    module = "AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKBgEEAEEqCw=="
+    with sandboxes(tmp_path, jit=True) as compiled:
+        front = compiled.front()
+        ended = front.run(f"return (await import('data:application/wasm;base64,{module}')).f();")
+        assert ended.failure == "exception", ended
+        assert json.decode(front.run("return 1;").value) == 1

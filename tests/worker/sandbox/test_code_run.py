@@ -49,7 +49,10 @@ def test_the_guest_gets_its_code_with_its_limits() -> None:
     (body,) = FrameBuffer(1000).feed(state.begin())
     assert json.decode(body) == {
         "type": "run", "code": "x", "language": "typescript", "args": {"a": 1},
-        "limits": {"calls": 3, "parallel": 2, "output": 100, "message": 4096},
+        "limits": {
+            "calls": 3, "parallel": 2, "output": 100, "memory": LIMITS.memory_bytes,
+            "timeout_s": LIMITS.timeout_ms / 1000, "message": 4096,
+        },
     }  # fmt: skip
     with pytest.raises(codec.Malformed):
         CodeRun(StartRun(run=1, code="x", args=Raw(b'{"a": '))).begin()

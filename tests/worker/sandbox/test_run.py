@@ -96,12 +96,6 @@ def test_javascript_runs_and_has_no_types(front: Front) -> None:
     assert (ended.failure, ended.line, ended.column) == ("syntax", 1, 7)
 
 
-def test_python_is_refused_with_what_there_is(front: Front) -> None:
-    ended = front.run("return 1", language="python")
-    assert ended.failure == "language"
-    assert "TypeScript" in ended.message
-
-
 @pytest.mark.parametrize(
     ("code", "args", "expected"),
     [

@@ -60,16 +60,3 @@ def test_runs_that_nobody_waits_for_leave_the_queue() -> None:
     assert len(queue) == 2
     assert queue.clear() == [11, 30]
     assert (len(queue), queue.begin()) == (0, None)
-
-
-def test_sandboxes_are_started_for_the_runs_that_may_begin_and_for_later_ones() -> None:
-    queue = RunQueue[int](2)
-    assert queue.missing(0, 0) == 0
-    assert queue.missing(1, 2) == 1
-    for number in range(5):
-        queue.add(1, number)
-    assert queue.missing(0, 2) == 4
-    assert queue.missing(3, 0) == 0
-    queue.begin()
-    queue.begin()
-    assert queue.missing(0, 1) == 1

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.catalog import ListEntry, Merged
 from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
@@ -34,10 +34,11 @@ Rankings = Sequence[Ranking[Pair]]
 class ToolContext(Struct, frozen=True):
     """State that a built-in tool may read. `everything`: all that is behind the endpoint; `shown`:
     the view, without the built-in tools; `toolsets`, `scripts`: all tool sets and scripts of the
-    workspace, by name; `states`: the latest state of each server that the supervisor reported;
-    `listed`: whether the tools of a server are part of lists now; `search(query, limit, allowed,
-    others)`: the tools behind the endpoint that match a query, with the rankings of other searches,
-    only at the end of a `Seek`; `dated`: a time in seconds since the epoch as ISO 8601."""
+    workspace, by name; `exposed`: scripts that are tools of their own here; `states`: the latest
+    state of each server that the supervisor reported; `listed`: whether the tools of a server are
+    part of lists now; `search(query, limit, allowed, others)`: the tools behind the endpoint that
+    match a query, with the rankings of other searches, only at the end of a `Seek`; `dated`: a time
+    in seconds since the epoch as ISO 8601."""
 
     spec: EndpointSpec
     everything: Merged
@@ -48,6 +49,7 @@ class ToolContext(Struct, frozen=True):
     search: Callable[[str, int, Allowed | None, Rankings], SearchResult]
     dated: Callable[[float], str]
     scripts: Mapping[str, Script] = {}
+    exposed: Sequence[ListEntry] = ()
 
     def tools_of(self, server: str) -> list[str]:
         """Return the exposed names of the tools of this server, in view or not."""

@@ -6,7 +6,7 @@ what a program may call (`calls`).
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Raw, Struct, structs
 
@@ -22,9 +22,10 @@ from metamcp_worker.builtin_tools.builtin import (
     Work,
     family,
 )
+from metamcp_worker.builtin_tools.search_index import SCRIPTS
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import codec, process_names
-from metamcp_worker.ipc.code_runs import RunEnded
+from metamcp_worker.ipc.code_runs import Language, RunEnded
 from metamcp_worker.search.definitions import read
 from metamcp_worker.search.index import HITS_MAX
 
@@ -42,7 +43,7 @@ LOGS_CHARACTERS_MAX = 4000
 
 class RunArguments(Struct, frozen=True, forbid_unknown_fields=True):
     code: str
-    language: Literal["typescript", "javascript"] = "typescript"
+    language: Language = "typescript"
     args: Raw = Raw(b"{}")
     timeout_ms: Annotated[int, Meta(ge=1)] = 0
 
@@ -79,6 +80,7 @@ def listing(query: str, context: ToolContext) -> ToolReply | Seek:
     """Decide about `mcp.tools(query)`: the best hits of the query, or all tools that can be called
     here and whose servers are there."""
     callable_ = {entry.key: entry for entry in context.everything.offered if _here(entry, context)}
+    callable_ |= {entry.key: entry for entry in context.exposed}
     if not query:
         return _listed(list(callable_.values())[:TOOLS_LISTED_MAX])
 
@@ -104,7 +106,7 @@ def _tool(entry: ListEntry) -> Mapping[str, str]:
     said = read(entry.item.raw)
     return {
         "name": entry.key,
-        "server": process_names.label(entry.server),
+        "server": process_names.label(entry.server) or SCRIPTS,
         "tool": tool_text.fit(entry.item.key, tool_text.NAME_CHARACTERS_MAX),
         "description": tool_text.first_sentence(said.description or said.title),
     }

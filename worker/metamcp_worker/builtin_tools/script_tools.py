@@ -8,7 +8,6 @@ supervisor), which exposure has which tool (`tools_by_exposure`).
 
 import hashlib
 from collections.abc import Collection, Mapping
-from typing import Literal
 
 from msgspec import Raw, Struct
 
@@ -21,24 +20,23 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolReply,
     Work,
 )
+from metamcp_worker.builtin_tools.search_index import SCRIPTS
 from metamcp_worker.builtin_tools.tool_text import Row
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.exposure import OWN
 from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import codec, exposed_names, parameters, saved_scripts, validation
+from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, OrderOutcome, SaveScript
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import NamingSpec
-
-SERVER = "scripts"
-"""Server that scripts which are tools of their own seem to have."""
 
 
 class ScriptSaving(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     code: str
     description: str | None = None
-    language: Literal["typescript", "javascript"] | None = None
+    language: Language | None = None
     parameters: Raw = Raw(b"null")
     expose: bool | None = None
 
@@ -110,9 +108,9 @@ def run(context: ToolContext, name: str, args: Raw) -> Decision:
 def exposed(
     scripts: Mapping[str, Script], naming: NamingSpec, taken: Collection[str]
 ) -> tuple[ListEntry, ...]:
-    """Return the entries of these scripts as tools of a server SERVER. `taken`: names that other
+    """Return the entries of these scripts as tools of a server SCRIPTS. `taken`: names that other
     tools have."""
-    names = exposed_names.expose([(SERVER, name) for name in scripts], naming, taken)
+    names = exposed_names.expose([(SCRIPTS, name) for name in scripts], naming, taken)
     items = map(_item, scripts.values())
     entries = (ListEntry(name, item, OWN) for name, item in zip(names, items, strict=True))
     return tuple(one for one in entries if one.item.fault is None or one.item.fault.legacy)

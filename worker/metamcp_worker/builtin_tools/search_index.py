@@ -22,6 +22,10 @@ Heard = Callable[[str, str, Sequence[ToolDocument]], None]
 """Function that gets an endpoint, a server, and the tools that this server has there now."""
 
 
+SCRIPTS = "scripts"
+"""Server that scripts which are tools of their own seem to have."""
+
+
 class Indexes:
     """Indexes of all endpoints. `documents`: number of documents put into an index since the start,
     including those that replaced an earlier form. `heard`: called for each server whose tools
@@ -59,11 +63,16 @@ class Indexes:
         """Whether work is left for any index."""
         return self._under_way is not None or bool(self._waiting)
 
-    def update(self, endpoint: str, parts: Iterable[ServerPart]) -> None:
-        """Set all tools that are behind the endpoint now, of servers that are there or away."""
+    def update(
+        self, endpoint: str, parts: Iterable[ServerPart], scripts: Sequence[ListEntry] = ()
+    ) -> None:
+        """Set all tools that are behind the endpoint now, of servers that are there or away, and
+        `scripts` that are tools of their own, as tools of a server SCRIPTS."""
         self._indexes.setdefault(endpoint, Index())
         before = self._offered.get(endpoint, {})
         after: dict[str, _Offered] = {part.server: part.entries for part in parts if part.entries}
+        if scripts:
+            after[SCRIPTS] = (*after.get(SCRIPTS, ()), *scripts)
         changed = dict.fromkeys(before.keys() - after.keys(), _NOTHING) | {
             server: offered for server, offered in after.items() if before.get(server) != offered
         }

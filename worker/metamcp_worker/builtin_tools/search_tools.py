@@ -24,6 +24,7 @@ from metamcp_worker.builtin_tools.builtin import (
     Work,
     family,
 )
+from metamcp_worker.builtin_tools.search_index import SCRIPTS
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import HITS, Detail
@@ -193,11 +194,12 @@ def _list(given: LoadedTools, context: ToolContext) -> Decision:
 
 
 def _describe(given: ToolName, context: ToolContext) -> Decision:
+    script = next((one for one in context.exposed if one.key == given.name), None)
     picked = tool_choice.pick([given.name], context)
-    entry = _entry(picked.pairs, context)
+    entry = script or _entry(picked.pairs, context)
     if entry is None:
         return _failed("describe", _unknown(picked.missing, context))
-    pair = picked.pairs[0]
+    pair = (SCRIPTS, entry.item.key) if script else picked.pairs[0]
     definition = _definition(entry)
     if len(definition) > DEFINITION_BYTES_MAX:
         why = f"its definition has {len(definition)} bytes; load_tool brings it into the list"
@@ -205,8 +207,8 @@ def _describe(given: ToolName, context: ToolContext) -> Decision:
     structured: dict[str, object] = {
         "exposedName": entry.key,
         **tool_text.route(pair),
-        "available": context.listed(entry.server),
-        "loaded": _is_shown(pair, context),
+        "available": script is not None or context.listed(entry.server),
+        "loaded": script is not None or _is_shown(pair, context),
         "tokens": builtin_definitions.tokens(entry.item.raw),
         "definition": Raw(definition),
     }

@@ -237,6 +237,7 @@ class Builtins:
             partial(self._search, view.endpoint),
             _dated,
             self._scripts_of.get(view.spec.workspace, {}),
+            self._viewers.scripts_of(view.endpoint),
         )
 
 

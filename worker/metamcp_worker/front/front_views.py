@@ -5,7 +5,7 @@ out whose lists have really changed. Never: the contents of a view (`views`, `ex
 on the tools that are shown (the supervisor), sending.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from metamcp_worker.access import gate
@@ -41,6 +41,7 @@ class Viewers:
     def __init__(self) -> None:
         self._catalog = Catalog()
         self.indexes = Indexes()
+        self._exposed: dict[str, Sequence[ListEntry]] = {}
         self._version = ""
         self._endpoints: dict[str, EndpointSpec] = {}
         self._merged: dict[str, Merged] = {}
@@ -175,12 +176,13 @@ class Viewers:
                     older = self._open(merged, spec, reserved)
                 self._opened[name] = opened, older
                 if spec.exposure in ("search", "code"):
-                    self.indexes.update(name, merged.parts)
+                    self.indexes.update(name, merged.parts, self.scripts_of(name))
                 else:
                     self.indexes.drop(name)
             else:
                 self._merged.pop(name, None)
                 self._catalog.unmerge(name)
+                self._exposed.pop(name, None)
                 self.indexes.drop(name)
                 self._opened.pop(name, None)
         affected = dict.fromkeys((*self._of_endpoints(stale), *touched))
@@ -201,8 +203,16 @@ class Viewers:
         own = [ListEntry(item.key, item, OWN) for item in family.items]
         if code and family.items and (scripts := self._scripts.get(spec.workspace)):
             taken = {*reserved, *merged.tools, *merged.aliases}
-            own += script_tools.exposed(scripts, spec.naming, taken)
+            exposed = script_tools.exposed(scripts, spec.naming, taken)
+            own += exposed
+            self._exposed[merged.endpoint] = exposed
+        else:
+            self._exposed.pop(merged.endpoint, None)
         return Opened(merged, spec, own, family.tools, family.guide)
+
+    def scripts_of(self, endpoint: str) -> Sequence[ListEntry]:
+        """Return the scripts that are tools of their own at this endpoint."""
+        return self._exposed.get(endpoint, ())
 
     def noted(self) -> list[str]:
         """Return sentences about everything that merges had to leave out since the last call."""

@@ -261,7 +261,7 @@ SCRIPTS = (
             "name": _SCRIPT,
             "code": {"type": "string", "description": "As run_code takes it."},
             "description": {"type": "string"},
-            "language": {"type": "string", "enum": ["typescript", "javascript"]},
+            "language": {"enum": ["typescript", "javascript", "python"]},
             "parameters": {"type": "object", "description": "JSON Schema of args."},
             "expose": {"type": "boolean", "description": "As a tool of its own."},
         },
@@ -300,12 +300,12 @@ RUN_CODE = OwnTool(
     " comes back. The code is the body of an async function. `await mcp.call(name, {…})` or"
     " `await mcp.servers.NAME.TOOL({…})` calls a tool and returns its data, a failing tool throws;"
     " `await mcp.tools(query)` finds tools; `args` is the argument of that name; console.log writes"
-    " to `logs`. Network, files and imports are not there. Example: `const texts = await"
+    " to `logs`. No network, files, imports. Example: `const texts = await"
     " Promise.all(args.paths.map(path => mcp.call('read_file', {path}))); return"
     " texts.filter(text => text.includes('error')).length`",
     {
         "code": {"type": "string"},
-        "language": {"type": "string", "enum": ["typescript", "javascript"]},
+        "language": {"enum": ["typescript", "javascript", "python"]},
         "args": {"type": "object", "description": "Data for the code."},
         "timeout_ms": {"type": "integer", "minimum": 1, "description": "Lowers the limit."},
     },

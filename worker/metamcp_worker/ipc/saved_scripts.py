@@ -34,12 +34,13 @@ SCRIPTS_BYTES_MAX = 8 * 1024 * 1024
 SUFFIXES: Final[Mapping[Language, str]] = {
     "typescript": ".ts",
     "javascript": ".js",
+    "python": ".py",
 }
 """End of a file's name, by the languages that scripts have."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _NONE = Raw(b"")
-_HEAD = re.compile(r"// ?metamcp:(.*)")
+_HEAD = re.compile(r"(?://|#) ?metamcp:(.*)")
 
 
 class Script(Struct, frozen=True):
@@ -106,7 +107,8 @@ def written(script: Script) -> str:
     )
     if head == ScriptHead() and _HEAD.match(script.code) is None:
         return script.code
-    return f"// metamcp: {codec.dump(head).decode()}\n{script.code}"
+    mark = "#" if script.language == "python" else "//"
+    return f"{mark} metamcp: {codec.dump(head).decode()}\n{script.code}"
 
 
 def file_read(text: str) -> tuple[ScriptHead, str]:

@@ -1,7 +1,7 @@
 """Run of code: what its guest may send, what that means, and how the run ends.
 
 Owns: frames from and to a guest, their checks (type, size, order, ids), limits of calls and output,
-failures and their places in the code. Never: processes and time (`deno_process`, `run`).
+failures and their places in the code. Never: processes and time (`sandbox_process`, `run`).
 
 All bytes of a guest are hostile: the code in it may have taken over the whole process. Then it
 gains the calls that it may make anyway, and an end of the run.
@@ -33,13 +33,15 @@ LINE_BYTES = 16
 STDERR_BYTES_MAX = 64 * 1024
 """Bytes of standard error that are read when a process has ended."""
 NO_MEMORY: Final = re.compile(
-    r"out of memory|memory allocation of|cannot allocate memory|heap limit|OOM", re.IGNORECASE
+    r"out of memory|memory allocation of|cannot allocate memory|(?:heap|memory) limit|OOM",
+    re.IGNORECASE,
 )
 """Last words of V8, of Rust and of the C library in a process that got no more memory."""
 DEEP = "nested too deeply"
 """Text of codec.Malformed for JSON that is nested more deeply than any reader here goes."""
 _NO_BUFFER = re.compile(
-    r"RangeError: (?:Array buffer allocation failed|ArrayBuffer\.prototype\.resize: Out of memory)"
+    r"MemoryError\b"
+    r"|RangeError: (?:Array buffer allocation failed|ArrayBuffer\.prototype\.resize: Out of memory)"
 )
 """Errors of the code for which its process had no memory."""
 _ABORT = 6
@@ -47,11 +49,11 @@ _ABORT = 6
 _DEEP_CODE = "has overflowed its stack"
 """Last words of the thread that reads code."""
 _TRACE = re.compile(r"\n {1,8}at \S")
-_PLACE = re.compile(r"blob:null/[0-9a-f-]{36}:(\d+):(\d+)")
+_PLACE = re.compile(r"(?:blob:null/[0-9a-f-]{36}|python):(\d+):(\d+)")
 _FRAME = re.compile(r"\s*at (?:(?P<name>[^(]*?) \()?" + _PLACE.pattern)
 _SYNTAX = re.compile(r"(?:TypeError: )?SyntaxError: ")
-_WRAPPER_LINES = 1
-"""Lines that `boot.js` puts before the code."""
+_WRAPPER_LINES = {"python": 0}
+"""Lines that a guest puts before the code, by language; `boot.js` puts one."""
 
 
 class GuestReady(Message, frozen=True):
@@ -143,21 +145,29 @@ def check_ready(body: bytes) -> None:
     _read_ready(body)
 
 
-class _Limits(Struct, frozen=True):
+class GuestLimits(Struct, frozen=True):
+    """Limits that a guest knows."""
+
     calls: int
     parallel: int
     output: int
+    memory: int
+    timeout_s: float
     message: int = MESSAGE_CHARS_MAX
 
 
-class _Order(Struct, frozen=True, kw_only=True, tag="run"):
+class GuestOrder(Struct, frozen=True, kw_only=True, tag="run"):
+    """For a guest: run this code."""
+
     code: str
     language: str
     args: Raw
-    limits: _Limits
+    limits: GuestLimits
 
 
-class _Reply(Struct, frozen=True, kw_only=True, tag="reply"):
+class GuestReply(Struct, frozen=True, kw_only=True, tag="reply"):
+    """For a guest: answer to one of its calls."""
+
     call: int
     result: Raw
     error: str
@@ -181,8 +191,11 @@ class CodeRun:
         could not read."""
         order, limits = self.order, self.limits
         codec.check(order.args)
-        allowed = _Limits(limits.calls, limits.parallel, limits.output_bytes)
-        return frame(codec.dump(_Order(
+        allowed = GuestLimits(
+            calls=limits.calls, parallel=limits.parallel, output=limits.output_bytes,
+            memory=limits.memory_bytes, timeout_s=limits.timeout_ms / 1000,
+        )  # fmt: skip
+        return frame(codec.dump(GuestOrder(
             code=order.code, language=order.language, args=order.args, limits=allowed
         )))  # fmt: skip
 
@@ -207,7 +220,7 @@ class CodeRun:
         if message.call not in self._open or self.end is not None:
             return b""
         self._open.remove(message.call)
-        return frame(codec.dump(_Reply(
+        return frame(codec.dump(GuestReply(
             call=message.call, result=message.result, error=message.error
         )))  # fmt: skip
 
@@ -322,7 +335,7 @@ class CodeRun:
     def _place(self, line: str, column: str) -> tuple[int, int]:
         """Return a place in the code, from 1. Errors behind its end are at its end."""
         lines = self.order.code.split("\n")
-        at = int(line[:9]) - _WRAPPER_LINES
+        at = int(line[:9]) - _WRAPPER_LINES.get(self.order.language, 1)
         if at > len(lines):
             return len(lines), len(lines[-1]) + 1
         return max(1, at), int(column[:9])

@@ -1,7 +1,7 @@
 """Confinement of a process by the kernel: Landlock, a filter of system calls, limits of resources.
 
 Owns: the rules and the system calls. Never: starting the process, the permissions of Deno, memory
-(`deno_process`).
+(`sandbox_process`).
 
 Landlock (Linux 5.13) has no wrapper in the C library, so its three system calls are made by number;
 the numbers are the same on all processors. A kernel that knows less gets the rules that it knows:

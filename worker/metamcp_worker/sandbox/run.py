@@ -1,11 +1,10 @@
 """Process of the sandboxes: it runs the code that fronts send, each run in a process of its own.
 
-Owns: the socket that fronts connect to, the sandboxes that start, wait and run, the time of a run,
-news for the supervisor. Never: what a guest may send (`code_run`), whose turn it is (`run_queue`),
-the calls of the code, which its front makes.
+Owns: the socket that fronts connect to, runs with their sandboxes, the time of a run, news for the
+supervisor. Never: what a guest may send (`code_run`), whose turn it is (`run_queue`), sandboxes
+without a run (`sandbox_pool`), the calls of the code, which its front makes.
 
-A sandbox has one run and is killed after it, however that ended. Some wait for their run, so that
-it begins at once; they are started at the first run and end when none has come for a while.
+A sandbox has one run and is killed after it, however that ended.
 """
 
 import asyncio
@@ -33,11 +32,13 @@ from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs, loop
 from metamcp_worker.runtime.loop import Chores
-from metamcp_worker.sandbox import code_run, confinement
+from metamcp_worker.sandbox import code_run, confinement, monty_guest
 from metamcp_worker.sandbox.byte_stream import ByteStream
 from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer
-from metamcp_worker.sandbox.deno_process import DenoProcess, DenoSpec, boot_file
+from metamcp_worker.sandbox.deno_process import DenoSpec, boot_file
 from metamcp_worker.sandbox.run_queue import WAITING_MAX, RunQueue
+from metamcp_worker.sandbox.sandbox_pool import SandboxPool
+from metamcp_worker.sandbox.sandbox_process import SandboxProcess
 
 BEAT_S = 1.0
 END_S = 1.0
@@ -46,13 +47,8 @@ RETIRE_S_MAX = 30.0
 """Seconds that runs have to end when the supervisor wants this process no longer."""
 RETIRE_STEP_S = 0.02
 """Seconds between two checks whether fronts have read the ends of their runs."""
-START_S_MAX = 20.0
-"""Seconds in which a sandbox is to be ready; 0.02 is usual."""
-START_FAILURES_MAX = 3
-"""Sandboxes in a row that do not start, after which the runs that wait for one fail."""
 FRONTS_MAX = 64
 """Maximum connections: one for each front, and those of their heirs."""
-_READY_BYTES_MAX = 1024
 _RETIRES = "the process of the sandboxes is being replaced: try again"
 
 log = logging.getLogger("metamcp.code")
@@ -84,13 +80,14 @@ class _Front:
 
 
 class _Run:
-    """Run with its front and, once it has begun, its sandbox. `began`: by the clock
-    of performance, because the time of the loop is rounded."""
+    """Run with its front. `placed`: its turn has come; it has its sandbox, or waits for it in a
+    pool. `began`: by the clock of performance, because the time of the loop is rounded."""
 
     def __init__(self, front: _Front, order: StartRun) -> None:
         self.front = front
         self.state = CodeRun(order)
-        self.sandbox: DenoProcess | None = None
+        self.sandbox: SandboxProcess | None = None
+        self.placed = False
         self.timer: asyncio.TimerHandle | None = None
         self.began = 0.0
 
@@ -106,13 +103,14 @@ class CodeWorker:
         self._numbers = itertools.count(1)
         self._fronts: dict[int, _Front] = {}
         self._queue = RunQueue[_Run](1)
-        self._starting: dict[DenoProcess, asyncio.TimerHandle] = {}
-        self._ready: list[DenoProcess] = []
-        self._failures = 0
+        self._pools = {
+            python: SandboxPool[_Run](self._assign, self._unstarted) for python in (False, True)
+        }
+        """By whether they run Python."""
+        self._version = -1
+        """Version of Landlock; -1 to go without."""
         self._used = 0.0
         """Time of the loop of the last run."""
-        self._warm = 0
-        """Number of sandboxes that are to wait now."""
         self._counts: Counter[str] = Counter()
         self._chores = Chores(self._faulty)
         self._retires = False
@@ -164,6 +162,10 @@ class CodeWorker:
         self._confined = f"landlock-{version}" if version > 0 else "none"
         boot = self._deno.boot if self._deno.boot >= 0 else boot_file()
         self._deno = DenoSpec(spec.deno, spec.memory_bytes, boot, spec.jit, version)
+        self._pools[False].spec = self._deno
+        if self._pools[True].spec is not None:
+            self._pools[True].spec = monty_guest.find(version)
+        self._version = version
         self._spec = spec
         self._queue.runs_max = max(1, spec.runs_max)
         self._give_back()
@@ -176,7 +178,8 @@ class CodeWorker:
         self._retires = True
         self._deafen()
         self._give_back()
-        for run in self._queue.clear():
+        waiting = self._queue.clear()
+        for run in waiting + [run for pool in self._pools.values() for run in pool.clear()]:
             run.state.fail("busy", _RETIRES)
             self._settle(run)
         for front in [one for one in self._fronts.values() if not one.runs]:
@@ -249,33 +252,38 @@ class CodeWorker:
         if order.run in front.runs:
             raise codec.Malformed(f"the run {order.run} runs already")
         front.runs[order.run] = run
-        if order.language == "python":
-            run.state.fail("language", "Python is not available: write TypeScript or JavaScript")
+        pool = self._pool(run)
+        if pool.spec is None and (found := monty_guest.find(self._version)) is not None:
+            pool.spec = found
+        if pool.spec is None:
+            run.state.fail("language", monty_guest.MISSING)
         elif self._retires:
             run.state.fail("busy", _RETIRES)
         elif not self._queue.add(front.number, run, inner=order.inner):
             run.state.fail("busy", f"{WAITING_MAX:,} runs wait already: try again later")
+        else:
+            pool.warm = self._spec.warm
         self._settle(run)
-        self._warm = 0 if self._retires else self._spec.warm
         self._go()
 
+    def _pool(self, run: _Run) -> SandboxPool[_Run]:
+        return self._pools[run.state.order.language == "python"]
+
     def _go(self) -> None:
-        """Begin the runs whose turn it is, and start the sandboxes that are missing."""
+        """Let the runs begin whose turn it is."""
         if self._retires:
             if any(front.stream and front.stream.unsent for front in self._fronts.values()):
                 self._loop.call_later(RETIRE_STEP_S, self._go)
             elif not self._queue.running:
                 self._finish(0)
             return
-        while self._ready and self._queue.due:
-            sandbox = self._ready.pop()
-            if sandbox.alive and (run := self._queue.begin()) is not None:
-                self._assign(run, sandbox)
-        warm = 0 if self._failures else self._warm
-        for _ in range(self._queue.missing(len(self._ready) + len(self._starting), warm)):
-            self._spawn()
+        while (run := self._queue.begin()) is not None:
+            run.placed = True
+            self._pool(run).add(run)
+        for pool in self._pools.values():
+            pool.go()
 
-    def _assign(self, run: _Run, sandbox: DenoProcess) -> None:
+    def _assign(self, run: _Run, sandbox: SandboxProcess) -> None:
         """Give a run its sandbox."""
         limits = run.state.limits
         run.sandbox, run.began = sandbox, time.perf_counter()
@@ -289,6 +297,10 @@ class CodeWorker:
         except (OSError, ValueError) as error:  # Malformed is a ValueError
             run.state.fail("crashed", f"the run cannot begin: {error}")
             self._settle(run)
+
+    def _unstarted(self, run: _Run, why: str) -> None:
+        run.state.fail("crashed", why)
+        self._settle(run)
 
     def _guest(self, run: _Run, data: bytes) -> None:
         for call in run.state.read(data):
@@ -322,71 +334,15 @@ class CodeWorker:
         if run.sandbox is not None:
             run.sandbox.kill()
             run.sandbox = None
+        if run.placed:
+            run.placed = False
+            self._pool(run).remove(run)
             self._queue.end(inner=run.state.order.inner)
-
-    # Sandboxes
-
-    def _spawn(self) -> None:
-        frames = FrameBuffer(_READY_BYTES_MAX)
-
-        def heard(data: bytes) -> None:
-            try:
-                for body in frames.feed(data):
-                    code_run.check_ready(body)
-                    self._started(sandbox)
-            except (codec.Malformed, TooLarge) as error:
-                sandbox.kill()
-                self._lost(sandbox, str(error))
-
-        def ended(_: int, stderr: str) -> None:
-            self._lost(sandbox, stderr.strip().partition("\n")[0] or "it ended")
-
-        def slow() -> None:
-            sandbox.kill()
-            self._lost(sandbox, f"it was not ready within {START_S_MAX:g} s")
-
-        try:
-            sandbox = DenoProcess(self._deno, heard, ended)
-        except OSError as error:
-            self._loop.call_soon(self._failed, str(error))
-            return
-        self._starting[sandbox] = self._loop.call_later(START_S_MAX, slow)
-
-    def _started(self, sandbox: DenoProcess) -> None:
-        self._starting.pop(sandbox).cancel()
-        self._failures = 0
-        self._ready.append(sandbox)
-        self._go()
-
-    def _lost(self, sandbox: DenoProcess, why: str) -> None:
-        """Note that a sandbox without a run is gone."""
-        if sandbox in self._ready:
-            self._ready.remove(sandbox)
-            self._go()
-        elif (timer := self._starting.pop(sandbox, None)) is not None:
-            timer.cancel()
-            self._failed(why)
-
-    def _failed(self, why: str) -> None:
-        """Note that a sandbox did not start; runs that wait fail after several."""
-        self._failures += 1
-        log.error("a sandbox does not start: %s", why)
-        if self._failures >= START_FAILURES_MAX:
-            for run in self._queue.clear():
-                run.state.fail("crashed", f"the sandbox does not start: {why}")
-                self._settle(run)
-        self._go()
 
     def _give_back(self) -> None:
         """End the sandboxes without a run."""
-        self._warm = 0
-        for sandbox, timer in self._starting.items():
-            timer.cancel()
-            sandbox.kill()
-        for sandbox in self._ready:
-            sandbox.kill()
-        self._starting.clear()
-        self._ready.clear()
+        for pool in self._pools.values():
+            pool.give_back()
 
     # News
 
@@ -403,7 +359,7 @@ class CodeWorker:
             self._tell(Beat(seq=number, lag_ms=late_ms))
             figures = CodeFigures(
                 counts=dict(self._counts), running=self._queue.running, waiting=len(self._queue),
-                warm=len(self._ready), confined=self._confined,
+                warm=sum(pool.ready for pool in self._pools.values()), confined=self._confined,
             )  # fmt: skip
             if figures != told:
                 told = figures

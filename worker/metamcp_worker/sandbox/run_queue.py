@@ -1,7 +1,6 @@
 """Queue of runs: whose turn it is, and how many sandboxes are to be there.
 
-Owns: the number of runs at once, the turns of connections, the number of sandboxes that start or
-wait. Never: processes, runs themselves.
+Owns: the number of runs at once, the turns of connections. Never: processes, runs themselves.
 
 Connections take turns, each with its oldest run, so many runs of one client delay another client by
 one run. All clients of a front share its connection.
@@ -103,8 +102,3 @@ class RunQueue(Generic[T]):
         self._waiting.clear()
         self._count = 0
         return found
-
-    def missing(self, sandboxes: int, warm: int) -> int:
-        """Return how many sandboxes to start, if `sandboxes` start or wait and `warm` are to wait
-        for later runs. Never more than all runs at once need, and the warm ones."""
-        return max(0, self.due + warm - sandboxes)

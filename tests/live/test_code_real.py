@@ -1,0 +1,168 @@
+"""Programs of code mode against real filesystem and git servers, and what they save."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_worker.ipc.builtin_definitions import tokens_of_bytes
+from tests.live.client import LEGACY, MODERN, Client
+from tests.live.gateway import ROOT, Gateway
+from tests.live.test_demo import DEMO, INSTALL_S_MAX, needs
+
+pytestmark = [pytest.mark.live, pytest.mark.promise("M45"), pytest.mark.timeout(600)]
+
+FILES = 40
+LINES = 60
+SAVED_MIN = 0.95
+EXTRA = '[code]\n[endpoints.default]\nnamespace = "default"\nexposure = "code"\n'
+COUNT = """
+const entries = await mcp.call("filesystem__list_directory", { path: args.path });
+const lines = (entries.content ?? entries).split("\\n");
+return lines.filter((line) => line.endsWith(args.end)).length;
+"""
+TODOS = """
+const found = await mcp.call("filesystem__search_files", { path: args.path, pattern: "**/*.ts" });
+const paths = (found.content ?? found).split("\\n");
+const texts = await Promise.all(
+  paths.map((path) => mcp.servers.filesystem.read_text_file({ path })));
+return texts.filter((text) => (text.content ?? text).includes("TODO")).length;
+"""
+BOTH = """
+const log = await mcp.servers.git.git_log({ repo_path: args.repository, max_count: 1 });
+const status = await mcp.servers.git.git_status({ repo_path: args.repository });
+console.log("two calls");
+return [JSON.stringify(log).includes("First words"), JSON.stringify(status).includes("main")];
+"""
+PYTHON = """
+status = await mcp.servers.git.git_status(repo_path=args["repository"])
+found = await mcp.call("filesystem__list_directory", {"path": args["path"]})
+text = found["content"] if isinstance(found, dict) else found
+print("two calls")
+return ["main" in str(status), len([one for one in text.split("\\n") if one.endswith(".ts")])]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder with as many files, of which one in four has something to do."""
+    needs()
+    subprocess.run(
+        [sys.executable, "-c", "import demo; demo.install()"],
+        cwd=DEMO, check=True, timeout=INSTALL_S_MAX, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(DEMO)},
+    )  # fmt: skip
+    made = DEMO / "work" / f"code-{os.getpid()}"
+    made.mkdir()
+    for number in range(FILES):
+        first = "// TODO: finish\n" if number % 4 == 0 else "\n"
+        lines = "".join(f"export const value{line} = {line};\n" for line in range(LINES))
+        (made / f"module{number}.ts").write_text(first + lines)
+    yield made
+    shutil.rmtree(made)
+    shutil.rmtree(repository(made), ignore_errors=True)
+
+
+def repository(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-repository")
+
+
+@pytest.fixture(scope="module")
+def gateway(folder: Path) -> Iterator[Gateway]:
+    files = DEMO / "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
+    servers: dict[str, dict[str, Any]] = {
+        "git": {"command": [str(DEMO / ".venv/bin/mcp-server-git")]},
+        "filesystem": {"command": ["node", str(files), str(DEMO / "work")]},
+    }
+    with Gateway(servers, extra=EXTRA) as running:
+        yield running
+
+
+@pytest.fixture(params=[LEGACY, MODERN])
+def client(request: pytest.FixtureRequest, gateway: Gateway) -> Iterator[Client]:
+    with closing(Client(gateway.port, request.param)) as found:
+        yield found
+
+
+def value(client: Client, tool: str, **arguments: Any) -> Any:
+    result = client.call(tool, **arguments)["result"]
+    assert not result.get("isError"), result
+    return result["structuredContent"]["value"]
+
+
+def test_programs_work_with_real_servers(client: Client, folder: Path) -> None:
+    args = {"path": str(folder), "end": ".ts", "repository": str(DEMO / "work" / "repository")}
+    assert value(client, "run_code", code=COUNT, args=args) == FILES
+    assert value(client, "run_code", code=TODOS, args=args) == FILES // 4
+    assert value(client, "run_code", code=BOTH, args=args) == [True, True]
+    assert value(client, "run_code", code=PYTHON, args=args, language="python") == [True, FILES]
+
+
+@pytest.mark.promise("M48")
+def test_a_saved_program_works_with_real_servers(client: Client, folder: Path) -> None:
+    saved = client.call("save_script", name="count-files", code=COUNT)["result"]
+    assert not saved.get("isError"), saved
+    args = {"path": str(folder), "end": ".ts"}
+    assert value(client, "run_script", name="count-files", args=args) == FILES
+
+
+def test_a_program_saves_the_tokens_that_the_guide_tells(gateway: Gateway, folder: Path) -> None:
+    """Forty files are read, and one number is wanted."""
+
+    def cost(asked: object, answer: object) -> int:
+        return tokens_of_bytes(len(json.dumps(asked)) + len(json.dumps(answer)))
+
+    with closing(Client(gateway.port, MODERN)) as client:
+        given = {"code": TODOS, "args": {"path": str(folder)}}
+        program = cost(given, client.call("run_code", **given)["result"])
+        code = "return mcp.raw('filesystem__read_text_file', args)"
+        single = 0
+        for number in range(FILES):
+            args = {"path": str(folder / f"module{number}.ts")}
+            single += cost(args, value(client, "run_code", code=code, args=args))
+    saved = 1 - program / single
+    told = re.search(r"saves (\d+) % of the tokens", (ROOT / "docs/code-mode.md").read_text())
+    assert saved >= SAVED_MIN, (program, single)
+    assert told is not None
+    assert int(told[1]) == int(saved * 100), (program, single)
+
+
+@pytest.mark.promise("M48")
+def test_the_shipped_scripts_tell_about_any_repository(
+    client: Client, gateway: Gateway, folder: Path
+) -> None:
+    path = str(repository(folder))
+    if not Path(path).exists():
+        make_repository(Path(path))
+    for file in sorted((ROOT / "examples" / "scripts").glob("*.ts")):
+        subprocess.run(
+            gateway.command("scripts", "import", str(file)), check=True, capture_output=True
+        )
+    largest = value(client, "run_script", name="largest-files", args={"path": path, "most": 1})
+    assert largest == [{"path": "src/large.ts", "bytes": 3 * LINES}]
+    todo = value(client, "run_script", name="todo-list", args={"path": path})
+    assert todo == ["src/small.ts:2: // TODO: more"]
+    changed = value(client, "run_script", name="changed-files", args={"path": path})
+    assert changed["last"].strip("'\"") == "First words"
+    assert changed["changes"] == {"src/small.ts": {"added": 1, "removed": 0}}
+    assert changed["untracked"] == ["new.txt"]
+
+
+def make_repository(path: Path) -> None:
+    """A repository with one commit, a change and a new file."""
+    (path / "src").mkdir(parents=True)
+    (path / "src" / "large.ts").write_text("1;\n" * LINES)
+    (path / "src" / "small.ts").write_text("1;\n")
+    git = ["git", "-c", "user.name=T", "-c", "user.email=t@example.com"]
+    for order in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "First words"]):
+        subprocess.run([*git, *order], cwd=path, check=True)
+    (path / "src" / "small.ts").write_text("1;\n// TODO: more\n")
+    (path / "new.txt").write_text("new\n")

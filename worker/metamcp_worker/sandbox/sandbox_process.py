@@ -1,0 +1,144 @@
+"""Process of one sandbox: confined, for one run.
+
+Owns: the fork and what comes before the program, its socket, its memory limit, its end. Never: the
+program (`deno_process`, `monty_guest`), frames (`code_run`), the number of sandboxes
+(`sandbox_pool`).
+
+Standard input and output of the program are one socket, so its end is also the news that the
+process has ended: no process outside of its group holds it. A process that closes it lives no
+longer.
+
+The parent death signal comes when the *thread* that forked ends, so this belongs into the main
+thread. `subprocess` could not set it without code of ours between fork and exec, either.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from metamcp_worker.ipc import packets
+from metamcp_worker.runtime import orphans
+from metamcp_worker.sandbox.byte_stream import ByteStream
+from metamcp_worker.sandbox.code_run import STDERR_BYTES_MAX
+
+BEGIN_BYTES = 4 * 1024 * 1024
+"""Bytes of the limit that a program itself takes when a run begins: pages that it had reserved, and
+now uses."""
+_NO_START = 127
+
+
+class SandboxSpec(Protocol):
+    """How to start sandboxes of one kind. `share`: part of the memory of a run that the first
+    process of a sandbox may have."""
+
+    @property
+    def share(self) -> float: ...
+
+    def become(self) -> NoReturn:
+        """Become the program, in the forked process, whose standard streams are in place already.
+        Raises OSError."""
+        ...
+
+
+class SandboxProcess:
+    """`on_data(data)` gets the bytes of the guest. `on_exit(code, stderr)` is called once, unless
+    the process is killed here. Raises OSError."""
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        on_data: Callable[[bytes], None],
+        on_exit: Callable[[int, str], None],
+    ) -> None:
+        self.on_data, self.on_exit = on_data, on_exit
+        self._killed = self._reaped = False
+        self._share = spec.share
+        ours, theirs = socket.socketpair()
+        self._stderr, stderr = os.pipe()
+        os.set_blocking(self._stderr, False)
+        parent = os.getpid()
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _become(spec, theirs.fileno(), stderr, parent)
+        except OSError:
+            ours.close()
+            os.close(self._stderr)
+            raise
+        finally:
+            theirs.close()
+            os.close(stderr)
+        self._stream = ByteStream(ours, self._data, self._ended)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives, as far as the system tells without reaping it."""
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return not hasattr(os, "waitid") or os.waitid(os.P_PID, self.pid, look) is None
+
+    def write(self, data: bytes) -> None:
+        self._stream.write(data)
+
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Let the process have so many bytes more than it has now. Raises OSError."""
+        if sys.platform != "linux":
+            return
+        with open(f"/proc/{self.pid}/status", "rb") as file:
+            lines = [line for line in file if line.startswith(b"VmData:")]
+        if not lines:
+            raise ProcessLookupError("the process has ended")
+        limit_bytes = int(limit_bytes * self._share)
+        value = int(lines[0].split()[1]) * 1024 + max(limit_bytes // 2, limit_bytes - BEGIN_BYTES)
+        resource.prlimit(self.pid, resource.RLIMIT_DATA, (value, value))
+
+    def kill(self) -> None:
+        """End the process, and all that it might have started. `on_data` and `on_exit` hear no
+        more of it."""
+        self._killed = True
+        if not self._reaped:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGKILL)  # it may not have its group yet
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _data(self, data: bytes) -> None:
+        if not self._killed:
+            self.on_data(data)
+
+    def _ended(self) -> None:
+        """Reap the process. The kernel frees memory before it closes descriptors. A
+        signal to a process that is ending does not change its exit status."""
+        told = not self._killed
+        self.kill()
+        code = 0
+        with contextlib.suppress(ChildProcessError):
+            code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._reaped = True
+        stderr = b""
+        with contextlib.suppress(OSError):
+            stderr = os.read(self._stderr, STDERR_BYTES_MAX)
+        packets.close_all([self._stderr])
+        if told:
+            self.on_exit(code, stderr.decode(errors="replace"))
+
+
+def _become(spec: SandboxSpec, sock: int, stderr: int, parent: int) -> NoReturn:
+    """Become the program in the forked process."""
+    try:
+        os.setsid()
+        if orphans.die_with_parent(parent):
+            for fd, number in ((sock, 0), (sock, 1), (stderr, 2)):
+                os.dup2(fd, number)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            os.chdir("/")
+            spec.become()
+    except Exception as error:  # noqa: BLE001 - the parent reads it: nothing else may run here
+        with contextlib.suppress(OSError):
+            os.write(2, f"{error}\n".encode())
+    finally:
+        os._exit(_NO_START)
