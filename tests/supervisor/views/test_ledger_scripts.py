@@ -105,7 +105,6 @@ def test_fronts_are_told_what_has_changed_alone() -> None:
         (SaveScript("x" * 49, "1"), "1 to 48"),
         (SaveScript("a\n", "1"), "letters, digits"),
         (SaveScript("a", " \n"), "has some code"),
-        (SaveScript("a", "1", "python"), "is written in typescript or javascript"),
         (SaveScript("a", "é" * (CODE_BYTES_MAX // 2 + 1)), f"at most {CODE_BYTES_MAX} bytes"),
         (
             SaveScript("a", "1", description="x" * (DESCRIPTION_CHARACTERS_MAX + 1)),

@@ -89,7 +89,7 @@ def test_a_refactoring_finds_the_whole_function(tmp_path: Path) -> None:
     args = {"text": FILE, "name": "total"}
     assert result(tmp_path, "refactor-function", "old", args) == {"text": TOTAL, "line": 7}
     missing = result(tmp_path, "refactor-function", "old", {"text": FILE, "name": "nix"})
-    assert missing == "there is no function nix in the file"
+    assert missing == "the file has no function nix"
 
 
 @pytest.mark.promise("M53")

@@ -3,8 +3,8 @@
 Owns: tables, transactions and their durability, the lock against a second engine, the age of ended
 runs. Never: what a step does and when (`workflow_run_io`), secrets: callers give none.
 
-One thread writes and reads. What is posted while a transaction is under way goes into the next one,
-so that many steps share one flush to the disk. Order of posts is order of rows.
+A thread of its own writes and reads. Rows that are posted while a transaction is under way go into
+the next one, so that many steps share one flush to the disk. The order of posts is kept.
 """
 
 import asyncio

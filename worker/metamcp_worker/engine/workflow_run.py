@@ -4,7 +4,7 @@ Owns: words of states, decisions about attempts, idempotency keys, the mask of s
 and answers of orders. Never: the journal (`journal`), carrying out steps (`workflow_run_io`).
 
 A step runs at least once. A step whose end is not in the journal has been interrupted: it runs
-again if that does no harm, else a person decides (`needs_decision`).
+again if that does no harm, else a person decides.
 """
 
 import re

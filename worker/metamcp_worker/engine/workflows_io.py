@@ -189,7 +189,7 @@ class Workflows:
         found = await journal.runs(given.limit, owner, given.status)
         lines = [f"{one.id} {one.name} {one.status}" for one in found]
         shown = [workflow_run.shown(one) for one in found]
-        text = "\n".join(lines) or "There are no runs."
+        text = "\n".join(lines) or "No run is recorded."
         return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": shown})))
 
     async def workflows(self, order: Order, host: OrderHost, tell: Tell) -> Done:
@@ -207,7 +207,7 @@ class Workflows:
                 about = {"name": workflow.name, "description": workflow.description}
                 found.append({**about, "inputs": inputs})
         lines = [f"{one['name']}: {one['description']}" for one in found]
-        text = "\n".join(lines) or "There are no workflows; name files with 'workflows'."
+        text = "\n".join(lines) or "No workflow is configured; name files with 'workflows'."
         return Done(id=order.id, text=text, structured=Raw(json.encode({"workflows": found})))
 
     # Runs
@@ -319,7 +319,7 @@ class Workflows:
             known = self._spec.definitions.get(order.owner.workspace, {})
             if given.name not in known:
                 names = ", ".join(sorted(known)[:20]) or "none"
-                raise Refused(f"There is no workflow '{given.name[:64]}'. There are: {names}.")
+                raise Refused(f"No workflow is named '{given.name[:64]}'; there are: {names}.")
             data = bytes(known[given.name])
         workflow, problems = parse(codec.value(data))
         if workflow is None:
@@ -332,7 +332,7 @@ class Workflows:
         under_way = self._open.get(run)
         found = under_way.record if under_way is not None else await journal.run(run)
         if found is None or not (host.operator or workflow_run.sees(order.owner, found)):
-            raise Refused(f"There is no run '{run[:64]}'; list_workflows and runs name them.")
+            raise Refused(f"No run has the id '{run[:64]}'.")
         return found
 
     async def _told(

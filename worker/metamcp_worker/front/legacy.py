@@ -36,7 +36,7 @@ from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import SessionRecord
 
-_GONE = "There is no such stream (any more); open a new one."
+_GONE = "This stream has ended, or was never opened; open a new one."
 
 
 class LegacyEra:

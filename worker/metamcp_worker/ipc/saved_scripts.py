@@ -70,8 +70,6 @@ def unfit(script: Script) -> str:
     """Return why a script cannot be kept, or an empty string."""
     if why := misnamed(label(script.name)):
         return why
-    if script.language not in SUFFIXES:
-        return f"a script is written in {' or '.join(SUFFIXES)}"
     if not script.code.strip():
         return "a script has some code"
     if (size := len(script.code.encode("utf-8", "surrogatepass"))) > CODE_BYTES_MAX:
