@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
-        "audit": "ipc runtime", "sandbox": "ipc runtime", "embedder": "http ipc runtime search",
+        "audit": "ipc runtime", "sandbox": "ipc runtime",
+        "engine": "http ipc runtime", "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
         "front": "access builtin_tools catalog http ipc oauth runtime search",
         "bridge": "http ipc runtime",
@@ -59,7 +60,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "http", "ipc", "oauth", "runtime", "sandbox"}
+CONTRACT = {"access", "bridge", "engine", "http", "ipc", "oauth", "runtime", "sandbox"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -74,7 +75,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.config": (
         "assemble code_mode config confirmation document environment foreign_files formats"
         " json_schema naming network options overrides parse program references reload sections"
-        " show tools units workspaces"
+        " show tools units workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -100,6 +101,7 @@ PURE_BY_ROOM = {
         " server_questions server_session subscriptions"
     ),
     "metamcp_worker.embedder": "embeddings_api",
+    "metamcp_worker.engine": "definition definition_schema expressions workflow",
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
         " front_views guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids"
@@ -108,8 +110,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding errors"
-        " exposed_names figures frame_bytes frames key_table messages parameters process_names"
-        " records roots saved_scripts server_catalog spec validation"
+        " exposed_names figures frame_bytes frames key_table loaded_workflows messages parameters"
+        " process_names records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",
@@ -126,6 +128,7 @@ IMPURE_IMPORTS = {
 #: A dependency is used in the files named here and nowhere else, so that it can leave.
 DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
+    "cel": {"metamcp_worker.engine.expressions", "metamcp_worker.engine.expressions_io"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
     "cryptography": {
@@ -154,7 +157,7 @@ DEPENDENCIES = {
     "psutil": {"metamcp_supervisor.telemetry.usage"},
     "requests": {"metamcp_supervisor.telemetry.otlp"},
     "rich": {"metamcp_supervisor.cli.show"},
-    "ruamel": {"metamcp_supervisor.client_files.yaml_edit"},
+    "ruamel": {"metamcp_supervisor.client_files.yaml_edit", "metamcp_worker.engine.load"},
     "tomlkit": {"metamcp_supervisor.client_files.toml_edit"},
     "uvloop": {"metamcp_worker.runtime.loop"},
 }

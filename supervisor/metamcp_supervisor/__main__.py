@@ -68,6 +68,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.scripts:scripts_",
         "Save, list and run scripts: programs that call tools.",
     ),
+    "workflow": (
+        "metamcp_supervisor.cli.workflows:workflow_",
+        "Check, draw and run workflows.",
+    ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
     "backup": (

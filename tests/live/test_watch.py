@@ -26,6 +26,11 @@ def refusals(gateway: Gateway) -> list[str]:
     return [event["cause"] for event in events if event["what"] == "reload refused"]
 
 
+def reloads(gateway: Gateway) -> int:
+    lines = gateway.ctl("events", "--json", "-n", "1000").splitlines()
+    return sum(json.loads(line)["what"] == "reloaded" for line in lines)
+
+
 @pytest.mark.promise("M78")
 def test_a_changed_file_is_read_and_only_what_changed_restarts() -> None:
     with Gateway({"a": fake(), "b": fake()}, extra=WATCH) as gateway:
@@ -80,3 +85,21 @@ def test_a_file_that_is_included_is_watched_also_while_it_is_missing_or_wrong() 
         until(lambda: len(refusals(gateway)) == 2, "it is no JSON")
         included.write_text(json.dumps({"mcpServers": {"b": {"command": "no-such-program"}}}))
         until(lambda: names(gateway) == ["a", "b"], "the mended file counts")
+
+
+@pytest.mark.promise("M52")
+@pytest.mark.promise("M78")
+def test_workflows_are_read_again_when_their_files_change() -> None:
+    with Gateway({"a": fake()}, extra=WATCH) as gateway:
+        flows = gateway.config.with_name("flows")
+        text = gateway.config.read_text()
+        gateway.config.write_text(f'workflows = ["flows"]\n{text}')
+        until(lambda: refusals(gateway), "the folder does not exist")
+        flows.mkdir()
+        (flows / "one.yaml").write_text("name: one\nsteps: [{wait: soon}]\n")
+        until(lambda: len(refusals(gateway)) == 2, "the workflow has a mistake")
+        assert "flows/one.yaml:2: steps[0].wait: must be a duration" in refusals(gateway)[-1]
+        (flows / "one.yaml").write_text("name: one\nsteps: [{wait: 5s}]\n")
+        until(lambda: reloads(gateway) == 1, "the mended file counts")
+        (flows / "two.yaml").write_text("name: two\nsteps: [{wait: 5s}]\n")
+        until(lambda: reloads(gateway) == 2, "so does a second file of the folder")

@@ -94,7 +94,10 @@ def show(path: Path | None, as_json: bool) -> None:
         return
     for file in found.files:
         click.echo(f"# {_shown(file)}")
-    for head, settings in _heads(tables(found)):
+    shown = tables(found)
+    if workflows := shown.pop("workflows", None):
+        click.echo(f"\nworkflows = {_toml(workflows)}")
+    for head, settings in _heads(shown):
         click.echo(f"\n[{head}]")
         for key, value in settings.items():
             click.echo(f"{key} = {_toml(value)}")
@@ -167,7 +170,7 @@ def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, obj
 
     for section, content in tables.items():
         table = table_of(content) or {}
-        if section not in {"servers", "namespaces", "endpoints"}:
+        if section not in {"servers", "namespaces", "endpoints", "workspaces"}:
             yield section, table
             continue
         for name, settings in table.items():

@@ -146,6 +146,23 @@ class CodeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowFiles:
+    """Workflows, and rules of suggestions. `paths`: of workflows as written, by workspace;
+    `rule_paths`, `rules_shipped`: the table `[suggestions]`; `definitions`: each as JSON, by
+    workspace and name; `rules`: each as JSON, those of the user first; `files`: files and folders
+    that were looked at."""
+
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    rule_paths: tuple[str, ...] = ()
+    rules_shipped: bool = False
+    definitions: Mapping[str, Mapping[str, bytes]] = field(
+        default_factory=dict[str, Mapping[str, bytes]]
+    )
+    rules: tuple[bytes, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
     """Settings for metrics. `per_tool`: durations of calls for each single tool."""
 
@@ -402,6 +419,7 @@ class Config:
     recording: RecordingConfig = RecordingConfig()
     audit: AuditConfig = AuditConfig()
     code: CodeConfig = CodeConfig()
+    workflows: WorkflowFiles = WorkflowFiles()
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()

@@ -292,6 +292,15 @@ class EndpointDraft:
     tools: tuple[ToolDraft, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NamedPath:
+    """File or folder that a setting names. `written`: as in the file; `path`: from the root."""
+
+    written: str
+    path: str
+    site: Site
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceDraft:
     """Workspace of a file; its servers, namespaces and endpoints are among those of the file."""
@@ -299,10 +308,14 @@ class WorkspaceDraft:
     name: str
     site: Site
     limits: UseLimits
+    workflows: tuple["NamedPath", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDraft:
+    """Settings of a file. `workflows`: paths of files and folders; `rules`: of suggestions, None
+    without the table `[suggestions]`; `shipped_rules`: whether to use those that are shipped."""
+
     site: Site
     includes: tuple[tuple[str, Site], ...] = ()
     gateway: GatewayDraft = GatewayDraft()
@@ -310,6 +323,9 @@ class ConfigDraft:
     recording: RecordingConfig | None = None
     audit: AuditConfig | None = None
     code: CodeConfig | None = None
+    workflows: tuple["NamedPath", ...] = ()
+    rules: tuple["NamedPath", ...] | None = None
+    shipped_rules: bool = True
     metrics: MetricsConfig | None = None
     traces: TracesConfig | None = None
     embeddings: Embeddings | None = None

@@ -41,6 +41,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "recording"): ("recording", False),
     ("", "audit"): ("audit", False),
     ("", "code"): ("code", False),
+    ("", "suggestions"): ("suggestions", False),
     ("", "metrics"): ("metrics", False),
     ("", "traces"): ("traces", False),
     ("", "embeddings"): ("embeddings", False),

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Literal, cast
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.config import code_mode, naming, network, program, sections, tools, units
+from metamcp_supervisor.config import (
+    code_mode,
+    naming,
+    network,
+    program,
+    sections,
+    tools,
+    units,
+    workflow_files,
+)
 from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
@@ -94,6 +103,8 @@ def parse(
     audit, code = top.table("audit", "audit"), top.table("code", "code")
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
     vectors = top.table("embeddings", "embeddings")
+    suggestions = top.table("suggestions", "suggestions")
+    rules, shipped_rules = workflow_files.rules(suggestions, home)
     includes = top.texts("include") or ()
     inner = [
         workspace(name, table, references, home)
@@ -108,6 +119,9 @@ def parse(
         recording=sections.recording(recording) if recording else None,
         audit=sections.audit(audit) if audit else None,
         code=code_mode.read(code) if code else None,
+        workflows=workflow_files.paths(top, "workflows", home),
+        rules=rules,
+        shipped_rules=shipped_rules,
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
@@ -166,6 +180,7 @@ def workspace(name: str, table: Table, references: References, home: Path) -> _W
         WorkspaceDraft(
             name=name, site=table.site,
             limits=sections.use_limits(table, "workspaces.*.limits"),
+            workflows=workflow_files.paths(table, "workflows", home),
         ),
         tuple(map(server, _servers(table.table("servers"), references, home))),
         tuple(map(namespace, _namespaces(table))),

@@ -87,43 +87,56 @@ class PrintedValues:
 
     def _printed(self, words: Sequence[str], base: Path, what: str) -> tuple[str, str]:
         """Run a program. Return what it printed, or why there is nothing, as a sentence."""
-        try:
-            with _STARTS:
-                process = subprocess.Popen(
-                    words, cwd=base, env=self._environ, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
-                _RUNNING.add(process.pid)
-        except (OSError, ValueError) as error:
-            return "", f"{what} cannot be started: {getattr(error, 'strerror', None) or error}"
-        try:
-            with process:
-                data = _output(process, time.monotonic() + COMMAND_S_MAX)
-        except subprocess.TimeoutExpired:
-            return "", f"{what} did not end within {COMMAND_S_MAX:.0f} s"
-        finally:
-            _RUNNING.discard(process.pid)
-        if len(data) > OUTPUT_BYTES_MAX:
-            return "", f"{what} printed more than {OUTPUT_BYTES_MAX} bytes"
-        if code := process.returncode:
-            end = f"failed with exit code {code}" if code > 0 else f"died by signal {-code}"
-            return "", f"{what} {end}"
+        data, why = program_output(words, base, self._environ, what)
         try:
             text = data.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             return "", f"{what} printed something that is not UTF-8 text"
-        return text, "" if text else f"{what} printed nothing"
+        return text, why or ("" if text else f"{what} printed nothing")
 
 
-def _output(process: subprocess.Popen[bytes], end: float) -> bytes:
+def program_output(
+    words: Sequence[str],
+    base: Path,
+    environ: Mapping[str, str],
+    what: str,
+    bytes_max: int = OUTPUT_BYTES_MAX,
+) -> tuple[bytes, str]:
+    """Run a program in the folder `base`. Return what it printed, or why there is nothing, as a
+    sentence that begins with `what`."""
+    try:
+        with _STARTS:
+            process = subprocess.Popen(
+                words, cwd=base, env=environ, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+            _RUNNING.add(process.pid)
+    except (OSError, ValueError) as error:
+        return b"", f"{what} cannot be started: {getattr(error, 'strerror', None) or error}"
+    try:
+        with process:
+            data = _output(process, time.monotonic() + COMMAND_S_MAX, bytes_max)
+    except subprocess.TimeoutExpired:
+        return b"", f"{what} did not end within {COMMAND_S_MAX:.0f} s"
+    finally:
+        _RUNNING.discard(process.pid)
+    if len(data) > bytes_max:
+        return b"", f"{what} printed more than {bytes_max} bytes"
+    if code := process.returncode:
+        end = f"failed with exit code {code}" if code > 0 else f"died by signal {-code}"
+        return b"", f"{what} {end}"
+    return data, ""
+
+
+def _output(process: subprocess.Popen[bytes], end: float, bytes_max: int) -> bytes:
     """Return the output of a process when it has ended, or as soon as there is too much of it;
     then, and when it is late, kill it. `end`: monotonic time. Raises TimeoutExpired."""
     assert process.stdout is not None
     fd = process.stdout.fileno()
-    poll, data = select.poll(), b""
+    poll, data = select.poll(), bytearray()
     poll.register(fd, select.POLLIN)
     try:
-        while len(data) <= OUTPUT_BYTES_MAX:
+        while len(data) <= bytes_max:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 raise subprocess.TimeoutExpired("", COMMAND_S_MAX)
             chunk = os.read(fd, _CHUNK_BYTES)
@@ -135,7 +148,7 @@ def _output(process: subprocess.Popen[bytes], end: float) -> bytes:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return data
+    return bytes(data)
 
 
 def _command_words(rest: str, why_not: str) -> list[str]:

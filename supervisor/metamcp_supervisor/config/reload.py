@@ -26,6 +26,7 @@ from metamcp_supervisor.config.config import (
     RecordingConfig,
     Server,
     TracesConfig,
+    WorkflowFiles,
 )
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.options import OPTIONS
@@ -37,7 +38,10 @@ from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
 accident."""
-Told = Log | RecordingConfig | AuditConfig | CodeConfig | MetricsConfig | TracesConfig | Embeddings
+Told = (
+    Log | RecordingConfig | AuditConfig | CodeConfig | MetricsConfig | TracesConfig | Embeddings
+    | WorkflowFiles
+)  # fmt: skip
 """Sections of the gateway itself that a reload can change at once."""
 _NAMED_MAX = 8
 """Maximum number of changed settings that a line of a plan names."""
@@ -46,7 +50,7 @@ _EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "server
 _NOT_COMPARED = {
     "source", "mistake", "command_written", "env_written", "url_written", "headers_written",
     "oauth_written", "options_written", "endpoint_written", "key_written", "folder",
-    "referred", "secret_written",
+    "files", "referred", "secret_written",
 }  # fmt: skip
 _HIDDEN = {"url", "endpoint", "key", "oauth"}
 _BY_NAME = {"env", "headers", "options"}
@@ -58,9 +62,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME`, `endpoints.NAME` and
-    `workspaces.NAME`; servers cannot have such names, because of the brackets and the dot. A server
-    that is added or removed does not count as a change of its namespaces.
+    `[code]`, `[workflows]`, `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME`,
+    `endpoints.NAME` and `workspaces.NAME`; servers cannot have such names, because of the brackets
+    and the dot. A server that is added or removed does not count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -71,6 +75,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[recording]", old.recording, new.recording),
             *_table("[audit]", old.audit, new.audit),
             *_table("[code]", old.code, new.code),
+            *_table("[workflows]", old.workflows, new.workflows),
             *_table("[metrics]", old.metrics, new.metrics),
             *_table("[traces]", old.traces, new.traces),
             *_table("[embeddings]", old.embeddings, new.embeddings),
@@ -121,7 +126,7 @@ def fingerprint(config: Config) -> str:
         [
             _plain(config.gateway),
             [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
-            [_plain(config.audit), _plain(config.code)],
+            [_plain(config.audit), _plain(config.code), _plain(config.workflows)],
             [_plain(config.traces), _plain(config.embeddings)],
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],

@@ -27,8 +27,10 @@ from metamcp_supervisor.config.config import (
     ToolConfig,
     Tools,
     TracesConfig,
+    WorkflowFiles,
 )
 from metamcp_supervisor.config.units import duration_text, size_text
+from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
@@ -152,6 +154,7 @@ def _is_reference(text: str) -> bool:
 
 def tables(config: Config) -> dict[str, object]:
     return {
+        **_workflows(config.workflows),
         "gateway": _gateway(config.gateway),
         "log": _log(config.log),
         "recording": _recording(config.recording),
@@ -165,6 +168,19 @@ def tables(config: Config) -> dict[str, object]:
         },
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
+    }
+
+
+def _workflows(files: WorkflowFiles) -> dict[str, object]:
+    own = {name: list(paths) for name, paths in files.paths.items()}
+    top = own.pop(DEFAULT, [])
+    rules = {"rules": list(files.rule_paths), "shipped": files.rules_shipped}
+    return {
+        **({"workflows": top} if top else {}),
+        **(
+            {"workspaces": {name: {"workflows": each} for name, each in own.items()}} if own else {}
+        ),
+        **({"suggestions": rules} if files.rule_paths or files.rules_shipped else {}),
     }
 
 

@@ -7,20 +7,25 @@ Owns: the reading of all files, and which source wins. Never: the look-up of the
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
+import msgspec
+
 from metamcp_supervisor.config import (
     code_mode,
+    environment,
     files,
     foreign_files,
     formats,
     installation,
     parse,
     places,
+    workflow_files,
 )
 from metamcp_supervisor.config.assemble import assemble, listed_strictly
 from metamcp_supervisor.config.config import (
@@ -30,6 +35,7 @@ from metamcp_supervisor.config.config import (
     GatewayConfig,
     Problem,
     Style,
+    WorkflowFiles,
 )
 from metamcp_supervisor.config.document import (
     BrokenSyntax,
@@ -43,15 +49,18 @@ from metamcp_supervisor.config.document import (
     shown,
 )
 from metamcp_supervisor.config.options import Section, keys, option
-from metamcp_supervisor.config.printed_values import PrintedValues
+from metamcp_supervisor.config.printed_values import PrintedValues, program_output
 from metamcp_supervisor.config.program import directory
 from metamcp_supervisor.config.references import References
 from metamcp_worker.ipc.disclosure import Exposure
+from metamcp_worker.ipc.loaded_workflows import Loaded
 
 LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
 EXPOSURE, NAMING = "exposure", "naming"
 FILES_MAX = 64
 """Maximum number of files of a configuration, included files among them."""
+WORKFLOWS_BYTES_MAX = 16 * 1024 * 1024
+"""Maximum bytes of all workflows and rules together, as JSON."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -85,10 +94,13 @@ def load(
     printed = PrintedValues(environ)
     # Each file is read once: the text whose commands are permitted is the text whose commands run.
     texts = functools.cache(files.owned_text)
+    workflows = functools.cache(_loaded_workflows)
 
     def read() -> Config:
         given = _Given(flags, watch=watch, any_port=any_port)
-        return _read(_Reading(environ, home, ConfigFindings(), printed, texts), main, cwd, given)
+        return _read(
+            _Reading(environ, home, ConfigFindings(), printed, texts, workflows), main, cwd, given
+        )
 
     config = read()
     if not printed.noted or may_run is None:
@@ -147,13 +159,41 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
     runs_code = not config.code.enabled or installation.deno()
     why = "" if runs_code else installation.lacking(installation.CODE)
     code_mode.check(config, reading.drafts, why, findings)
+    config = replace(config, workflows=_workflows(reading))
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
     runs = any(server.enabled and not server.mistake for server in config.servers.values())
     if findings.fatal or (findings.problems and not runs):
-        raise ConfigInvalid(findings.everything(), tuple(reading.files))
+        looked_at = (*reading.files, *config.workflows.files)
+        raise ConfigInvalid(findings.everything(), looked_at)
     programs = tuple(sorted(reading.printed.noted))
     return replace(config, problems=findings.everything(), programs=programs)
+
+
+def _workflows(reading: "_Reading") -> WorkflowFiles:
+    """Read the files of workflows and rules, if there are some."""
+    workflows = workflow_files.by_workspace(reading.drafts)
+    rules = workflow_files.all_rules(reading.drafts)
+    if not workflows and rules is None:
+        return WorkflowFiles()
+    loaded = reading.workflows(workflow_files.arguments(workflows, rules))
+    workflow_files.report(loaded, reading.drafts, reading.findings)
+    return workflow_files.files(workflows, reading.drafts, loaded)
+
+
+def _loaded_workflows(arguments: tuple[str, ...]) -> Loaded | str:
+    """Read files of workflows and rules in a process of its own (`engine.load`): YAML and CEL would
+    stay in the memory of this one. Return a sentence if that is not possible."""
+    command = (sys.executable, "-P", "-m", "metamcp_worker.engine.load", *arguments)
+    given = {name: os.environ[name] for name in environment.passed(os.environ, ["PYTHON*"])}
+    what = "the process that reads workflows"
+    data, why = program_output(command, Path("/"), given, what, WORKFLOWS_BYTES_MAX)
+    if why:
+        return why
+    try:
+        return msgspec.json.decode(data, type=Loaded)
+    except msgspec.DecodeError as error:
+        return f"{what} did not answer as expected: {error}"
 
 
 def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:
@@ -272,6 +312,7 @@ class _Reading:
     findings: ConfigFindings
     printed: PrintedValues
     texts: Callable[[Path], tuple[str, str]]
+    workflows: Callable[[tuple[str, ...]], Loaded | str]
     drafts: list[ConfigDraft] = field(default_factory=list[ConfigDraft])
     files: list[Path] = field(default_factory=list[Path])
     _seen: set[str] = field(default_factory=set[str])

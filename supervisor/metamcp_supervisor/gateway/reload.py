@@ -212,7 +212,7 @@ class Reloads:
         return new, lock_io.load(lock_io.beside(new))
 
     def _watched(self) -> tuple[Path, ...]:
-        return (*self._files, lock_io.beside(self.config))
+        return (*self._files, *self.config.workflows.files, lock_io.beside(self.config))
 
     def _apply(self, new: Config, found: ReloadPlan) -> None:
         """Put `new` into force; this cannot be refused any more."""

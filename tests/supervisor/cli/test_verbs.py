@@ -25,7 +25,7 @@ ALONE = (
 WITHOUT_JSON = {
     "up", "serve", "connect", "completion", "ctl completion", "snippet", "config schema",
     "tls trust-help",
-    "toolsets export", "systemd show", "ctl dump-stacks",
+    "toolsets export", "systemd show", "ctl dump-stacks", "workflow graph", "workflow schema",
 }  # fmt: skip
 
 

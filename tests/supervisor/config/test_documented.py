@@ -26,6 +26,7 @@ HEADINGS = {
     "recording": "`[recording]`",
     "audit": "`[audit]`",
     "code": "`[code]`",
+    "suggestions": "`[suggestions]`",
     "metrics": "`[metrics]`",
     "traces": "`[traces]`",
     "embeddings": "`[embeddings]`",

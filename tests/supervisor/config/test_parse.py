@@ -29,6 +29,8 @@ ISSUER = IssuerSpec(
     client_secret="/home/me", allow_private=True,
 )  # fmt: skip
 EVERYTHING = """
+workflows = []
+suggestions = { rules = [], shipped = false }
 [gateway]
 listen = "127.0.0.1:1000"
 auth = "keys"

@@ -1,0 +1,211 @@
+"""`metamcp workflow`: check and draw definitions of workflows.
+
+Owns: these verbs at the prompt. Never: what a definition may hold (`metamcp_worker.engine`).
+
+The verbs here read files alone and need no gateway. YAML and CEL are imported when a verb runs.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.errors import CommandRefused, Group
+from metamcp_supervisor.config.document import printable
+from metamcp_supervisor.verbs import Exit
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.loaded_workflows import SHIPPED
+from metamcp_worker.ipc.process_names import DEFAULT
+
+if TYPE_CHECKING:
+    from metamcp_worker.engine.workflow import AnyStep, Workflow
+    from metamcp_worker.ipc.loaded_workflows import Loaded
+
+FOLDER = "workflows"
+"""Folder that is checked when no file is named."""
+LABEL_CHARACTERS_MAX = 60
+"""Maximum characters of a step in a drawing."""
+WORDS = {
+    "validate": "did you mean 'check'?",
+    "lint": "did you mean 'check'?",
+    "draw": "did you mean 'graph'?",
+    "add": "a workflow is a file; 'workflows' of the configuration names it",
+}
+file_argument = click.argument("file", metavar="FILE")
+
+
+@click.group("workflow", cls=Group, words=WORDS)
+def workflow_() -> None:
+    """Check, draw and run workflows."""
+
+
+@workflow_.command()
+@click.argument("files", metavar="[FILE]…", nargs=-1)
+@json_option
+def check(files: tuple[str, ...], as_json: bool) -> None:
+    """Check files of workflows, and report every problem at once (exit code 65).
+
+    A FILE may be a folder, or metamcp:NAME for a workflow that is shipped; without one, the folder
+    `workflows` is checked.
+    """
+    loaded = _loaded(files or (FOLDER,))
+    names = sorted(loaded.definitions.get(DEFAULT, {}))
+    problems = [printable(str(one)) for one in loaded.problems]
+    if as_json:
+        errors.tell(ok=not problems, workflows=names, problems=problems)
+    else:
+        for one in problems:
+            click.echo(one, err=True)
+    if problems:
+        raise SystemExit(Exit.CONFIG)
+    if not as_json:
+        count = "1 workflow" if len(names) == 1 else f"{len(names)} workflows"
+        click.echo(f"ok: {count}: {', '.join(names)}")
+
+
+@workflow_.command()
+@file_argument
+@click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text")
+def graph(file: str, form: str) -> None:
+    """Draw the steps of a workflow."""
+    from metamcp_worker.engine.definition import parse
+
+    loaded = _loaded((file,))
+    found = loaded.definitions.get(DEFAULT, {})
+    if loaded.problems:
+        raise CommandRefused("\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG)
+    drawn: list[str] = []
+    for data in found.values():
+        workflow, _ = parse(codec.value(bytes(data)))
+        assert workflow is not None
+        drawn.append("\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow)))
+    click.echo("\n\n".join(drawn))
+
+
+@workflow_.command()
+def schema() -> None:
+    """Print a JSON schema of workflow definitions, for editors."""
+    from metamcp_worker.engine.definition_schema import schema as made
+
+    click.echo(codec.dump(made()).decode())
+
+
+def _loaded(files: Sequence[str]) -> "Loaded":
+    """Read files and folders."""
+    from metamcp_worker.engine import load
+
+    paths = [one if one.startswith(SHIPPED) else str(Path(one).expanduser()) for one in files]
+    return load.load([(DEFAULT, path) for path in paths])
+
+
+def _label(step: "AnyStep") -> str:
+    """Return what a step does, on one line."""
+    from metamcp_worker.engine import workflow as kinds
+
+    if isinstance(step, kinds.CallStep):
+        text = f"call {step.server}.{step.tool}" if step.server else f"call {step.tool}"
+    elif isinstance(step, kinds.ForeachStep):
+        text = f"foreach {step.name} in {step.items}"
+    elif isinstance(step, kinds.WaitStep):
+        text = f"wait {step.pause or f'until {step.until}'}"
+    elif isinstance(step, kinds.AiStep):
+        text = f"ai: {step.prompt}"
+    elif isinstance(step, kinds.ElicitStep):
+        text = f"elicit: {step.message}"
+    else:
+        names = {kinds.ParallelStep: "parallel", kinds.SwitchStep: "switch",
+                 kinds.CodeStep: "run_code", kinds.OutputStep: "output"}  # fmt: skip
+        text = names[type(step)]
+    text = f"{step.id}: {text}" if step.id else text
+    text = " ".join(text.split()) + (f", when {step.when}" if step.when else "")
+    cut = text if len(text) <= LABEL_CHARACTERS_MAX else f"{text[: LABEL_CHARACTERS_MAX - 1]}…"
+    return printable(cut)
+
+
+def _groups(step: "AnyStep") -> list[tuple[str, tuple["AnyStep", ...]]]:
+    """Return the lists of steps inside a step, each with its condition."""
+    from metamcp_worker.engine import workflow as kinds
+
+    if isinstance(step, kinds.SwitchStep):
+        return [(f"when {case.when}" if case.when else "else", case.steps) for case in step.cases]
+    return [("", inner) for inner in kinds.blocks(step)]
+
+
+def _text(workflow: "Workflow") -> Iterator[str]:
+    inputs = ", ".join(
+        f"{name}{'' if one.required else '?'}{' (secret)' if one.secret else ''}"
+        for name, one in workflow.inputs.items()
+    )
+    yield f"{workflow.name}({inputs})"
+    yield from _tree(workflow.steps, "")
+
+
+def _tree(steps: Sequence["AnyStep"], before: str) -> Iterator[str]:
+    for at, step in enumerate(steps):
+        last = at == len(steps) - 1
+        yield f"{before}{'└─' if last else '├─'} {_label(step)}"
+        inside = f"{before}{'   ' if last else '│  '}"
+        for head, inner in _groups(step):
+            if head:
+                yield f"{inside}{printable(head)}"
+            yield from _tree(inner, inside)
+
+
+def _mermaid(workflow: "Workflow") -> Iterator[str]:
+    yield "flowchart TD"
+    drawing = _Drawing()
+    start = drawing.node(f"([{_quoted(workflow.name)}])")
+    ends = drawing.steps(workflow.steps, [(start, "")])
+    drawing.join(ends, drawing.node("([end])"))
+    yield from drawing.lines
+
+
+def _quoted(text: str) -> str:
+    plain = text.replace("&", "&amp;").replace('"', "&quot;")
+    return f'"{plain.replace("<", "&lt;").replace(">", "&gt;")}"'
+
+
+class _Drawing:
+    """Lines of a flow chart. An end is a node, and the text of the arrow that leaves it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._count = 0
+
+    def node(self, shape: str) -> str:
+        self._count += 1
+        self.lines.append(f"  s{self._count}{shape}")
+        return f"s{self._count}"
+
+    def join(self, ends: Sequence[tuple[str, str]], to: str) -> None:
+        for node, text in ends:
+            self.lines.append(f"  {node} -->{f'|{_quoted(text)}|' if text else ''} {to}")
+
+    def steps(
+        self, steps: Sequence["AnyStep"], ends: list[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        """Draw steps one after the other, and return their ends."""
+        for step in steps:
+            groups = _groups(step)
+            label = _quoted(_label(step))
+            node = self.node(f"{{{label}}}" if len(groups) > 1 else f"[{label}]")
+            self.join(ends, node)
+            ends = self._inside(step, node, groups)
+        return ends
+
+    def _inside(
+        self, step: "AnyStep", node: str, groups: list[tuple[str, tuple["AnyStep", ...]]]
+    ) -> list[tuple[str, str]]:
+        from metamcp_worker.engine import workflow as kinds
+
+        if isinstance(step, kinds.ForeachStep):
+            self.join(self.steps(step.steps, [(node, "each")]), node)
+            return [(node, "all")]
+        if isinstance(step, kinds.ParallelStep):
+            return [end for one in step.steps for end in self.steps((one,), [(node, "")])]
+        ends = [end for head, inner in groups for end in self.steps(inner, [(node, head)])]
+        complete = not groups or any(head == "else" for head, _ in groups)
+        return ends + ([(node, "")] if not groups or not complete else [])

@@ -1,0 +1,1 @@
+"""Process of the gateway for workflows, agents and suggestions."""

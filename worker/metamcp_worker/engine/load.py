@@ -1,0 +1,326 @@
+"""Workflows and rules of suggestions from files of YAML 1.2, read in a process of its own.
+
+Owns: which files there are, their text as plain data with lines, what is wrong with them all at
+once. Never: the keys of a definition (`definition`), where the configuration names the files.
+
+    python -m metamcp_worker.engine.load w:WORKSPACE:PATH… r:PATH…
+
+prints a `Loaded` as JSON. A PATH of a workflow is a file, a folder with such files, or
+`metamcp:NAME` for one that is shipped; `r:metamcp:` are the rules that are shipped.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from metamcp_worker.engine import definition
+from metamcp_worker.engine.expressions import is_list, is_map
+from metamcp_worker.engine.workflow import hint
+from metamcp_worker.ipc.loaded_workflows import (
+    SHIPPED,
+    DefinitionProblem,
+    Loaded,
+    Place,
+    SuggestionRule,
+    shown,
+)
+
+FILE_BYTES_MAX = 256 * 1024
+"""Maximum bytes of a file."""
+FILES_MAX = 500
+"""Maximum number of files of one configuration."""
+NODES_MAX = 50_000
+"""Maximum number of values of a file; what an alias stands for counts each time."""
+DEPTH_MAX = 64
+RULES_MAX = 200
+"""Maximum number of rules of one file."""
+KEYWORDS_MAX = 50
+KEYWORD_CHARACTERS_MAX = 100
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+RULE_KEYS: Final = ("name", "keywords", "match", "template")
+RULES_KEYS: Final = ("rules",)
+_SHIPPED_FOLDER = Path(__file__).parent / "shipped"
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Text:
+    """Plain data of a text of YAML, with the lines of its keys."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.data: object = None
+        self.problems: list[DefinitionProblem] = []
+        self._lines: dict[Place, int] = {}
+        self._left = NODES_MAX
+
+    def problem(self, place: Place, message: str, line: int = 0) -> None:
+        self.problems.append(DefinitionProblem(place, message, self.file, line or self.line(place)))
+
+    def line(self, place: Place) -> int:
+        """Return the line of a value, or of the nearest one around it that is known."""
+        for length in range(len(place), -1, -1):
+            if found := self._lines.get(place[:length]):
+                return found
+        return 0
+
+    def read(self, text: str) -> None:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+
+        yaml: Any = YAML(typ="safe", pure=True)
+        try:
+            node = yaml.compose(text)
+        except YAMLError as error:
+            known: Any = error
+            mark = getattr(known, "problem_mark", None) or getattr(known, "context_mark", None)
+            why = " ".join(str(getattr(known, "problem", None) or error).split())[:200]
+            self.problem((), f"is not YAML: {why}", mark.line + 1 if mark else 0)
+        except (RecursionError, ValueError, AssertionError):
+            self.problem((), f"is not YAML, or has maps and lists more than {DEPTH_MAX} deep")
+        else:
+            data = None if node is None else self._value(node, (), yaml.constructor)
+            self.data = data if self._left >= 0 else None
+            if data is None and not self.problems:
+                self.problem((), "is empty")
+
+    def _value(self, node: Any, place: Place, constructor: Any) -> object:
+        self._lines.setdefault(place, node.start_mark.line + 1)
+        self._left -= 1
+        if self._left < 0 or len(place) > DEPTH_MAX:
+            if self._left >= -1:
+                most = f"{NODES_MAX} values, those of aliases among them, {DEPTH_MAX} deep"
+                self.problem(place[:8], f"is too much: a file has at most {most}")
+            self._left = -2
+            return None
+        if node.id == "sequence":
+            return [
+                self._value(one, (*place, at), constructor) for at, one in enumerate(node.value)
+            ]
+        if node.id == "mapping":
+            return self._map(node, place, constructor)
+        kind = str(node.tag or "")
+        if kind.startswith(_TAG) and kind.removeprefix(_TAG) in {"null", "bool", "int", "float"}:
+            try:
+                return constructor.construct_object(node)
+            except (ValueError, TypeError):
+                self.problem(place, "is not a number")
+                return None
+        if kind not in {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value", f"{_TAG}merge"}:
+            self.problem(place, f"has the tag {shown(kind)}; leave it out")
+        return node.value
+
+    def _map(self, node: Any, place: Place, constructor: Any) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for key, one in node.value:
+            line = key.start_mark.line + 1
+            if key.id != "scalar":
+                self.problem(place, "has a key that is a map or a list", line)
+                continue
+            name = str(key.value)
+            if key.tag == f"{_TAG}merge":
+                self.problem((*place, name), "is not possible; write the keys themselves", line)
+                continue
+            if name in found:
+                self.problem((*place, name), "is there twice", line)
+            self._lines.setdefault((*place, name), line)
+            found[name] = self._value(one, (*place, name), constructor)
+        return found
+
+
+class _Files:
+    """Reading of files: what is wrong is noted, and reading goes on."""
+
+    def __init__(self) -> None:
+        self.loaded = Loaded()
+        self._count = 0
+        self._seen: dict[tuple[str, str], str] = {}
+
+    def workflows(self, workspace: str, path: str) -> None:
+        """Read a file or the files of a folder."""
+        for file in self._files(path):
+            found = self._read(file)
+            if found is None or found.data is None:
+                continue
+            name = self._checked(found, found.data, ())
+            if name:
+                self._add(workspace, name, found)
+
+    def _add(self, workspace: str, name: str, found: _Text) -> None:
+        if first := self._seen.get((workspace, name)):
+            if first != found.file:
+                found.problems.clear()
+                found.problem(("name",), f"is '{name}', which is also the name in {first}")
+                self.loaded.problems += found.problems
+            return
+        self._seen[workspace, name] = found.file
+        data = Raw(msgspec.json.encode(found.data))
+        self.loaded.definitions.setdefault(workspace, {})[name] = data
+
+    def rules(self, path: str) -> None:
+        """Read a file of rules."""
+        file = _SHIPPED_FOLDER / "rules.yaml" if path == SHIPPED else Path(path)
+        found = self._read(file)
+        if found is None or found.data is None:
+            return
+        top = found.data if is_map(found.data) else {}
+        rules = top.get("rules")
+        if not is_list(rules) or not 0 < len(rules) <= RULES_MAX:
+            found.problem((), f"must be a map with 'rules', a list of 1 to {RULES_MAX}")
+            rules = []
+        self._unknown(found, top, (), RULES_KEYS)
+        for at, rule in enumerate(rules):
+            if is_map(rule):
+                self._rule(found, rule, ("rules", at), file.parent)
+            else:
+                found.problem(("rules", at), f"must be a map with {', '.join(RULE_KEYS)}")
+        self.loaded.problems += found.problems
+
+    def _rule(self, found: _Text, rule: dict[str, object], place: Place, folder: Path) -> None:
+        self._unknown(found, rule, place, RULE_KEYS)
+        written = rule.get("keywords")
+        words = [one.strip().lower() for one in written if isinstance(one, str)] if is_list(
+            written
+        ) else []  # fmt: skip
+        good = is_list(written) and len(words) == len(written) <= KEYWORDS_MAX
+        if (
+            not good
+            or not words
+            or not all(0 < len(one) <= KEYWORD_CHARACTERS_MAX for one in words)
+        ):
+            found.problem(
+                (*place, "keywords"), f"must be a list of 1 to {KEYWORDS_MAX} words or phrases"
+            )
+        match: Literal["any", "all"] = "all" if rule.get("match") == "all" else "any"
+        if rule.get("match", "any") != match:
+            found.problem((*place, "match"), "must be 'any' or 'all'")
+        template = rule.get("template")
+        if isinstance(template, str):
+            inner = self._read(folder / template)
+            template = inner.data if inner else None
+            name = self._checked(inner, template, ()) if inner and inner.data is not None else ""
+        else:
+            name = self._checked(found, template, (*place, "template"))
+        label = rule.get("name", name)
+        if not isinstance(label, str) or len(label) > KEYWORD_CHARACTERS_MAX:
+            found.problem((*place, "name"), "must be a short text")
+        elif name and is_map(template):  # if something is wrong, nothing of the files is used
+            made = SuggestionRule(label, tuple(words), match, template)
+            self.loaded.rules.append(Raw(msgspec.json.encode(made)))
+
+    def _checked(self, found: _Text, data: object, place: Place) -> str:
+        """Return the name of a workflow; empty if it has problems, which are noted."""
+        made, problems = definition.parse(data)
+        for one in problems:
+            found.problem((*place, *one.place), one.message)
+        if not place:
+            self.loaded.problems += found.problems
+            return made.name if made is not None and not found.problems else ""
+        return made.name if made is not None else ""
+
+    def _unknown(
+        self, found: _Text, data: dict[str, object], place: Place, keys: Sequence[str]
+    ) -> None:
+        for key in data:
+            if key not in keys:
+                found.problem((*place, key), f"is not a key here; {hint(key, keys)}")
+
+    def _files(self, path: str) -> Iterator[Path]:
+        if path.startswith(SHIPPED):
+            names = shipped()
+            name = path.removeprefix(SHIPPED)
+            if name in names:
+                yield _SHIPPED_FOLDER / f"{name}.yaml"
+            else:
+                self._failed(path, f"is not shipped; {hint(name, names)}")
+            return
+        found = Path(path)
+        if not found.is_dir():
+            yield found
+            return
+        self.loaded.files.append(path)
+        try:
+            inside = sorted(found.iterdir())
+        except OSError as error:
+            self._failed(path, f"cannot be read: {error.strerror}")
+            return
+        files = [one for one in inside if one.suffix in SUFFIXES and not one.name.startswith(".")]
+        if not files:
+            self._failed(path, f"is a folder without a file that ends with {', '.join(SUFFIXES)}")
+        yield from files
+
+    def _read(self, path: Path) -> _Text | None:
+        """Read a file; None if that is not possible, which is noted."""
+        file = str(path)
+        self._count += 1
+        if self._count > FILES_MAX:
+            if self._count == FILES_MAX + 1:
+                self._failed(file, f"is one file too many; {FILES_MAX} are possible")
+            return None
+        if file not in self.loaded.files:
+            self.loaded.files.append(file)
+        try:
+            text = _content(path)
+        except OSError as error:
+            self._failed(file, f"cannot be read: {error.strerror or error}")
+            return None
+        except ValueError as error:
+            self._failed(file, str(error))
+            return None
+        found = _Text(file)
+        found.read(text)
+        if found.data is None:
+            self.loaded.problems += found.problems
+        return found
+
+    def _failed(self, file: str, message: str) -> None:
+        self.loaded.problems.append(DefinitionProblem((), message, file))
+
+
+def shipped() -> tuple[str, ...]:
+    """Return the names of the workflows that are shipped."""
+    return tuple(
+        sorted(one.stem for one in _SHIPPED_FOLDER.glob("*.yaml") if one.stem != "rules")
+    )  # fmt: skip
+
+
+def load(workflows: Sequence[tuple[str, str]], rules: Sequence[str] = ()) -> Loaded:
+    """Read workflows, each a workspace and a path, and files of rules."""
+    files = _Files()
+    for workspace, path in workflows:
+        files.workflows(workspace, path)
+    for path in rules:
+        files.rules(path)
+    files.loaded.problems.sort(key=lambda one: (one.file, one.line))
+    return files.loaded
+
+
+def _content(path: Path) -> str:
+    """Return the text of a file. Raises OSError, and ValueError with the end of a sentence."""
+    # Without O_NONBLOCK, opening a FIFO waits for a writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("is not a regular file")
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise ValueError(f"is larger than {FILE_BYTES_MAX} bytes, the limit")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 text (byte {error.start})") from None
+
+
+def main(arguments: Sequence[str]) -> None:
+    workflows = [tuple(one.split(":", 2)[1:]) for one in arguments if one.startswith("w:")]
+    rules = [one.removeprefix("r:") for one in arguments if one.startswith("r:")]
+    loaded = load([(one[0], one[1]) for one in workflows], rules)
+    sys.stdout.buffer.write(msgspec.json.encode(loaded))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
