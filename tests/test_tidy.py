@@ -101,7 +101,9 @@ PURE_BY_ROOM = {
         " server_questions server_session subscriptions"
     ),
     "metamcp_worker.embedder": "embeddings_api",
-    "metamcp_worker.engine": "definition definition_schema expressions workflow",
+    "metamcp_worker.engine": (
+        "agent definition definition_schema expressions models suggestion workflow"
+    ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
         " front_views guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids"
@@ -109,8 +111,9 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions code_runs codec disclosure embedding errors"
-        " exposed_names figures frame_bytes frames key_table loaded_workflows messages parameters"
+        "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
+        " errors exposed_names figures frame_bytes frames key_table loaded_workflows messages"
+        " parameters"
         " process_names records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",

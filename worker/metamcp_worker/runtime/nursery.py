@@ -50,6 +50,7 @@ ROLES = {
     "child": "metamcp_worker.child.run",
     "code": "metamcp_worker.sandbox.run",
     "embedder": "metamcp_worker.embedder.run",
+    "engine": "metamcp_worker.engine.run",
 }
 
 #: Modules imported before the forks, also those that other modules import at their first use: an

@@ -1,0 +1,156 @@
+"""The true process of the engine, and a front on its socket."""
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw, structs
+
+from metamcp_worker.engine.models_io import FrontHost
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.engine_runs import (
+    FRAME,
+    SOCKET,
+    Done,
+    EngineOn,
+    Hello,
+    HostAsk,
+    HostDone,
+    HostDrop,
+    Leave,
+    Method,
+    Order,
+    Progress,
+)
+from metamcp_worker.ipc.errors import PeerGone
+from tests.worker.engine.notes_front import OWNER
+
+WAIT_S = 60.0
+MAIN = (
+    "import socket, sys; from metamcp_worker.engine.run import main;"
+    "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
+)
+_read = codec.reader(HostAsk | HostDrop | Progress | Done)
+
+
+class EngineProcess:
+    """Process with its listening socket at `path`."""
+
+    def __init__(self, folder: Path, spec: EngineOn) -> None:
+        self.path = str(folder / SOCKET)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(16)
+        self._control, theirs = packets.pair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        theirs.close()
+        self.configure(spec, self.listener.fileno())
+
+    def configure(self, spec: EngineOn, *fds: int) -> None:
+        packets.send(self._control, codec.dump(spec), fds)
+
+    def stop(self) -> int:
+        with suppress(OSError, PeerGone):
+            packets.send(self._control, messages.pack(messages.Stop(grace_s=0)))
+        self._control.close()
+        self.listener.close()
+        return self.process.wait(WAIT_S)
+
+
+@contextmanager
+def engine(folder: Path, spec: EngineOn) -> Generator[EngineProcess, None, None]:
+    running = EngineProcess(folder, spec)
+    try:
+        yield running
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(running.process.pid, signal.SIGCONT)
+        assert running.stop() in (0, -signal.SIGKILL)
+
+
+class SocketFront:
+    """Connection of a front, whose requests `notes` answers. `told`: progress of all orders;
+    `ended`: what ended each order."""
+
+    def __init__(
+        self, notes: FrontHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._notes = notes
+        self._reader = reader
+        self._writer = writer
+        self._asked: dict[int, asyncio.Task[None]] = {}
+        self._numbers = itertools.count(1)
+        self._ends: dict[int, asyncio.Future[Done]] = {}
+        self.told: list[Progress] = []
+
+    def send(self, message: codec.Message) -> None:
+        body = codec.dump(message)
+        self._writer.write(FRAME.pack(len(body)) + body)
+
+    def begin(self, method: Method, params: dict[str, Any], **fields: Any) -> int:
+        """Give an order and return its id."""
+        number = next(self._numbers)
+        self._ends[number] = asyncio.get_running_loop().create_future()
+        raw = Raw(codec.dump(params))
+        self.send(Order(id=number, method=method, owner=OWNER, params=raw, progress=True, **fields))
+        return number
+
+    async def end(self, number: int) -> Done:
+        async with asyncio.timeout(WAIT_S):
+            return await self._ends[number]
+
+    async def order(self, method: Method, params: dict[str, Any], **fields: Any) -> Done:
+        return await self.end(self.begin(method, params, **fields))
+
+    def leave(self, number: int) -> None:
+        self.send(Leave(id=number))
+
+    async def serve(self) -> None:
+        """Take messages until the connection ends."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (size,) = FRAME.unpack(await self._reader.readexactly(FRAME.size))
+                self._take(await self._reader.readexactly(size))
+
+    def _take(self, body: bytes) -> None:
+        match _read(body):
+            case HostAsk() as ask:
+                self._asked[ask.call] = asyncio.create_task(self._answer(ask))
+            case HostDrop(call=call):
+                self._asked[call].cancel()
+            case Done() as done:
+                self._ends[done.id].set_result(done)
+            case Progress() as progress:
+                self.told.append(progress)
+            case _:
+                raise AssertionError
+
+    async def _answer(self, ask: HostAsk) -> None:
+        found: HostDone = await self._notes.ask(
+            ask.owner, ask.kind, name=ask.name, arguments=bytes(ask.arguments), order=ask.order
+        )
+        self.send(structs.replace(found, call=ask.call))
+
+
+@asynccontextmanager
+async def connected(path: str, notes: FrontHost) -> AsyncGenerator[SocketFront]:
+    reader, writer = await asyncio.open_unix_connection(path)
+    front = SocketFront(notes, reader, writer)
+    front.send(Hello(front="front-1"))
+    serving = asyncio.create_task(front.serve())
+    try:
+        yield front
+    finally:
+        writer.close()
+        await serving

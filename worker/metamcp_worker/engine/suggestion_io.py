@@ -1,0 +1,124 @@
+"""Suggestions under way: the tools that a front tells, and the model that writes a definition.
+
+Owns: the order `suggest` from its arguments to its answer. Never: rules, prompts and definitions
+(`suggestion`), attempts at a model (`models_io`).
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Raw
+
+from metamcp_worker.engine import agent, models_io, suggestion
+from metamcp_worker.engine.agent_io import Tell
+from metamcp_worker.engine.models import NoAnswer
+from metamcp_worker.engine.models_io import FrontHost, ModelClient, Models
+from metamcp_worker.engine.suggestion import Suggested, SuggestionArguments, ToolRoutes
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.engine_runs import Done, Order
+
+FRONT_S_MAX = 30.0
+"""Seconds for the front to tell tools."""
+
+
+async def suggest(
+    order: Order, host: FrontHost, tell: Tell, models: Models, rules: Sequence[Raw]
+) -> Done:
+    """Carry out the order `suggest`."""
+    try:
+        given = codec.typed(SuggestionArguments, order.params)
+    except codec.Malformed as error:
+        why = f"The arguments of suggest_workflow are wrong: {error}."
+        return Done(id=order.id, text=why, failed=True)
+    try:
+        async with asyncio.timeout(FRONT_S_MAX):
+            everything = await _tools(order, host, "")
+            best = await _tools(order, host, given.task)
+            details = await _details(order, host, best[: suggestion.TYPES_MAX])
+    except TimeoutError:
+        why = f"The front told no tools within {FRONT_S_MAX:g} s; try again."
+        return Done(id=order.id, text=why, failed=True)
+    except NoAnswer as error:
+        return Done(id=order.id, text=str(error), failed=True)
+    catalogue = ToolRoutes([*everything, *best])
+    found = _by_rule(given, rules, catalogue)
+    notes = found.notes
+    if not found.workflow or given.refine:
+        model = models.of(order, host)
+        if order.progress and model is not None:
+            tell(1, 2, "the model writes a workflow")
+        try:
+            if model is None:
+                raise NoAnswer(f"There is no model that could write one. {models_io.HOW}")
+            draft = found.workflow or None
+            made = await _by_model(given, model, best, details, draft, catalogue)
+            return Suggested(made, "model", notes=notes).done(order.id)
+        except NoAnswer as error:
+            notes = (*notes, str(error))
+    if found.workflow:
+        return Suggested(found.workflow, "rule", found.by, notes).done(order.id)
+    return _by_tools(order, given, best, details, catalogue, notes)
+
+
+async def _tools(order: Order, host: FrontHost, query: str) -> list[Mapping[str, str]]:
+    """Return the tools that fit a query, all for an empty one. Raises NoAnswer."""
+    done = await host.ask(order.owner, "tools", name=query, order=order.id)
+    if done.trouble:
+        raise NoAnswer(f"No tools were found: {done.error}")
+    return agent.tools(done.result)
+
+
+async def _details(order: Order, host: FrontHost, tools: Sequence[Mapping[str, str]]) -> list[Raw]:
+    asked = [
+        await host.ask(order.owner, "describe", name=one["name"], order=order.id) for one in tools
+    ]
+    return [Raw(b"{}") if done.trouble else done.result for done in asked]
+
+
+def _by_rule(given: SuggestionArguments, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggested:
+    """Return what the first rule suggests that matches and whose tools are there; without one, no
+    workflow."""
+    notes: list[str] = []
+    for rule in suggestion.matching(given.task, rules):
+        made, problems = suggestion.fitted(rule.template, catalogue)
+        if not problems:
+            return Suggested(made, "rule", rule.name, tuple(notes))
+        notes.append(f"The rule '{rule.name}' matches, but {problems[0]}.")
+    return Suggested({}, "rule", notes=tuple(notes))
+
+
+async def _by_model(
+    given: SuggestionArguments,
+    model: ModelClient,
+    best: Sequence[Mapping[str, str]],
+    details: Sequence[Raw],
+    draft: Mapping[str, Any] | None,
+    catalogue: ToolRoutes,
+) -> dict[str, Any]:
+    """Return what a model suggests. Raises NoAnswer."""
+    settings = model.settings
+    asked = suggestion.prompt(given, best, details, draft, settings.answer_tokens_max)
+    until = asyncio.get_running_loop().time() + settings.timeout_ms / 1000
+    fault = partial(suggestion.fault, catalogue=catalogue)
+    made = await models_io.fitting(model, asked, until, fault)
+    return suggestion.fitted(made, catalogue)[0]
+
+
+def _by_tools(
+    order: Order,
+    given: SuggestionArguments,
+    best: Sequence[Mapping[str, str]],
+    details: Sequence[Raw],
+    catalogue: ToolRoutes,
+    notes: Sequence[str],
+) -> Done:
+    if not best:
+        text = " ".join(("No rule matches, and no tool fits the task.", *notes))
+        return Done(id=order.id, text=text, failed=True)
+    made, problems = suggestion.fitted(suggestion.sequence(given.task, best, details), catalogue)
+    if problems:
+        text = " ".join((f"No workflow was found: {'; '.join(problems)}.", *notes))
+        return Done(id=order.id, text=text, failed=True)
+    return Suggested(made, "tools", notes=tuple(notes)).done(order.id)

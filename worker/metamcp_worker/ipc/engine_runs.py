@@ -1,0 +1,179 @@
+"""Messages about runs of the engine (agents, suggestions, workflows), between a front and it.
+
+Owns: their fields, limits and frames. Never: the engine (`engine`), carrying out what a run asks
+for (`front.engine_calls_io`).
+
+A front connects to the socket SOCKET in the runtime directory and sends frames: 4 bytes with the
+size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. The
+engine has no way to servers of its own: each call, search, run of code and question of a run goes
+to a front, which makes it for the owner of the run like a request of that client.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
+from metamcp_worker.ipc.codec import Message
+
+__all__ = ["FRAME", "FRAME_BYTES_MAX"]  # the other names as well
+
+SOCKET = "engine.sock"
+Method = Literal[
+    "agent", "suggest",
+    "workflows", "workflow/run", "workflow/runs", "workflow/status", "workflow/cancel",
+    "workflow/decide",
+]  # fmt: skip
+"""Orders to the engine: the last two words of tools and verbs are the same."""
+Kind = Literal["call", "server", "tools", "describe", "catalog", "code", "sample", "elicit"]
+Trouble = Literal["", "error", "timeout", "unavailable"]
+"""Why a request of the engine has no result: a tool's or the gateway's error, its time is over, or
+the server or the front is not there (then the call may have happened)."""
+
+
+class Owner(Struct, frozen=True):
+    """Client for whom a run acts, kept with the run. Fields as in `access.gate.Principal`;
+    `endpoint`: its name; `modern`: era of the client. The front makes a request of it again, and
+    refuses it when its key is revoked, its credential has expired, or its endpoint is gone."""
+
+    endpoint: str
+    name: str
+    workspace: str = ""
+    scopes: tuple[str, ...] | None = None
+    servers: tuple[str, ...] | None = None
+    key: str = ""
+    auth: str = "none"
+    expires: float = 0.0
+    held: tuple[str, ...] = ()
+    modern: bool = True
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """Either side's first message of a front: this connection makes calls. A connection without it
+    (the supervisor's, for `metamcp workflow`) only gives orders."""
+
+    front: str
+
+
+class Order(Message, frozen=True, kw_only=True):
+    """Front or supervisor: do this. `id`: unique on its connection; `params`: raw, the arguments of
+    the tool or verb; `owner`: for whom; `progress`: whether progress is wanted; `asks`: whether the
+    client can be asked (`elicit`), `samples`: whether it lends its model (`sample`)."""
+
+    id: int
+    method: Method
+    owner: Owner
+    params: Raw = Raw(b"{}")
+    progress: bool = False
+    asks: bool = False
+    samples: bool = False
+
+
+class Leave(Message, frozen=True, kw_only=True):
+    """Front: nobody waits for this order. Agents and suggestions end; a workflow goes on."""
+
+    id: int
+
+
+class Progress(Message, frozen=True, kw_only=True):
+    """Engine: an order goes on. `progress` grows; `total`: 0 if not known."""
+
+    id: int
+    progress: float
+    total: float = 0.0
+    message: str = ""
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """Engine: an order is over. `text`: for a model or a person; `structured`: raw, the same as an
+    object; `failed`: the tool reports a failure."""
+
+    id: int
+    text: str
+    structured: Raw = Raw(b"{}")
+    failed: bool = False
+
+
+class HostAsk(Message, frozen=True, kw_only=True):
+    """Engine: do this for the owner. `call`: unique on the connection; `order`: id of an order of
+    this connection whose client may be asked, 0 for none. `kind`:
+    `call`: tool `name` as exposed, with `arguments`; `server`: tool `name` of the server `server`;
+    `tools`: search for `name` (all if empty), result as of `mcp.tools()`; `describe`: the result of
+    `describe_tool` for `name`; `catalog`: what the endpoint offers, result as of `get_catalog`;
+    `code`: arguments as of run_code, result its structuredContent; `sample`: arguments are params
+    of `sampling/createMessage`; `elicit`: arguments are params of `elicitation/create`.
+    `meta`: raw object, added to `_meta` of the call (`io.metamcp/idempotency-key`); `run`: id of
+    the run, for the audit (`parent`); `timeout_ms`: 0 for the limit of the endpoint."""
+
+    call: int
+    owner: Owner
+    kind: Kind
+    name: str = ""
+    server: str = ""
+    arguments: Raw = Raw(b"{}")
+    meta: Raw = Raw(b"{}")
+    run: str = ""
+    order: int = 0
+    timeout_ms: int = 0
+
+
+class HostDrop(Message, frozen=True, kw_only=True):
+    """Engine: cancel this call; no answer follows."""
+
+    call: int
+
+
+class HostDone(Message, frozen=True, kw_only=True):
+    """Front: answer. `result`: raw, the whole result of the method (CallToolResult for `call` and
+    `server`, also with `isError`); `trouble` with `error`, a sentence: there is no result.
+    `repeatable`: for `call` and `server`, whether the tool's annotations say that it may run twice
+    (`readOnlyHint` or `idempotentHint`)."""
+
+    call: int
+    result: Raw = Raw(b"null")
+    trouble: Trouble = ""
+    error: str = ""
+    repeatable: bool = False
+
+
+class AiSettings(Struct, frozen=True):
+    """Table `[ai]`. `provider`: `openai` (any compatible endpoint), `anthropic`; `key`: empty for
+    none; `tokens_max`, `steps_max`, `timeout_ms`: limits of one agent; `cost_max`: in the currency
+    of the prices, 0 for none; `input_price`, `output_price`: per million tokens."""
+
+    provider: Literal["openai", "anthropic"]
+    url: str
+    model: str
+    key: str = ""
+    steps_max: int = 20
+    tokens_max: int = 200_000
+    timeout_ms: int = 300_000
+    answer_tokens_max: int = 4096
+    cost_max: float = 0.0
+    input_price: float = 0.0
+    output_price: float = 0.0
+
+
+class EngineOn(Message, frozen=True, kw_only=True):
+    """Supervisor: first message to the engine, with the listening socket as descriptor; sent again
+    without one when the configuration changes. `journal`: path of the database of runs;
+    `definitions`: workflows by workspace and name, each raw as of `engine.definition` (checked by
+    the supervisor's loader); `rules`: of suggestions, raw; `sync`: `full` or `normal`; `keep_s`:
+    seconds that ended runs are kept; `runs_max`: workflow runs under way at once, more wait."""
+
+    journal: str
+    ai: AiSettings | None = None
+    definitions: Mapping[str, Mapping[str, Raw]] = {}
+    rules: tuple[Raw, ...] = ()
+    sync: Literal["full", "normal"] = "full"
+    keep_s: float = 30 * 86400.0
+    runs_max: int = 64
+
+
+class EngineFigures(Message, frozen=True, kw_only=True):
+    """Engine to supervisor, when they have changed: orders since the process began by
+    `METHOD:OUTCOME`; runs of workflows now by status."""
+
+    counts: dict[str, int]
+    runs: Mapping[str, int] = {}
