@@ -219,7 +219,8 @@ def _describe(given: ToolName, context: ToolContext) -> Decision:
 
 
 def _call(given: Calling, context: ToolContext) -> Decision:
-    own = builtin_definitions.of(context.spec.exposure, code=context.spec.code is not None)
+    spec = context.spec
+    own = builtin_definitions.of(spec.exposure, code=spec.code is not None, builtins=spec.builtins)
     if any(tool.name == given.name for tool in own):
         why = f"{given.name} is not a tool of a server; call it by its own name"
         return _failed("call", why)

@@ -117,7 +117,10 @@ class Builtins:
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
         spec, arguments = view.spec, request.params.get("arguments", Raw())
-        tool = tools_by_exposure.of(spec.exposure, code=spec.code is not None).tools.get(name)
+        code = spec.code is not None
+        tool = tools_by_exposure.of(spec.exposure, code=code, builtins=spec.builtins).tools.get(
+            name
+        )
         if tool is not None:
             return tool.decide(bytes(arguments), self._context(view))
         script = codec.text(view.of(modern=request.modern).tools[name].original) or ""
