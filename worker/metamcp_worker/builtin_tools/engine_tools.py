@@ -76,13 +76,10 @@ def _workflow(given: WorkflowArguments, context: ToolContext) -> Decision:
     if bool(given.name) is bool(bytes(given.definition)):
         why = "run_workflow takes the name of a workflow or a definition, one of the two."
         return ToolReply(why, failed=True)
-    params: dict[str, object] = {"wait": given.wait}
-    if given.name:
-        params["name"] = given.name
-    for name, raw in (("definition", given.definition), ("inputs", given.inputs)):
-        if bytes(raw):
-            params[name] = raw
-    return EngineWork("workflow/run", Raw(codec.dump(params)))
+    raws = {"definition": given.definition, "inputs": given.inputs}
+    params: dict[str, object] = {name: raw for name, raw in raws.items() if bytes(raw)}
+    params |= {"name": given.name} if given.name else {}
+    return EngineWork("workflow/run", Raw(codec.dump({**params, "wait": given.wait})))
 
 
 def _status(given: StatusArguments, context: ToolContext) -> Decision:
@@ -92,8 +89,8 @@ def _status(given: StatusArguments, context: ToolContext) -> Decision:
 
 
 def catalogue(context: ToolContext, server: str = "") -> ToolReply:
-    """Return what is behind the endpoint, server by server, also of servers that are down. `server`:
-    only this one, by the name that clients know."""
+    """Return what is behind the endpoint, server by server, also of servers that are down.
+    `server`: only this one, by the name that clients know."""
     names = {process_names.label(name): name for name in context.spec.servers}
     if server and server not in names:
         known = tool_text.told(sorted(names)) or "none"

@@ -192,7 +192,8 @@ def _list(given: LoadedTools, context: ToolContext) -> Decision:
     return ToolReply("\n".join(lines), structured)
 
 
-def _describe(given: ToolName, context: ToolContext) -> Decision:
+def describe(given: ToolName, context: ToolContext) -> ToolReply:
+    """Return the whole definition of a tool."""
     picked = tool_choice.pick([given.name], context)
     entry = _entry(picked.pairs, context)
     if entry is None:
@@ -296,7 +297,7 @@ WORKS: Mapping[str, Work] = {
     "load_tool_set": (ToolName, _load_set),
     "save_tool_set": (SaveArguments, _save_set),
     "list_loaded_tools": (LoadedTools, _list),
-    "describe_tool": (ToolName, _describe),
+    "describe_tool": (ToolName, describe),
     "call_tool": (Calling, _call),
 }
 FAMILY: ToolFamily = family("search", WORKS, GUIDE)
