@@ -44,7 +44,9 @@ def tools(
         for one in server_catalog.keyed("tools", catalogues[server].tools)
         if (server, one.key) not in endpoint.disabled
     }
-    own = builtin_definitions.of(endpoint.exposure, code=endpoint.code is not None)
+    own = builtin_definitions.of(
+        endpoint.exposure, code=endpoint.code is not None, builtins=endpoint.builtins
+    )
     reserved = {tool.name for tool in own}
     exposed = exposed_names.expose(
         list(found), endpoint.naming, reserved, _given(endpoint, reserved)

@@ -13,11 +13,13 @@ from metamcp_supervisor.config import network, sections, units, workspaces
 from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
+    AiConfig,
     AuditConfig,
     CodeConfig,
     Config,
     Embeddings,
     Endpoint,
+    EngineConfig,
     GatewayConfig,
     Log,
     MetricsConfig,
@@ -46,6 +48,9 @@ from metamcp_supervisor.config.tools import Pair
 from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
 from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
+
+_OF_MAIN = ("log", "recording", "audit", "code", "engine", "metrics", "traces", "embeddings")
+"""Tables of the main file alone."""
 
 
 def check_dependencies(drafts: Mapping[str, ServerDraft], findings: ConfigFindings) -> None:
@@ -201,17 +206,8 @@ def assemble(
     returns the transports of installed packages, called only when a server names one."""
     main, *included = drafts
     for draft in included:
-        here = {
-            "gateway": draft.gateway != GatewayDraft(),
-            "log": draft.log,
-            "recording": draft.recording,
-            "audit": draft.audit,
-            "code": draft.code,
-            "metrics": draft.metrics,
-            "traces": draft.traces,
-            "embeddings": draft.embeddings,
-        }
-        for key in (key for key, written in here.items() if written):
+        written = [key for key in _OF_MAIN if getattr(draft, key)]
+        for key in (["gateway"] if draft.gateway != GatewayDraft() else []) + written:
             findings.error(
                 draft.site.at(key), f"belongs into {main.site}, not into an included file"
             )
@@ -244,6 +240,8 @@ def assemble(
         recording=main.recording or RecordingConfig(),
         audit=main.audit or AuditConfig(),
         code=main.code or CodeConfig(),
+        ai=next((draft.ai for draft in drafts if draft.ai), AiConfig()),
+        engine=main.engine or EngineConfig(),
         metrics=main.metrics or MetricsConfig(),
         traces=main.traces or TracesConfig(),
         embeddings=main.embeddings or Embeddings(),

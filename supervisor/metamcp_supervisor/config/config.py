@@ -163,6 +163,39 @@ class WorkflowFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AiConfig:
+    """Table `[ai]`: the model of the engine, and limits of one agent. `key` and `url` may be
+    secret. `cost_max`: in the currency of the prices, 0 for none; prices: for a million tokens.
+    `…_written`: as written in the file; `referred`: values of the references to secrets in it."""
+
+    provider: Literal["openai", "anthropic"] = "openai"
+    url: str = field(default="", repr=False)
+    model: str = ""
+    key: str = field(default="", repr=False)
+    steps_max: int = 20
+    tokens_max: int = 200_000
+    timeout_s: float = 300.0
+    answer_tokens_max: int = 4096
+    cost_max: float = 0.0
+    input_price: float = 0.0
+    output_price: float = 0.0
+    url_written: str = field(default="", compare=False, repr=False)
+    key_written: str = field(default="", compare=False, repr=False)
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Table `[engine]`. `keep_s`: time for which ended runs are kept; `sync`: whether a step is on
+    the disk before the next begins (`full`), or is only safe from the end of any process;
+    `runs_max`: workflow runs at once, more wait."""
+
+    keep_s: float = 30 * 86_400.0
+    sync: Literal["full", "normal"] = "full"
+    runs_max: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
     """Settings for metrics. `per_tool`: durations of calls for each single tool."""
 
@@ -387,6 +420,8 @@ class Endpoint:
     limits: UseLimits = UNLIMITED
     code: Mapping[str, int] = field(default_factory=dict[str, int])
     """Limits of code that differ from `[code]`, by fields of `CodeLimits`."""
+    builtins: tuple[str, ...] = ()
+    """Families of built-in tools besides those of its exposure."""
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
     workspace: str = process_names.DEFAULT
 
@@ -420,6 +455,9 @@ class Config:
     audit: AuditConfig = AuditConfig()
     code: CodeConfig = CodeConfig()
     workflows: WorkflowFiles = WorkflowFiles()
+    ai: AiConfig = AiConfig()
+    """Without a `url` if no model is configured."""
+    engine: EngineConfig = EngineConfig()
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()

@@ -53,9 +53,9 @@ def digest(config: Config, file: str) -> str:
 
 def _sent(config: Config) -> list[tuple[str, str]]:
     """Return what the gateway itself would send, if a reference is in it: the address and headers
-    for spans, the address and key for vectors, the addresses and secrets for questions about
-    tokens, as written in the file."""
-    traces, vectors = config.traces, config.embeddings
+    for spans, the address and key for vectors and for models, the addresses and secrets for
+    questions about tokens, as written in the file."""
+    traces, vectors, ai = config.traces, config.embeddings, config.ai
     found = [
         *(
             [("introspection", each.oauth.introspection), ("client_secret", each.secret_written)]
@@ -64,6 +64,7 @@ def _sent(config: Config) -> list[tuple[str, str]]:
         ),
         [("endpoint", traces.endpoint_written), *sorted(traces.headers_written.items())],
         [("url", vectors.url_written), ("key", vectors.key_written)],
+        [("ai url", ai.url_written), ("ai key", ai.key_written)],
     ]
     return [pair for each in found if any(refers(text) for _, text in each) for pair in each]
 

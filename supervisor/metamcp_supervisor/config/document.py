@@ -18,11 +18,13 @@ from typing import cast
 from metamcp_supervisor.config import units
 from metamcp_supervisor.config.config import (
     Address,
+    AiConfig,
     AnyAddress,
     AuditConfig,
     CodeConfig,
     Embeddings,
     Endpoint,
+    EngineConfig,
     Log,
     MetricsConfig,
     Problem,
@@ -325,6 +327,8 @@ class ConfigDraft:
     code: CodeConfig | None = None
     workflows: tuple["NamedPath", ...] = ()
     rules: tuple["NamedPath", ...] | None = None
+    ai: AiConfig | None = None
+    engine: EngineConfig | None = None
     shipped_rules: bool = True
     metrics: MetricsConfig | None = None
     traces: TracesConfig | None = None
@@ -433,15 +437,15 @@ class Table:
             return value
         return default
 
-    def share(self, key: str, *, default: float) -> float:
-        """Return a number from 0 to 1."""
+    def number(self, key: str, *, default: float, high: float = 1.0) -> float:
+        """Return a number from 0 to `high`."""
         value = self.values.get(key)
         if value is None:
             return default
         if not isinstance(value, int | float) or isinstance(value, bool):
             self._wrong(key, "a number", value)
-        elif not 0 <= value <= 1:
-            self.error(key, "must be from 0 to 1")
+        elif not 0 <= value <= high:
+            self.error(key, f"must be from 0 to {high:.0f}")
         else:
             return float(value)
         return default

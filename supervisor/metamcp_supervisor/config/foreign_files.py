@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from metamcp_supervisor.config import naming, network, program, sections
+from metamcp_supervisor.config import engine_tables, naming, network, program, sections
 from metamcp_supervisor.config.config import Endpoint, OAuth
 from metamcp_supervisor.config.document import (
     ConfigDocument,
@@ -59,7 +59,7 @@ _OF_CLIENTS = {
 """Keys of a server that clients write for themselves and that have no effect here."""
 _OF_ENDPOINTS = {"namespaceId", "apiKeyRequired", "allowedApiKeys"}
 _TOP_OF_CLIENTS = {
-    "globalShortcut", "inputs", "mcpServers", "mcp_servers", "preferences", "servers",
+    "ai_api", "globalShortcut", "inputs", "mcpServers", "mcp_servers", "preferences", "servers",
 }  # fmt: skip
 
 
@@ -103,11 +103,14 @@ def parse(
         },
     )
     endpoints = _endpoints(site, document.values, findings)
+    top = Table(document.values, site, findings)
+    named = top.table("ai_api") if shape != "aliases" else None
+    ai = engine_tables.read_ai_api(named, Resolving(references))
     drafts: list[ServerDraft] = []
-    for place in _entries(shape, Table(document.values, site, findings)):
+    for place in _entries(shape, top):
         with findings.about(place[0]):
             drafts.append(_draft(place, findings, references, home))
-    return ConfigDraft(site=site, servers=tuple(drafts), endpoints=endpoints)
+    return ConfigDraft(site=site, servers=tuple(drafts), endpoints=endpoints, ai=ai)
 
 
 def _is_entry(table: Mapping[str, object]) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal, cast
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
     code_mode,
+    engine_tables,
     naming,
     network,
     program,
@@ -102,10 +103,8 @@ def parse(
     log, recording = top.table("log", "log"), top.table("recording", "recording")
     audit, code = top.table("audit", "audit"), top.table("code", "code")
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
-    vectors = top.table("embeddings", "embeddings")
-    suggestions = top.table("suggestions", "suggestions")
-    rules, shipped_rules = workflow_files.rules(suggestions, home)
-    includes = top.texts("include") or ()
+    vectors, includes = top.table("embeddings", "embeddings"), top.texts("include") or ()
+    rules, shipped_rules = workflow_files.rules(top.table("suggestions", "suggestions"), home)
     inner = [
         workspace(name, table, references, home)
         for name, table in top.tables("workspaces", "workspaces.*").items()
@@ -122,6 +121,8 @@ def parse(
         workflows=workflow_files.paths(top, "workflows", home),
         rules=rules,
         shipped_rules=shipped_rules,
+        ai=engine_tables.read_ai(top.table("ai", "ai"), Resolving(references)),
+        engine=engine_tables.read_engine(top.table("engine", "engine")),
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
@@ -555,6 +556,7 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
             call_hidden=table.flag("call_hidden", default=default.call_hidden),
             limits=sections.use_limits(table, "endpoints.*.limits"),
             code=code_mode.of_endpoint(table),
+            builtins=engine_tables.builtins(table),
             keys=network.keys_of(table, "keys"),
             url_keys=table.flag("url_keys", default=default.url_keys),
             oauth=network.issuer_of(table, resolving),

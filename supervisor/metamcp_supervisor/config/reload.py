@@ -12,11 +12,13 @@ from typing import cast
 from msgspec import structs
 
 from metamcp_supervisor.config.config import (
+    AiConfig,
     AuditConfig,
     CodeConfig,
     Config,
     Embeddings,
     Endpoint,
+    EngineConfig,
     GatewayConfig,
     Log,
     MetricsConfig,
@@ -40,7 +42,7 @@ HASH_CHARACTERS = 12
 accident."""
 Told = (
     Log | RecordingConfig | AuditConfig | CodeConfig | MetricsConfig | TracesConfig | Embeddings
-    | WorkflowFiles
+    | WorkflowFiles | AiConfig | EngineConfig
 )  # fmt: skip
 """Sections of the gateway itself that a reload can change at once."""
 _NAMED_MAX = 8
@@ -62,9 +64,10 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[workflows]`, `[metrics]`, `[traces]`, `[embeddings]`, `namespaces.NAME`,
-    `endpoints.NAME` and `workspaces.NAME`; servers cannot have such names, because of the brackets
-    and the dot. A server that is added or removed does not count as a change of its namespaces.
+    `[code]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`, `[traces]`, `[embeddings]`,
+    `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers cannot have such names,
+    because of the brackets and the dot. A server that is added or removed does not count as a
+    change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -76,6 +79,8 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[audit]", old.audit, new.audit),
             *_table("[code]", old.code, new.code),
             *_table("[workflows]", old.workflows, new.workflows),
+            *_table("[ai]", old.ai, new.ai),
+            *_table("[engine]", old.engine, new.engine),
             *_table("[metrics]", old.metrics, new.metrics),
             *_table("[traces]", old.traces, new.traces),
             *_table("[embeddings]", old.embeddings, new.embeddings),
@@ -128,6 +133,7 @@ def fingerprint(config: Config) -> str:
             [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
             [_plain(config.audit), _plain(config.code), _plain(config.workflows)],
             [_plain(config.traces), _plain(config.embeddings)],
+            [_plain(config.ai), _plain(config.engine)],
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],

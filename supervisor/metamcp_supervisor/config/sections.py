@@ -451,7 +451,7 @@ def traces(table: Table, resolving: Resolving) -> TracesConfig:
     program.warn_of_short(resolving.secrets, table)
     return TracesConfig(
         endpoint=endpoint or "",
-        sample=table.share("sample", default=TracesConfig().sample),
+        sample=table.number("sample", default=TracesConfig().sample),
         headers=headers,
         endpoint_written=written or "",
         headers_written=headers_written,
@@ -493,7 +493,7 @@ def read_gateway(table: Table, resolving: Resolving, home: Path) -> Embeddings:
         key_written=key or "",
         referred=tuple(resolving.secrets),
         folder=program.directory(where, base=base, home=home) if where else None,
-        weight=table.share("weight", default=default.weight),
+        weight=table.number("weight", default=default.weight),
         timeout_s=timeout_s,
         batch=table.whole("batch", default=default.batch, low=1, high=BATCH_MAX),
     )

@@ -12,11 +12,13 @@ from msgspec import structs
 
 from metamcp_supervisor.config import code_mode
 from metamcp_supervisor.config.config import (
+    AiConfig,
     AuditConfig,
     CodeConfig,
     Config,
     Embeddings,
     Endpoint,
+    EngineConfig,
     GatewayConfig,
     Log,
     Namespace,
@@ -36,7 +38,7 @@ from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
     "MASK", "certain_secrets", "looks_secret", "masked", "masked_url", "secrets_of",
-    "secrets_of_embeddings", "secrets_of_endpoints", "secrets_of_traces",
+    "secrets_of_ai", "secrets_of_embeddings", "secrets_of_endpoints", "secrets_of_traces",
 )  # fmt: skip
 
 _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
@@ -83,6 +85,11 @@ def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the secret values in the settings for vectors."""
     found = [*embeddings.referred, embeddings.key, *_in_url(embeddings.url)]
     return tuple(filter(None, found))
+
+
+def secrets_of_ai(ai: AiConfig) -> tuple[str, ...]:
+    """Return the secret values in the settings for models."""
+    return tuple(filter(None, [*ai.referred, ai.key, *_in_url(ai.url)]))
 
 
 def _named(values: Mapping[str, str]) -> Iterator[str]:
@@ -160,6 +167,8 @@ def tables(config: Config) -> dict[str, object]:
         "recording": _recording(config.recording),
         "audit": _audit(config.audit),
         **({"code": _code(config.code)} if config.code.enabled else {}),
+        **({"ai": _ai(config.ai)} if config.ai.url else {}),
+        **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),
@@ -211,6 +220,29 @@ def _code(code: CodeConfig) -> dict[str, object]:
         "jit": code.jit,
         "confinement": code.confinement,
     }
+
+
+def _ai(ai: AiConfig) -> dict[str, object]:
+    return {
+        "provider": ai.provider,
+        "url": masked_url(ai.url_written or ai.url),
+        "model": ai.model,
+        **({"key": MASK} if ai.key else {}),
+        "steps_max": ai.steps_max,
+        "tokens_max": ai.tokens_max,
+        "timeout": duration_text(ai.timeout_s),
+        "answer_tokens_max": ai.answer_tokens_max,
+        **{
+            key: getattr(ai, key)
+            for key in ("cost_max", "input_price", "output_price")
+            if getattr(ai, key)
+        },
+    }
+
+
+def _engine(engine: EngineConfig) -> dict[str, object]:
+    keep = duration_text(engine.keep_s)
+    return {"keep": keep, "sync": engine.sync, "runs_max": engine.runs_max}
 
 
 def _log(log: Log) -> dict[str, object]:
@@ -428,5 +460,6 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "rest": endpoint.rest,
         "limits": _use(endpoint.limits),
         **({"code": code_mode.written(endpoint.code)} if endpoint.code else {}),
+        **({"builtins": list(endpoint.builtins)} if endpoint.builtins else {}),
         "tools": _tools(endpoint.tools),
     }

@@ -23,6 +23,7 @@ from metamcp_supervisor.config.config import (
 from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.config.show import (
     secrets_of,
+    secrets_of_ai,
     secrets_of_embeddings,
     secrets_of_endpoints,
     secrets_of_traces,
@@ -144,8 +145,8 @@ def own_log_spec(config: Config) -> LogSpec:
     """Return the log settings of the supervisor, which knows all secrets."""
     known = _secrets_of(config.servers.values())
     elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
-    endpoints = secrets_of_endpoints(config.endpoints.values())
-    return log_spec(config, [*known, *elsewhere, *endpoints])
+    others = (*secrets_of_endpoints(config.endpoints.values()), *secrets_of_ai(config.ai))
+    return log_spec(config, [*known, *elsewhere, *others])
 
 
 def recording_spec(config: Config) -> RecordingSpec:
@@ -246,6 +247,7 @@ def front_spec(
                 url_keys=endpoint.url_keys,
                 oauth=endpoint.oauth,
                 code=code_mode.limits_of(config.code, endpoint),
+                builtins=endpoint.builtins,
             )
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]

@@ -27,6 +27,8 @@ HEADINGS = {
     "audit": "`[audit]`",
     "code": "`[code]`",
     "suggestions": "`[suggestions]`",
+    "ai": "`[ai]`",
+    "engine": "`[engine]`",
     "metrics": "`[metrics]`",
     "traces": "`[traces]`",
     "embeddings": "`[embeddings]`",

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth
+from metamcp_supervisor.config.references import refers
 from metamcp_worker.access import api_key
 from tests.supervisor.configs import loaded, messages
 
@@ -98,8 +99,10 @@ def test_a_config_json_of_meta_mcp_is_read_and_its_rest_named(tmp_path: Path) ->
     remote = got.servers["git_mcp"]
     assert (remote.url, remote.headers) == ("http://localhost:9001/sse", {"A": "B"})
     assert [each.replace(f"{tmp_path}/", "") for each in got.warnings] == [
-        "config.json: means nothing here and is ignored: 'ai_api', 'storage_path'",
+        "config.json: means nothing here and is ignored: 'storage_path'",
     ]
+    assert (got.ai.provider, got.ai.url) == ("openai", "https://api.example.com/v1")
+    assert (got.ai.key, refers(got.ai.key_written)) == ("", True)
 
 
 @pytest.mark.promise("M16")

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import (
+    AiConfig,
     CodeConfig,
     Embeddings,
     Endpoint,
+    EngineConfig,
     Namespace,
     Naming,
     OAuth,
@@ -88,6 +90,24 @@ key = "${USER:-somebody}"
 weight = 0.5
 timeout = "3s"
 batch = 8
+
+[ai]
+provider = "anthropic"
+url = "https://models.example"
+model = "small"
+key = "${USER:-somebody}"
+steps_max = 5
+tokens_max = 1000
+timeout = "1m"
+answer_tokens_max = 100
+cost_max = 1.5
+input_price = 3
+output_price = 15
+
+[engine]
+keep = "7d"
+sync = "normal"
+runs_max = 3
 
 [workspaces.acme.limits]
 in_flight = 9
@@ -185,6 +205,7 @@ oauth.allow_private = true
 url_keys = true
 keys = ["ci", "mmcp_k3Jq9ZxA"]
 code = { timeout = "1s", calls_max = 20 }
+builtins = ["catalog"]
 tools."git.status".hidden = true
 tools."git.status".aliases = ["old"]
 tools."git.status".title = "Status"
@@ -212,6 +233,12 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
         enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,
         idle_s=60.0, jit=True, confinement="require",
     )  # fmt: skip
+    assert got.ai == AiConfig(
+        provider="anthropic", url="https://models.example", model="small", key="somebody",
+        steps_max=5, tokens_max=1000, timeout_s=60.0, answer_tokens_max=100, cost_max=1.5,
+        input_price=3.0, output_price=15.0,
+    )  # fmt: skip
+    assert got.engine == EngineConfig(keep_s=7 * 86_400.0, sync="normal", runs_max=3)
     assert got.embeddings == Embeddings(
         url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
         batch=8,
@@ -259,7 +286,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         exposure="toolset", view_scope="session", call_hidden=False,
         auth=("keys", "oauth"), url_keys=True, keys=("ci", "mmcp_k3Jq9ZxA"), oauth=ISSUER,
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
-        code={"timeout_ms": 1000, "calls": 20},
+        code={"timeout_ms": 1000, "calls": 20}, builtins=("catalog",),
         tools={"git": {"status": here}},
     )  # fmt: skip
     theirs = Endpoint(name="acme-dev", namespace="acme:default", auth=("keys",), workspace="acme")

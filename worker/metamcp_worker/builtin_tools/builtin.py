@@ -1,13 +1,13 @@
 """Built-in tool: its definition, and how it decides about its arguments.
 
-Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the five kinds of decisions.
+Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the six kinds of decisions.
 Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`, `script_tools`), the words
 of definitions (`builtin_definitions`), carrying out a decision (`builtin_calls`).
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
 and a function that makes the result from the outcome (`OrderAndThen`), a query and a function that
-makes the result from the hits (`Seek`), another tool to call instead (`Forward`), or code to run
-(`Run`).
+makes the result from the hits (`Seek`), another tool to call instead (`Forward`), code to run
+(`Run`), or an order for the engine (`EngineWork`).
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, OrderOutcome, Pair, Shown, ToolSet
+from metamcp_worker.ipc.engine_runs import Method
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -111,10 +112,18 @@ class Run(Struct, frozen=True):
     version: int = 0
 
 
-Decision = ToolReply | OrderAndThen | Seek | Forward | Run
+class EngineWork(Struct, frozen=True):
+    """Order for the engine. `params`: raw, as in `engine_runs.Order`."""
+
+    method: Method
+    params: Raw
 
 
-def _wrong(why: str) -> ToolReply:
+Decision = ToolReply | OrderAndThen | Seek | Forward | Run | EngineWork
+
+
+def refuse_plainly(why: str) -> ToolReply:
+    """Return the result for wrong arguments of a tool that has no words of its own for them."""
     return ToolReply(f"{why[:1].upper()}{why[1:]}.", failed=True)
 
 
@@ -186,7 +195,8 @@ def family(
     assert [tool.name for tool in own] == list(works), "a definition for each tool, and back"
     refuse = refusals or {}
     tools = {
-        tool.name: Builtin(tool, *works[tool.name], refuse.get(tool.name, _wrong)) for tool in own
+        tool.name: Builtin(tool, *works[tool.name], refuse.get(tool.name, refuse_plainly))
+        for tool in own
     }
     return ToolFamily(tools, tuple(tool.item() for tool in tools.values()), guide)
 

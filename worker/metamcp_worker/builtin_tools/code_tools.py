@@ -10,7 +10,13 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import script_tools, search_tools, tool_choice, tool_text
+from metamcp_worker.builtin_tools import (
+    engine_tools,
+    script_tools,
+    search_tools,
+    tool_choice,
+    tool_text,
+)
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     Rankings,
@@ -127,7 +133,7 @@ FAMILY: ToolFamily = family("code", {**_SEARCH, **WORKS}, GUIDE)
 """Tools of the exposure `code`."""
 _search = family(
     "search",
-    {**search_tools.WORKS, **_LISTED},
+    {**search_tools.WORKS, **_LISTED, **engine_tools.AGENT},
     f"{search_tools.GUIDE} run_code runs a program that calls tools.",
     code=True,
 )

@@ -193,7 +193,8 @@ def _list(given: LoadedTools, context: ToolContext) -> Decision:
     return ToolReply("\n".join(lines), structured)
 
 
-def _describe(given: ToolName, context: ToolContext) -> Decision:
+def describe(given: ToolName, context: ToolContext) -> ToolReply:
+    """Return the whole definition of a tool."""
     script = next((one for one in context.exposed if one.key == given.name), None)
     picked = tool_choice.pick([given.name], context)
     entry = script or _entry(picked.pairs, context)
@@ -221,7 +222,8 @@ def _describe(given: ToolName, context: ToolContext) -> Decision:
 
 
 def _call(given: Calling, context: ToolContext) -> Decision:
-    own = builtin_definitions.of(context.spec.exposure, code=context.spec.code is not None)
+    spec = context.spec
+    own = builtin_definitions.of(spec.exposure, code=spec.code is not None, builtins=spec.builtins)
     if any(tool.name == given.name for tool in own):
         why = f"{given.name} is not a tool of a server; call it by its own name"
         return _failed("call", why)
@@ -297,7 +299,7 @@ WORKS: Mapping[str, Work] = {
     "load_tool_set": (ToolName, _load_set),
     "save_tool_set": (SaveArguments, _save_set),
     "list_loaded_tools": (LoadedTools, _list),
-    "describe_tool": (ToolName, _describe),
+    "describe_tool": (ToolName, describe),
     "call_tool": (Calling, _call),
 }
 FAMILY: ToolFamily = family("search", WORKS, GUIDE)

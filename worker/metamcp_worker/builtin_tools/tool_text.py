@@ -423,7 +423,9 @@ def saving(context: ToolContext) -> dict[str, object]:
     """Return the estimated tokens of all tools behind the endpoint, of the list of tools, and of
     the tools that the list leaves out."""
     spec = context.spec
-    own_bytes = builtin_definitions.size(spec.exposure, code=spec.code is not None)
+    own_bytes = builtin_definitions.size(
+        spec.exposure, code=spec.code is not None, builtins=spec.builtins
+    )
     found = builtin_definitions.Saving(
         builtin_definitions.tokens_of_bytes(sum(map(sent_bytes, context.everything.offered))),
         builtin_definitions.tokens_of_bytes(own_bytes + sum(map(sent_bytes, in_view(context)))),

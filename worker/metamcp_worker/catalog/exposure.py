@@ -38,17 +38,25 @@ class Opened:
     ) -> None:
         self._endpoint = endpoint
         self._all = merged
-        if endpoint.exposure == "all":
+        if endpoint.exposure == "all" and not own:
             return
         owners = {name: Owner(OWN, codec.dump(name)) for name in unlisted}
         owners |= {entry.key: Owner(OWN, entry.item.raw_key) for entry in own}
+        tools, kinds = {**merged.tools, **owners}, merged.kinds | {"tools"}
+        if endpoint.exposure == "all":
+            listed = (*own, *merged.lists["tools"])
+            self._all = structs.replace(
+                merged, tools=tools, kinds=kinds, lists={**merged.lists, "tools": listed},
+                hashes={**merged.hashes, "tools": hash_of(listed)},
+            )  # fmt: skip
+            return
         self._own = tuple(own)
         self._all = structs.replace(
             merged,
             # A view changes at any moment, and another client may change it.
             hints={**merged.hints, **dict.fromkeys(merged.lists, Hint())},
-            tools={**merged.tools, **owners},
-            kinds=merged.kinds | {"tools"},
+            tools=tools,
+            kinds=kinds,
             instructions=guide,
         )
         self._own_mark = b"".join(map(mark, self._own))

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import code_tools, script_tools, tools_by_exposure
+from metamcp_worker.builtin_tools import (
+    code_tools,
+    engine_tools,
+    script_tools,
+    search_tools,
+    tools_by_exposure,
+)
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
@@ -24,6 +30,7 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolReply,
 )
 from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
+from metamcp_worker.builtin_tools.search_tools import ToolName
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.mcp_request import McpRequest
@@ -117,7 +124,10 @@ class Builtins:
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
         spec, arguments = view.spec, request.params.get("arguments", Raw())
-        tool = tools_by_exposure.of(spec.exposure, code=spec.code is not None).tools.get(name)
+        code = spec.code is not None
+        tool = tools_by_exposure.of(spec.exposure, code=code, builtins=spec.builtins).tools.get(
+            name
+        )
         if tool is not None:
             return tool.decide(bytes(arguments), self._context(view))
         script = codec.text(view.of(modern=request.modern).tools[name].original) or ""
@@ -150,8 +160,27 @@ class Builtins:
     ) -> None:
         """List tools for code that the sender of this request runs; `done` is called with the list,
         at once or later."""
-        decision = code_tools.listing(query, self._context(view))
+        indexed = view.spec.exposure in ("search", "code") or bool(view.spec.builtins)
+        decision = code_tools.listing(query if indexed else "", self._context(view))
         self.carry_out(view, request, decision, done)
+
+    def catalogue(self, view: View) -> ToolReply:
+        """Return what is behind the endpoint, as `get_catalog` does."""
+        return engine_tools.catalogue(self._context(view))
+
+    def described(self, view: View, name: str) -> ToolReply:
+        """Return what `describe_tool` says about a tool, with its `annotations`."""
+        reply = search_tools.describe(ToolName(name), self._context(view))
+        if reply.failed or reply.structured is None:
+            return reply
+        definition = codec.level(codec.dump(reply.structured["definition"]))
+        annotations = definition.get("annotations", Raw(b"{}"))
+        return structs.replace(reply, structured={**reply.structured, "annotations": annotations})
+
+    def code(self, view: View, arguments: Raw) -> Decision:
+        """Return the decision of `run_code` about these arguments, on any endpoint."""
+        tool = code_tools.FAMILY.tools["run_code"]
+        return tool.decide(bytes(arguments), self._context(view))
 
     def _refusal(self, decision: OrderAndThen) -> str:
         """Return why an order is not sent, or an empty string."""

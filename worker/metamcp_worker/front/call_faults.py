@@ -170,7 +170,7 @@ class Retries:
         hints: dict[bytes, str] = {}
         for tool in catalogue.tools:
             members = _level(tool)
-            hints.setdefault(bytes(members.get("name", b"")), _hint(members))
+            hints.setdefault(bytes(members.get("name", b"")), hint(members))
         self._hints[server] = {name: hint for name, hint in hints.items() if hint}
 
     def forget(self, server: str) -> None:
@@ -188,7 +188,7 @@ class Retries:
         return hint == READ_ONLY or (hint == IDEMPOTENT and policy == IDEMPOTENT)
 
 
-def _hint(tool: Mapping[str, Raw]) -> str:
+def hint(tool: Mapping[str, Raw]) -> str:
     """Return the hint in a definition about calling the tool twice; empty without a hint."""
     annotations = _level(tool.get("annotations", Raw()))
     if bytes(annotations.get("readOnlyHint", b"")) == b"true":

@@ -20,7 +20,14 @@ from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meters
 from metamcp_worker.builtin_tools import builtin
-from metamcp_worker.builtin_tools.builtin import Forward, OrderAndThen, Run, ToolReply
+from metamcp_worker.builtin_tools.builtin import (
+    Decision,
+    EngineWork,
+    Forward,
+    OrderAndThen,
+    Run,
+    ToolReply,
+)
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
@@ -32,6 +39,7 @@ from metamcp_worker.front.call_observers import Overhead, Witness
 from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
+from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
 from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest, NotUpYet
@@ -81,7 +89,9 @@ class Calls:
         self.viewers = Viewers()
         self.view: Callable[[str], View | None] = self.viewers.local.get
         self.builtins = Builtins(self.viewers)
+        self.view_of = self.viewers.get
         self.code = CodeRuns(self, self.builtins)
+        self.engine = EngineCalls(self, self.builtins)
         self._retries = Retries()
         self.processes = ServerProcesses(tell)
         self._tell = tell
@@ -222,12 +232,32 @@ class Calls:
 
     def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
         """Begin the call of a built-in tool, or of the tool that it forwards to."""
-        began, routing = monotonic(), self._routing
         decision = self.builtins.decide(view, name, request)
         if isinstance(decision, Forward):
             named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
             forwarded = structs.replace(request, params=request.params | named)
             return self._start(view, forwarded, caller)
+        return self._decided(view, name, request, caller, decision)
+
+    def run_code(
+        self, view: View, request: McpRequest, caller: Caller | None, decision: Decision
+    ) -> Call:
+        """Begin a run of code for a run of the engine. Raises ProtocolError and Unasked."""
+        if self.audit is not None:
+            self.audit.check()
+        return self._decided(view, "run_code", request, caller, decision)
+
+    def _decided(
+        self,
+        view: View,
+        name: str,
+        request: McpRequest,
+        caller: Caller | None,
+        decision: Decision,
+    ) -> Call:
+        """Begin the call of a built-in tool that has decided."""
+        began, routing = monotonic(), self._routing
+        assert not isinstance(decision, Forward)
         if isinstance(decision, OrderAndThen):
             gate.check_scope(request.principal, gate.META, name)
         run = ""
@@ -254,6 +284,9 @@ class Calls:
         done = partial(self._replied, call)
         if isinstance(decision, Run):
             self.code.begin(RunUnderWay(run, call, view, request, caller, done), decision)
+        elif isinstance(decision, EngineWork):
+            call.caller = caller
+            self.engine.begin(OrderUnderWay(call, view, request, decision, done))
         else:
             self.builtins.carry_out(view, request, decision, done)
         return call
@@ -263,9 +296,10 @@ class Calls:
             self._answered(call, CallAnswer(builtin.result(reply, modern=call.modern)))
 
     def _left(self, call: Call, reason: str) -> None:
-        """Cancel the call of a built-in tool; an order that it has sent is still carried out, and
-        code that it runs is ended."""
+        """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
+        that it runs is ended, and the engine is told."""
         self.code.leave(call.id)
+        self.engine.leave(call.id)
         if not call.answer.done() and not (self.audit is not None and self.audit.holds(call)):
             self._answered(call, None)
 
@@ -364,6 +398,7 @@ class Calls:
         self.viewers.configure(spec)
         self.builtins.seek(spec.meaning)
         self.code.configure(spec.code_socket)
+        self.engine.configure(spec.engine_socket, at_once=spec.engine_at_once)
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
@@ -414,6 +449,7 @@ class Calls:
         """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
         self.code.close()
+        self.engine.close()
         await self._routing.close()
 
     def inflight(self) -> dict[str, int]:
@@ -424,6 +460,7 @@ class Calls:
         `figures.CallUnderWay`."""
         yield from self._routing.under_way()
         yield from ((call, "running") for call in self.code.under_way())
+        yield from ((call, "running") for call in self.engine.under_way())
 
     def held(self) -> int:
         return self._routing.held()

@@ -37,7 +37,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_$]")
 def refusal(run: Run, request: McpRequest) -> str:
     """Return why this run cannot begin, or an empty string."""
     within = request.run
-    if within is None:
+    if within is None or not within.depth:
         return ""
     if not run.script:
         return f"{code_tools.WITHIN}."

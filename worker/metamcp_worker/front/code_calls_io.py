@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol
 
 from msgspec import Raw
 
@@ -20,16 +20,16 @@ from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Run, ToolReply
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import code_calls
+from metamcp_worker.front import code_calls, frame_link
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.front.code_calls import ToolNames
+from metamcp_worker.front.frame_link import FrameLink
 from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
-    FRAME,
     FRAME_BYTES_MAX,
     CodeLimits,
     EndRun,
@@ -115,7 +115,7 @@ class CodeRuns:
         self._path = ""
         self._runs: dict[int, RunUnderWay] = {}
         self._names: dict[str, ToolNames] = {}
-        self._link: _Link | None = None
+        self._link: FrameLink | None = None
         self._opening: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
         """Frames from before the connection is there."""
@@ -175,8 +175,7 @@ class CodeRuns:
         return self._link is not None or self._opening is not None
 
     def _send(self, message: StartRun | EndRun | HostReply) -> None:
-        body = codec.dump(message)
-        frame = FRAME.pack(len(body)) + body
+        frame = frame_link.packed(message)
         if self._link is not None:
             self._link.write(frame)
             return
@@ -185,7 +184,7 @@ class CodeRuns:
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
-        link = _Link(self._frame, self._closed)
+        link = FrameLink("the process of the sandboxes", self._frame, self._closed)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
@@ -201,7 +200,7 @@ class CodeRuns:
         for frame in early:
             link.write(frame)
 
-    def _closed(self, link: "_Link") -> None:
+    def _closed(self, link: FrameLink) -> None:
         """End the runs of a connection that has ended."""
         if link is self._link:
             self._link = None
@@ -384,63 +383,6 @@ class _InnerCaller:
             question.decline("The client of this call cannot be asked.")
         else:
             self._outer.asked(question)
-
-
-class _Link(asyncio.Protocol):
-    """Connection to the process of the sandboxes. `frame(body)`, `closed(link)`: called with each
-    message, and at the end."""
-
-    def __init__(self, frame: Callable[[bytes], None], closed: Callable[["_Link"], None]) -> None:
-        self._frame = frame
-        self._closed = closed
-        self._transport: asyncio.Transport | None = None
-        self._data = bytearray()
-
-    @property
-    def unsent(self) -> int:
-        """Bytes that the other side has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def write(self, frame: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(frame)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        start = 0
-        while len(self._data) - start >= FRAME.size:
-            (size,) = FRAME.unpack_from(self._data, start)
-            end = start + FRAME.size + size
-            if size > FRAME_BYTES_MAX:
-                self._broken(f"a frame of {size} bytes")
-                return
-            if len(self._data) < end:
-                break
-            body = bytes(self._data[start + FRAME.size : end])
-            start = end
-            try:
-                self._frame(body)
-            except codec.Malformed as error:
-                self._broken(str(error))
-                return
-        del self._data[:start]
-
-    def _broken(self, why: str) -> None:
-        log.error("the process of the sandboxes sent what cannot be read: %s", why)
-        self._data.clear()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._closed(self)
 
 
 def new_id() -> str:

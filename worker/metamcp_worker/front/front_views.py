@@ -165,7 +165,7 @@ class Viewers:
             if name in self._endpoints:
                 spec = self._endpoints[name]
                 code = spec.code is not None
-                reserved = tools_by_exposure.names(spec.exposure, code=code)
+                reserved = tools_by_exposure.names(spec.exposure, code=code, builtins=spec.builtins)
                 known = self._merged.get(name)
                 merged = self._merged[name] = self._catalog.merge(spec, reserved)
                 said = known.notes if known is not None else ()
@@ -175,7 +175,7 @@ class Viewers:
                     merged = self._catalog.merge(spec, reserved, legacy=True)
                     older = self._open(merged, spec, reserved)
                 self._opened[name] = opened, older
-                if spec.exposure in ("search", "code"):
+                if spec.exposure in ("search", "code") or spec.builtins:
                     self.indexes.update(name, merged.parts, self.scripts_of(name))
                 else:
                     self.indexes.drop(name)
@@ -199,9 +199,9 @@ class Viewers:
         """Put the gateway's own tools, and scripts that are tools, in front of a merge. `reserved`:
         names of the built-in tools."""
         code = spec.code is not None
-        family = tools_by_exposure.of(spec.exposure, code=code)
+        family = tools_by_exposure.of(spec.exposure, code=code, builtins=spec.builtins)
         own = [ListEntry(item.key, item, OWN) for item in family.items]
-        if code and family.items and (scripts := self._scripts.get(spec.workspace)):
+        if code and spec.exposure != "all" and (scripts := self._scripts.get(spec.workspace)):
             taken = {*reserved, *merged.tools, *merged.aliases}
             exposed = script_tools.exposed(scripts, spec.naming, taken)
             own += exposed

@@ -185,7 +185,7 @@ class App:
         parts = [gate.part(known[endpoint], servers) for endpoint, servers in self._parts.values()]
         return structs.replace(spec, endpoints=(*spec.endpoints, *parts))
 
-    def _part(self, endpoint: str, servers: frozenset[str]) -> str:
+    def part(self, endpoint: str, servers: frozenset[str]) -> str:
         """Return the name of the part of this endpoint with those of these servers that it has; the
         first request makes it, in place of parts without streams and sessions. Raises Declined."""
         if endpoint not in self._served:  # gone while an issuer was asked
@@ -342,7 +342,7 @@ class App:
         version = self.door.version  # a part that is made below changes the facts of this head
         if principal.servers is not None:
             try:
-                facts.endpoint = self._part(gate.whole_name(facts.endpoint), principal.servers)
+                facts.endpoint = self.part(gate.whole_name(facts.endpoint), principal.servers)
             except Declined as why:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, why)
                 return None

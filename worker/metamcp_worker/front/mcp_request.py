@@ -252,7 +252,8 @@ longer name."""
 
 
 class InnerRun(Struct, frozen=True):
-    """Run of code that a request comes from. `id`: of the run; `depth`: runs around the request."""
+    """Run of code that a request comes from. `id`: of the run; `depth`: runs around the request, 0
+    if it comes from a run of the engine and not from code."""
 
     id: str
     depth: int = 1

@@ -263,6 +263,7 @@ class FrontWorker:
         self._tracer = Tracer(number, self._tell, lambda: self._channel.queued)
         self._calls.on_notice(NOTICE, self._tracer.told)
         self._witness(spec)
+        self._calls.engine.front = str(number)
         self._calls.configure(spec)
         self._disclosing.several = spec.several
         self._app = App(
@@ -275,6 +276,8 @@ class FrontWorker:
             move=self._handover.give,
         )
         self._disclosing.clients = self._app.lists_changed
+        self._calls.engine.still = self._app.door.still
+        self._calls.engine.part = self._app.part
         self._calls.builtins.tell = self._tell
         tls = None
         if spec.tls is not None:

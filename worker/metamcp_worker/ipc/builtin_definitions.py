@@ -60,22 +60,28 @@ class OwnTool(Struct, frozen=True):
         })  # fmt: skip
 
 
-def of(exposure: Exposure, *, code: bool = False) -> Sequence[OwnTool]:
-    """Return the built-in tools of an exposure in the order of the list; none for "all". `code`:
-    whether the endpoint has code mode, which gives the exposure `search` its tools too."""
+def of(
+    exposure: Exposure, *, code: bool = False, builtins: Iterable[str] = ()
+) -> Sequence[OwnTool]:
+    """Return the built-in tools of an endpoint in the order of the list. `code`: whether it has
+    code mode, which gives the exposure `search` its tools and the agent too; `builtins`: names of
+    FAMILIES that it has beside those of its exposure."""
     own = _OWN[exposure]
-    return (*own, *CODE) if code and exposure == "search" else own
+    if code and exposure == "search":
+        own = (*own, *CODE, RUN_AGENT)
+    more = (tool for name, tools in FAMILIES.items() if name in builtins for tool in tools)
+    return (*own, *(tool for tool in more if tool not in own))
 
 
 def names() -> frozenset[str]:
-    """Return the names of all built-in tools of all exposures."""
-    return frozenset(tool.name for tools in _OWN.values() for tool in tools)
+    """Return the names of all built-in tools of all endpoints."""
+    return frozenset(tool.name for tools in (*_OWN.values(), *FAMILIES.values()) for tool in tools)
 
 
 @cache
-def size(exposure: Exposure, *, code: bool = False) -> int:
+def size(exposure: Exposure, *, code: bool = False, builtins: tuple[str, ...] = ()) -> int:
     """Bytes of all these definitions: the context that a client needs before a tool is in view."""
-    return sum(len(tool.definition()) for tool in of(exposure, code=code))
+    return sum(len(tool.definition()) for tool in of(exposure, code=code, builtins=builtins))
 
 
 _SERVER = {"type": "string", "description": "The name of the server, as gateway_status shows it."}
@@ -314,6 +320,91 @@ RUN_CODE = OwnTool(
 )
 CODE = (RUN_CODE, *SCRIPTS)
 """Tools of endpoints with code mode."""
+_TASK = {"type": "string", "description": "In plain words."}
+_RUN = {"type": "string", "description": "Id of the run, as run_workflow returns it."}
+RUN_AGENT = OwnTool(
+    "run_agent",
+    "Run an agent",
+    "Give a whole task to a model, which finds and calls the tools behind this gateway until it is"
+    " done, and get its answer alone.",
+    {
+        "task": _TASK,
+        "dry_run": {"type": "boolean", "description": "Only plan, call nothing that changes."},
+        "limits": {
+            "type": "object",
+            "description": "Lower limits than the configured ones.",
+            "properties": {
+                "steps": {"type": "integer", "minimum": 1},
+                "tokens": {"type": "integer", "minimum": 1},
+                "timeout": {"type": "number", "description": "Seconds."},
+                "cost": {"type": "number"},
+            },
+            "additionalProperties": False,
+        },
+    },
+    ("task",),
+    forwards=True,
+)
+GET_CATALOG = OwnTool(
+    "get_catalog",
+    "The catalogue",
+    "All servers with their commands and descriptions, prompts and resources, also of servers that"
+    " are down.",
+    {"server": _ONLY},
+)
+SUGGEST_WORKFLOW = OwnTool(
+    "suggest_workflow",
+    "Suggest a workflow",
+    "A sequence of tools for a task, as a workflow that run_workflow takes. Nothing is run.",
+    {
+        "task": _TASK,
+        "refine": {"type": "boolean", "description": "Let a model improve what a rule suggests."},
+    },
+    ("task",),
+)
+WORKFLOWS = (
+    OwnTool(
+        "run_workflow",
+        "Run a workflow",
+        "Run a workflow by its name, or by a definition. The run goes on when this client leaves;"
+        " workflow_status shows it.",
+        {
+            "name": {"type": "string", "description": "As list_workflows shows it."},
+            "definition": {"type": "object", "description": "In place of a name."},
+            "inputs": {"type": "object", "description": "By the inputs of the workflow."},
+            "wait": {
+                "anyOf": [{"type": "boolean"}, {"type": "string"}],
+                "description": 'Wait for the end, e.g. "30s" at most; false: return at once.',
+            },
+        },
+        forwards=True,
+    ),
+    OwnTool(
+        "workflow_status",
+        "State of a run",
+        "State, steps and output of a run of a workflow; without an id, the latest runs.",
+        {"run": _RUN},
+    ),
+    OwnTool(
+        "cancel_workflow",
+        "Cancel a run",
+        "End a run of a workflow; what its steps have done stays done.",
+        {"run": _RUN},
+        ("run",),
+        changes=True,
+    ),
+    OwnTool(
+        "list_workflows",
+        "Workflows",
+        "All workflows that can be run, with their inputs.",
+    ),
+)
+FAMILIES: Mapping[str, Sequence[OwnTool]] = {
+    "catalog": (GET_CATALOG, SUGGEST_WORKFLOW),
+    "workflows": WORKFLOWS,
+    "agent": (RUN_AGENT,),
+}
+"""Tools that an endpoint of any exposure can have, by the names of `builtins`."""
 _OWN: Mapping[Exposure, Sequence[OwnTool]] = {
     "all": (),
     "toolset": _TOOLSETS,

@@ -250,6 +250,8 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     limits: UseLimits = UNLIMITED
     code: CodeLimits | None = None
     """Limits of a run of code; None: the endpoint has no code mode."""
+    builtins: tuple[str, ...] = ()
+    """Families of built-in tools it has besides: `catalog`, `workflows`, `agent`."""
     part_of: str = ""
     """Endpoint of which this one has some servers only, for credentials that may use no others; the
     front makes it."""
@@ -346,6 +348,10 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     """TLS for clients; None: plain HTTP."""
     code_socket: str = ""
     """Path of the socket of the sandboxes; empty without code mode."""
+    engine_socket: str = ""
+    """Path of the socket of the engine; empty without one."""
+    engine_at_once: bool = False
+    """Whether the front connects to the engine at once, because workflows may be going on."""
     server_limits: dict[str, UseLimits] = {}
     workspace_limits: dict[str, UseLimits] = {}
     call_hold_s: float = 2.0

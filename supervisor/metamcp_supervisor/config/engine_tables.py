@@ -1,0 +1,125 @@
+"""The tables `[ai]` and `[engine]` of metamcp.toml, and `ai_api` of a foreign file.
+
+Owns: keys, their limits, the defaults of `ai_api`. Never: single values
+(`document.Table`), files of workflows (`workflow_files`), models and runs (`engine`).
+"""
+
+from dataclasses import replace
+from typing import Literal, cast
+
+from metamcp_supervisor.config import program, sections
+from metamcp_supervisor.config.config import AiConfig, EngineConfig
+from metamcp_supervisor.config.document import Table, shown
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.config.references import Resolving
+from metamcp_supervisor.config.units import PAST_S_MAX
+
+STEPS_MAX = 1000
+TOKENS_MAX = 1_000_000_000
+ANSWER_TOKENS_MAX = 1_000_000
+PRICE_MAX = 1_000_000.0
+"""Maximum of prices and costs, in any currency."""
+RUNS_MAX = 10_000
+KEEP_S_MIN = 60.0
+"""Minimum seconds for which runs are kept: somebody wants to see how they ended."""
+KEYS = {"openai": "${env:OPENAI_API_KEY:-}", "anthropic": "${env:ANTHROPIC_API_KEY:-}"}
+"""Key for `ai_api` without one, by provider: the variable that the provider's own clients use."""
+MODELS = {"openai": "gpt-4.1-mini", "anthropic": "claude-sonnet-4-5"}
+"""Model for `ai_api` without one, by provider."""
+
+
+def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
+    """Read `[ai]`; None without it."""
+    if table is None:
+        return None
+    table.refuse_unknown()
+    provider = cast("Literal['openai', 'anthropic']", table.choice("provider") or "openai")
+    found = _reached(AiConfig(provider=provider, model=table.text("model") or ""), table, resolving)
+    for key in ("url", "model"):
+        if not table.has(key):
+            table.findings.error(table.site, f"has no '{key}'; it names the model that works here")
+    timeout_s = table.duration("timeout", default=found.timeout_s)
+    if timeout_s < 1:
+        table.error("timeout", 'is too short; the shortest time here is "1s"')
+    counts = ("steps_max", STEPS_MAX), ("tokens_max", TOKENS_MAX)
+    return replace(
+        found,
+        **{
+            key: table.whole(key, default=getattr(found, key), low=1, high=high)
+            for key, high in (*counts, ("answer_tokens_max", ANSWER_TOKENS_MAX))
+        },
+        timeout_s=timeout_s,
+        **{
+            key: table.number(key, default=0.0, high=PRICE_MAX)
+            for key in ("cost_max", "input_price", "output_price")
+        },
+    )
+
+
+def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
+    """Read `ai_api` of a foreign file, which has no model and takes the key from the environment.
+    Keys of other programs in it have no effect."""
+    if table is None:
+        return None
+    provider = (table.text("provider") or "openai").lower()
+    if provider not in KEYS:
+        what = f"'{shown(provider)}' is not a provider; {hint(provider, KEYS)}"
+        table.findings.warning(table.site, f"is left out: {what}")
+        return None
+    address = next((key for key in ("endpoint", "url") if table.has(key)), None)
+    if address is None:
+        table.findings.warning(table.site, "is left out: it has no 'endpoint'")
+        return None
+    values = {
+        "url": table.values[address],
+        "key": table.values.get("key") or table.values.get("api_key") or KEYS[provider],
+    }
+    model = table.text("model") or MODELS[provider]
+    known = AiConfig(provider=cast("Literal['openai', 'anthropic']", provider), model=model)
+    return _reached(known, Table(values, table.site, table.findings), resolving)
+
+
+def read_engine(table: Table | None) -> EngineConfig | None:
+    """Read `[engine]`; None without it."""
+    if table is None:
+        return None
+    table.refuse_unknown()
+    default = EngineConfig()
+    keep_s = table.duration("keep", default=default.keep_s, most_s=PAST_S_MAX)
+    if keep_s < KEEP_S_MIN:
+        table.error("keep", f'is too short; the shortest time here is "{KEEP_S_MIN:.0f}s"')
+    return EngineConfig(
+        keep_s=keep_s,
+        sync=cast("Literal['full', 'normal']", table.choice("sync") or default.sync),
+        runs_max=table.whole("runs_max", default=default.runs_max, low=1, high=RUNS_MAX),
+    )
+
+
+def builtins(table: Table) -> tuple[str, ...]:
+    """Return the families of built-in tools that an endpoint names."""
+    return (table.choices("builtins") if table.values.get("builtins") else None) or ()
+
+
+def _reached(ai: AiConfig, table: Table, resolving: Resolving) -> AiConfig:
+    """Return the settings with the keys `url` and `key` of a table."""
+    url, written = sections.read_url(table, "url", resolving)
+    key = table.text("key")
+    token = None if key is None else resolving.value(key, table.site.at("key"))
+    if token and not (token.isascii() and token.isprintable() and token.strip()):
+        table.error("key", "has a character in it that no key has")
+    if len(ai.model) > sections.MODEL_CHARACTERS_MAX:
+        table.error("model", f"is longer than {sections.MODEL_CHARACTERS_MAX} characters")
+    if key is not None:
+        program.warn_of_literal("AI_KEY", key, table.site.at("key"), table)
+    sections.warn_of_plain_text(table, "url", url, secrets=bool(token))
+    program.warn_of_short([token or "", *resolving.secrets], table)
+    for place, why in resolving.unresolved:
+        table.findings.error(place, why)
+    return replace(
+        ai,
+        url=url or "",
+        url_written=written or "",
+        key=token or "",
+        key_written=key or "",
+        referred=tuple(filter(None, resolving.secrets)),
+    )

@@ -1,0 +1,378 @@
+"""Engine in a front: its tools become orders, and what runs ask for goes the way of all calls."""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw, structs
+from msgspec.structs import replace
+
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.front import engine_calls, engine_calls_io
+from metamcp_worker.front.client_questions import Question
+from metamcp_worker.front.mcp_request import InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.code_runs import CodeLimits, RunEnded
+from metamcp_worker.ipc.engine_runs import Done, HostDone, HostDrop, Kind, Leave, Order, Progress
+from metamcp_worker.ipc.frames import Error, Result
+from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.spec import EndpointSpec
+
+from .called import Front, request, with_front
+from .engines import OWNER, Engine
+from .offers import endpoint, offer
+from .sandboxes import Sandboxes
+
+pytestmark = pytest.mark.promise("M36")
+
+BUILTINS = ("catalog", "workflows", "agent")
+SPEC = replace(endpoint("a", "b", style="flat"), builtins=BUILTINS, code=CodeLimits())
+TEXT = b'{"content":[{"type":"text","text":"hello"}]}'
+ASKABLE = b'{"clientCapabilities":{"elicitation":{"form":{}},"sampling":{}}}'
+OFFERS = {"a": offer("t", "read-file"), "b": offer("u")}
+
+
+def asked(name: str, arguments: dict[str, Any], **members: Any) -> McpRequest:
+    made = request("tools/call", codec.dump({"name": name, "arguments": arguments}), modern=False)
+    return replace(made, **members)
+
+
+def with_engine(
+    test: Callable[[Front, Engine], Awaitable[None]],
+    spec: EndpointSpec = SPEC,
+    *,
+    at_once: bool = False,
+    **offers: Any,
+) -> None:
+    async def talk(front: Front) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            engine = Engine(Path(folder))
+            await engine.listen()
+            front.calls.engine.configure(engine.path, at_once=at_once)
+            try:
+                await test(front, engine)
+            finally:
+                front.calls.engine.close()
+                await engine.close()
+
+    with_front(talk, spec, **(offers or OFFERS))
+
+
+class Client:
+    """A client that notes what it is told before its answer."""
+
+    def __init__(self) -> None:
+        self.progress: list[Any] = []
+        self.questions: asyncio.Queue[Question] = asyncio.Queue()
+
+    def progressed(self, params: bytes) -> None:
+        self.progress.append(codec.value(params))
+
+    def told(self, method: str, params: bytes) -> None:
+        pass
+
+    def asked(self, question: Question) -> None:
+        self.questions.put_nowait(question)
+
+
+def begin(front: Front, name: str = "run_agent", client: Any = None, **members: Any) -> Call:
+    arguments = members.pop("arguments", {"task": "tidy up"})
+    return front.calls.start(front.view, asked(name, arguments, **members), client)
+
+
+async def outcome(call: Call) -> dict[str, Any]:
+    found: dict[str, Any] = codec.value((await call.answer).body)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "method"),
+    [
+        ("run_agent", {"task": "x", "limits": {"steps": 2}}, "agent"),
+        ("suggest_workflow", {"task": "x", "refine": True}, "suggest"),
+        ("run_workflow", {"name": "w", "inputs": {"a": 1}, "wait": "5s"}, "workflow/run"),
+        ("workflow_status", {"run": "r"}, "workflow/status"),
+        ("workflow_status", {}, "workflow/runs"),
+        ("cancel_workflow", {"run": "r"}, "workflow/cancel"),
+        ("list_workflows", {}, "workflows"),
+    ],
+)
+def test_a_tool_is_an_order_and_its_end_the_result(
+    tool: str, arguments: dict[str, Any], method: str
+) -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        call = begin(front, tool, arguments=arguments)
+        order = await engine.read(Order)
+        assert (order.method, order.owner.endpoint, order.owner.name) == (
+            method, "default", "local",
+        )  # fmt: skip
+        assert codec.value(bytes(order.params)) == arguments
+        assert (order.asks, order.samples, order.progress) == (False, False, False)
+        engine.write(Done(id=order.id, text="done", structured=Raw(b'{"x":1}'), failed=True))
+        result = await outcome(call)
+        assert result["content"] == [{"type": "text", "text": "done"}]
+        assert (result["structuredContent"], result["isError"]) == ({"x": 1}, True)
+
+    with_engine(talk)
+
+
+def test_progress_reaches_a_client_that_wants_it() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        client = Client()
+        call = begin(front, client=client, wants_progress=True, caller=ASKABLE)
+        order = await engine.read(Order)
+        assert (order.asks, order.samples, order.progress) == (True, True, True)
+        engine.write(Progress(id=order.id, progress=1, total=3, message="step"))
+        engine.write(Done(id=order.id, text="done"))
+        await call.answer
+        assert client.progress == [{"progress": 1, "total": 3, "message": "step"}]
+
+    with_engine(talk)
+
+
+def test_a_client_that_leaves_is_told_to_the_engine() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        call = begin(front)
+        order = await engine.read(Order)
+        call.cancel("gone")
+        assert (await engine.read(Leave)).id == order.id
+
+    with_engine(talk)
+
+
+def test_a_lost_engine_fails_its_orders_with_a_sentence_and_is_met_again() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        call = begin(front, "run_workflow", arguments={"name": "w"})
+        await engine.read(Order)
+        engine.die()
+        result = await outcome(call)
+        assert result["isError"]
+        assert "goes on when it is back; workflow_status" in result["content"][0]["text"]
+        begin(front)
+        assert (await engine.read(Order)).method == "agent"
+
+    with_engine(talk)
+
+
+def test_a_front_with_workflows_connects_at_once_and_again(monkeypatch: Any) -> None:
+    monkeypatch.setattr(engine_calls_io, "AGAIN_S", 0.01)
+
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        engine.die()
+        await engine.meet()
+        assert not (await engine.asks("catalog")).trouble
+
+    with_engine(talk, at_once=True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("run_agent", {"task": "x"}, "see [ai]"),
+        ("run_workflow", {"name": "w"}, "see the key workflows"),
+        ("suggest_workflow", {"task": "x"}, "[suggestions]"),
+    ],
+)
+def test_without_an_engine_one_sentence_tells_what_to_configure(
+    tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    async def talk(front: Front) -> None:
+        result = await outcome(begin(front, tool, arguments=arguments))
+        assert result["isError"]
+        assert said in result["content"][0]["text"]
+
+    with_front(talk, SPEC, **OFFERS)
+
+
+def test_agents_and_workflows_do_not_begin_within_a_run() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        result = await outcome(begin(front, run=InnerRun("r")))
+        assert "cannot be called from code, an agent or a workflow" in result["content"][0]["text"]
+
+    with_engine(talk)
+
+
+@pytest.mark.parametrize(
+    "wish", [("call", "a_t", ""), ("server", "t", "a"), ("server", "read_file", "a")]
+)
+def test_a_call_of_a_run_reaches_its_server_with_its_key(wish: tuple[Kind, str, str]) -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        kind, name, server = wish
+        await engine.meet()
+        key = {"io.metamcp/idempotency-key": "k1"}
+        engine.asked(kind, name, server=server, arguments={"p": 1}, meta=key, run="r1")
+        sent = await front.peers["a"].call()
+        named = "read-file" if name == "read_file" else "t"
+        assert codec.value(sent.params) == {"name": named, "arguments": {"p": 1}}
+        assert codec.value(sent.meta) == key
+        front.peers["a"].write(Result(sent.id, b'{"isError":true,"content":[]}'))
+        done = await engine.read(HostDone)
+        assert (done.trouble, done.repeatable) == ("", False)
+        assert codec.value(bytes(done.result))["isError"] is True
+
+    with_engine(talk, at_once=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"), [(-32000, "error"), (-10001, "unavailable"), (-10003, "timeout")]
+)
+def test_an_error_is_a_trouble_with_its_sentence(code: int, trouble: str) -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        engine.asked("call", "a_t")
+        sent = await front.peers["a"].call()
+        front.peers["a"].write(Error(sent.id, codec.dump({"code": code, "message": "no"})))
+        done = await engine.read(HostDone)
+        assert (done.trouble, done.error, done.repeatable) == (trouble, "no", False)
+
+    with_engine(talk, at_once=True)
+
+
+def test_annotations_tell_whether_a_tool_may_run_twice() -> None:
+    raw = b'{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}'
+
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        engine.asked("call", "a_t")
+        sent = await front.peers["a"].call()
+        front.peers["a"].write(Result(sent.id, TEXT))
+        assert (await engine.read(HostDone)).repeatable
+        described = await engine.asks("describe", "t", server="a")
+        found: dict[str, Any] = codec.value(bytes(described.result))
+        assert found["annotations"] == {"readOnlyHint": True}
+        assert "typescript" in found
+
+    found = structs.replace(offer(), tools=(Raw(raw),))
+    with_engine(talk, at_once=True, a=found, b=offer("u"))
+
+
+def test_a_call_whose_time_is_over_is_cancelled() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        done = await engine.asks("call", "a_t", timeout_ms=10)
+        assert (done.trouble, done.error) == ("timeout", "the call got no answer in 0.01 s")
+        sent = await front.peers["a"].call()
+        assert (await front.peers["a"].cancelled()).id == sent.id
+
+    with_engine(talk, at_once=True)
+
+
+def test_a_dropped_call_is_cancelled() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        number = engine.asked("call", "a_t")
+        sent = await front.peers["a"].call()
+        engine.write(HostDrop(call=number))
+        assert (await front.peers["a"].cancelled()).id == sent.id
+
+    with_engine(talk, at_once=True)
+
+
+def test_an_owner_is_refused_whose_endpoint_or_key_is_gone_or_that_may_not_call() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        gone = await engine.asks("call", "a_t", owner=replace(OWNER, endpoint="old"))
+        assert (gone.trouble, "not served any more" in gone.error) == ("error", True)
+        key = replace(OWNER, name="key:x", auth="keys", key="k", scopes=("mcp:list",))
+        assert "needs the scope mcp:call" in (await engine.asks("call", "a_t", owner=key)).error
+        front.calls.engine.still = lambda who, endpoint, now: who.key != "k"
+        assert "was revoked" in (await engine.asks("call", "a_t", owner=key)).error
+        assert front.peers["a"].quiet()
+
+    with_engine(talk, at_once=True)
+
+
+def test_the_principal_of_an_owner_is_the_one_that_began_the_run() -> None:
+    async def talk(front: Front) -> None:
+        key = Principal(
+            name="key:x", workspace="default", scopes=frozenset({"mcp:call"}),
+            servers=frozenset({"a"}), key="k", auth="keys", expires=5.0,
+        )  # fmt: skip
+        made = asked("run_agent", {}, principal=key)
+        assert engine_calls.principal(engine_calls.owner(front.view, made)) == key
+
+    with_front(talk, SPEC, **OFFERS)
+
+
+def test_tools_and_the_catalogue_are_found_also_of_servers_that_are_down() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        front.calls.server_state(ServerState(server="b", state="failed", listed=False))
+        front.calls.refresh()
+        tools: Any = codec.value(bytes((await engine.asks("tools")).result))
+        assert [one["name"] for one in tools] == ["a_t", "a_read-file"]
+        found: Any = codec.value(bytes((await engine.asks("catalog")).result))
+        first, second = found["servers"]
+        assert first["server_id"] == "a"
+        assert (first["commands"], len(first["descriptions"])) == (["a_t", "a_read-file"], 2)
+        assert (second["commands"], second["available"]) == (["b_u"], False)
+        own = await outcome(begin(front, "get_catalog", arguments={}))
+        assert own["structuredContent"] == found
+
+    with_engine(talk, at_once=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("elicit", "elicitation/create"), ("sample", "sampling/createMessage")],
+)
+def test_a_question_of_a_run_goes_to_the_client_that_waits_for_it(kind: Kind, method: str) -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        client = Client()
+        begin(front, client=client, caller=ASKABLE)
+        order = await engine.read(Order)
+        engine.asked(kind, arguments={"message": "?"}, order=order.id)
+        question = await client.questions.get()
+        assert (question.method, codec.value(question.params)) == (method, {"message": "?"})
+        question.answer(b'{"action":"accept"}')
+        assert bytes((await engine.read(HostDone)).result) == b'{"action":"accept"}'
+        assert (await engine.asks(kind, arguments={"message": "?"})).trouble == "unavailable"
+
+    with_engine(talk)
+
+
+def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        await engine.meet()
+        with tempfile.TemporaryDirectory() as folder:
+            sandboxes = Sandboxes(Path(folder))
+            await sandboxes.listen()
+            front.calls.code.configure(sandboxes.path)
+            engine.asked("code", arguments={"code": "return 1"}, run="r1")
+            run = await sandboxes.started()
+            sandboxes.write(RunEnded(run=run, value=Raw(b"1")))
+            done = await engine.read(HostDone)
+            assert codec.value(bytes(done.result))["value"] == 1
+            wrong = await engine.asks("code", arguments={"cod": "return 1"})
+            assert (wrong.trouble, "arguments of run_code" in wrong.error) == ("error", True)
+            front.calls.code.close()
+            await sandboxes.close()
+
+    with_engine(talk, at_once=True)
+
+
+def test_a_list_of_everything_begins_with_the_further_tools() -> None:
+    async def talk(front: Front) -> None:
+        names = [entry.key for entry in front.view.merged.lists["tools"]]
+        assert names == ["get_catalog", "suggest_workflow", "a_t", "a_read-file", "b_u"]
+        sent = await front.sent("a", asked("a_t", {}))
+        assert codec.value(sent.params)["name"] == "t"
+
+    with_front(talk, replace(SPEC, builtins=("catalog",)), **OFFERS)
+
+
+def test_the_exposure_search_with_code_lists_thirteen_tools() -> None:
+    async def talk(front: Front) -> None:
+        names = [entry.key for entry in front.view.merged.lists["tools"]]
+        assert names == [
+            "search_tools", "load_tool", "unload_tool", "load_tool_set", "save_tool_set",
+            "list_loaded_tools", "describe_tool", "call_tool", "run_code", "save_script",
+            "run_script", "list_scripts", "run_agent",
+        ]  # fmt: skip
+
+    with_front(talk, replace(SPEC, exposure="search", builtins=("agent",)), **OFFERS)

@@ -1,0 +1,162 @@
+"""Built-in tools beside those of an exposure: the catalogue, workflows, the agent.
+
+Owns: their arguments, what `get_catalog` answers, the orders for the engine that the others are.
+Never: carrying out an order (`engine_calls_io`), which endpoint has which tool
+(`tools_by_exposure`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from metamcp_worker.builtin_tools import tool_text
+from metamcp_worker.builtin_tools.builtin import (
+    Builtin,
+    Decision,
+    EngineWork,
+    ToolContext,
+    ToolReply,
+    Work,
+    refuse_plainly,
+)
+from metamcp_worker.catalog.catalog import ListEntry
+from metamcp_worker.ipc import builtin_definitions, codec, process_names
+from metamcp_worker.ipc.engine_runs import Method
+from metamcp_worker.search.definitions import read
+
+
+class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    steps: Annotated[int, Meta(ge=1)] = 0
+    tokens: Annotated[int, Meta(ge=1)] = 0
+    timeout: Annotated[float, Meta(gt=0)] = 0.0
+    cost: Annotated[float, Meta(gt=0)] = 0.0
+
+
+class AgentArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    task: str
+    dry_run: bool = False
+    limits: AgentLimits = AgentLimits()
+
+
+class SuggestArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    task: str
+    refine: bool = False
+
+
+class WorkflowArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: str = ""
+    definition: Raw = Raw()
+    inputs: Raw = Raw()
+    wait: bool | str = True
+
+
+class RunArgument(Struct, frozen=True, forbid_unknown_fields=True):
+    run: str
+
+
+class StatusArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    run: str = ""
+
+
+class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class CatalogArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    server: str = ""
+
+
+def _order(method: Method) -> Callable[[Any, ToolContext], Decision]:
+    """Return the function of a tool whose arguments are those of an order for the engine."""
+    return lambda given, context: EngineWork(method, Raw(codec.dump(given)))
+
+
+def _workflow(given: WorkflowArguments, context: ToolContext) -> Decision:
+    if bool(given.name) is bool(bytes(given.definition)):
+        why = "run_workflow takes the name of a workflow or a definition, one of the two."
+        return ToolReply(why, failed=True)
+    raws = {"definition": given.definition, "inputs": given.inputs}
+    params: dict[str, object] = {name: raw for name, raw in raws.items() if bytes(raw)}
+    params |= {"name": given.name} if given.name else {}
+    return EngineWork("workflow/run", Raw(codec.dump({**params, "wait": given.wait})))
+
+
+def _status(given: StatusArguments, context: ToolContext) -> Decision:
+    if not given.run:
+        return EngineWork("workflow/runs", Raw(b"{}"))
+    return EngineWork("workflow/status", Raw(codec.dump(given)))
+
+
+def catalogue(context: ToolContext, server: str = "") -> ToolReply:
+    """Return what is behind the endpoint, server by server, also of servers that are down.
+    `server`: only this one, by the name that clients know."""
+    names = {process_names.label(name): name for name in context.spec.servers}
+    if server and server not in names:
+        known = tool_text.told(sorted(names)) or "none"
+        return ToolReply(
+            f"There is not a server {server[:64]!r} here; there are: {known}.", failed=True
+        )
+    found = [
+        _server(name, label, context) for label, name in names.items() if server in ("", label)
+    ]
+    structured: dict[str, object] = {"servers": found}
+    return ToolReply(codec.dump(structured).decode("utf-8", "replace"), structured)
+
+
+def _server(name: str, label: str, context: ToolContext) -> Mapping[str, object]:
+    everything = context.everything
+    tools = [entry for entry in everything.offered if entry.server == name]
+    listed = context.listed(name)
+    prompts, resources, templates = (
+        [entry for entry in everything.lists[kind] if entry.server == name]
+        for kind in ("prompts", "resources", "resourceTemplates")
+    )
+    more = () if listed else tuple(k for k, one in everything.prompts.items() if one.server == name)
+    away = (
+        ()
+        if listed
+        else tuple(uri for uri, one in everything.uris.resources.items() if one.server == name)
+    )
+    return {
+        "server_id": label,
+        "available": listed,
+        "commands": [entry.key for entry in tools],
+        "descriptions": [_said(entry) for entry in tools],
+        "tools": [
+            {"name": entry.key, "tool": entry.item.key, "description": _said(entry)}
+            for entry in tools
+        ],
+        "prompts": [
+            *({"name": entry.key, "description": _said(entry)} for entry in prompts),
+            *({"name": key} for key in more),
+        ],
+        "resources": [
+            *({"uri": entry.key, "description": _said(entry)} for entry in resources),
+            *({"uriTemplate": entry.key, "description": _said(entry)} for entry in templates),
+            *({"uri": uri} for uri in away),
+        ],
+    }
+
+
+def _said(entry: ListEntry) -> str:
+    said = read(entry.item.raw)
+    return tool_text.first_sentence(said.description or said.title)
+
+
+AGENT: Mapping[str, Work] = {"run_agent": (AgentArguments, _order("agent"))}
+WORKS: Mapping[str, Work] = {
+    "get_catalog": (CatalogArguments, lambda given, context: catalogue(context, given.server)),
+    "suggest_workflow": (SuggestArguments, _order("suggest")),
+    "run_workflow": (WorkflowArguments, _workflow),
+    "workflow_status": (StatusArguments, _status),
+    "cancel_workflow": (RunArgument, _order("workflow/cancel")),
+    "list_workflows": (NoArguments, _order("workflows")),
+    **AGENT,
+}
+TOOLS: Mapping[str, Builtin] = {
+    own.name: Builtin(own, *WORKS[own.name], refuse_plainly)
+    for tools in builtin_definitions.FAMILIES.values()
+    for own in tools
+}
+"""All of these tools, by name."""

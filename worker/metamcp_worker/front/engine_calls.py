@@ -1,0 +1,172 @@
+"""Orders of clients for the engine, and what the engine asks for, as requests of its owners.
+
+Owns: the order that a tool becomes; the owner of a run, and the principal that it stands for; the
+request of a call of a run; the answer that the engine gets. Never: the connection to the engine
+(`engine_calls_io`), which calls are allowed (`calls`), what the engine does.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Raw, structs
+
+from metamcp_worker.access import gate
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.builtin_tools.builtin import EngineWork
+from metamcp_worker.catalog.catalog import ListEntry, Merged
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import call_faults, client_questions, code_calls, mrtr, task_ids
+from metamcp_worker.front.mcp_request import InnerRun, McpRequest
+from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, Method, Order, Owner, Trouble
+from metamcp_worker.ipc.errors import Code, ProtocolError
+
+ELICIT, SAMPLE = "elicitation/create", "sampling/createMessage"
+UNASKABLE = "the client of this run cannot be asked this"
+"""Sentence for a question whose client is away, or has not declared to understand it."""
+
+_NO_MODEL = "A model is not configured here, see [ai]."
+_NO_WORKFLOWS = "Workflows are not configured here, see the key workflows."
+_MISSING: Mapping[Method, str] = {
+    "agent": _NO_MODEL,
+    "suggest": "Suggestions are not configured here, see [ai] and [suggestions].",
+}
+_NESTED = "{} cannot be called from code, an agent or a workflow; call it directly."
+_ALONE: Mapping[Method, str] = {"agent": "run_agent", "workflow/run": "run_workflow"}
+_LOST = "the process of the engine ended or cannot be reached; try again"
+_GOES_ON = (
+    "The process of the engine ended or cannot be reached. A run that has begun goes on when it is"
+    " back; workflow_status shows it."
+)
+_TROUBLES: Mapping[int, Trouble] = {
+    Code.TIMED_OUT: "timeout", Code.SERVER_DOWN: "unavailable", Code.OVERLOADED: "unavailable",
+}  # fmt: skip
+
+
+def refusal(work: EngineWork, request: McpRequest, path: str) -> str:
+    """Return why an order is not given, or an empty string. `path`: of the engine's socket."""
+    if not path:
+        return _MISSING.get(work.method, _NO_WORKFLOWS)
+    if request.run is not None and work.method in _ALONE:
+        return _NESTED.format(_ALONE[work.method])
+    return ""
+
+
+def lost(method: Method) -> str:
+    """Return the sentence for a client whose order lost the engine."""
+    return _GOES_ON if method == "workflow/run" else f"{_LOST[:1].upper()}{_LOST[1:]}."
+
+
+def order(number: int, work: EngineWork, view: View, request: McpRequest, *, here: bool) -> Order:
+    """Return the order for the engine. `here`: whether the client can be told and asked things."""
+    said = request.caller
+    return Order(
+        id=number, method=work.method, owner=owner(view, request), params=work.params,
+        progress=here and request.wants_progress,
+        asks=here and client_questions.may_be_asked(said, ELICIT, b"{}"),
+        samples=here and client_questions.may_be_asked(said, SAMPLE, b"{}"),
+    )  # fmt: skip
+
+
+def owner(view: View, request: McpRequest) -> Owner:
+    """Return the owner of a run that this request begins."""
+    who = request.principal
+    return Owner(
+        endpoint=view.spec.part_of or view.endpoint, name=who.name,
+        workspace=view.spec.workspace,
+        scopes=None if who.scopes is None else tuple(sorted(who.scopes)),
+        servers=None if who.servers is None else tuple(sorted(who.servers)),
+        key=who.key, auth=who.auth, expires=who.expires, held=tuple(sorted(who.held)),
+        modern=request.modern,
+    )  # fmt: skip
+
+
+def principal(of: Owner) -> Principal:
+    """Return the principal that an owner was."""
+    if of.auth == gate.USER.auth and of.name == gate.LOCAL:
+        return gate.USER
+    return Principal(
+        name=of.name, workspace=of.workspace,
+        scopes=None if of.scopes is None else frozenset(of.scopes),
+        servers=None if of.servers is None else frozenset(of.servers),
+        key=of.key, auth=of.auth, expires=of.expires, held=frozenset(of.held),
+    )  # fmt: skip
+
+
+def base(ask: HostAsk, who: Principal, of: McpRequest | None) -> McpRequest:
+    """Return the request that a call of a run is made from. `of`: request of the client that
+    waits, if there is one. Raises codec.Malformed."""
+    run, meta = InnerRun(ask.run, 0), codec.level(ask.meta)
+    if of is None:
+        modern = ask.owner.modern
+        return McpRequest(task_ids.CALL, {}, meta, b"", modern, principal=who, run=run)
+    made = code_calls.base(of, ask.run)
+    return structs.replace(made, meta=made.meta | meta, principal=who, run=run)
+
+
+class Repeatable:
+    """Tools of one merge that may run twice, as their annotations say."""
+
+    def __init__(self, merged: Merged) -> None:
+        self.merged = merged
+        self._entries: dict[str, ListEntry] = {one.key: one for one in merged.lists["tools"]}
+        self._entries |= {one.key: one for one in merged.offered}
+
+    def has(self, name: str) -> bool:
+        """Whether this tool may run twice."""
+        entry = self._entries.get(name)
+        return entry is not None and bool(call_faults.hint(codec.level(entry.item.raw)))
+
+
+def refused(number: int, why: ProtocolError) -> HostDone:
+    """Return the answer for a call that no server got."""
+    trouble = _TROUBLES.get(why.code, "error")
+    return failed(number, why.message, trouble, repeatable=True)
+
+
+def failed(
+    number: int, why: str, trouble: Trouble = "error", *, repeatable: bool = False
+) -> HostDone:
+    return HostDone(call=number, trouble=trouble, error=why, repeatable=repeatable)
+
+
+def done(number: int, answer: CallAnswer | None, *, repeatable: bool) -> HostDone:
+    """Return what the engine gets for an answer; None: the call was cancelled."""
+    if answer is None:
+        return failed(number, "the call was cancelled", repeatable=repeatable)
+    try:
+        if answer.code:
+            members = codec.level(answer.body)
+            why = codec.text(members.get("message", b"null")) or f"error {answer.code}"
+            ran = b'"may_have_run":false' not in bytes(members.get("data", b""))
+            trouble = _TROUBLES.get(answer.code, "error")
+            return failed(number, why, trouble, repeatable=repeatable or not ran)
+        if mrtr.parse(answer.body) is not None:
+            return failed(number, code_calls.ASKS, repeatable=repeatable)
+        codec.check(answer.body)
+        answer.body.decode()
+    except (codec.Malformed, UnicodeDecodeError) as why_not:
+        return failed(number, f"the answer cannot be read: {why_not}", repeatable=repeatable)
+    return HostDone(call=number, result=Raw(answer.body), repeatable=repeatable)
+
+
+def structured(found: HostDone) -> HostDone:
+    """Return the answer with the structured content of a tool's result in place of the result; a
+    failure without such content is an error."""
+    if found.trouble:
+        return found
+    members = codec.level(found.result)
+    content = members.get("structuredContent")
+    if content is not None:
+        return structs.replace(found, result=content)
+    blocks = codec.items(members.get("content", b"[]"))
+    said = codec.text(codec.level(blocks[0]).get("text", b"null")) if blocks else None
+    return failed(found.call, said or "the code could not begin")
+
+
+def answered(number: int, body: bytes, *, error: bool) -> HostDone:
+    """Return what the engine gets for a client's answer to a question. `error`: whether `body` is
+    an error object."""
+    return done(
+        number, CallAnswer(body, call_faults.code_of(body) if error else 0), repeatable=True
+    )

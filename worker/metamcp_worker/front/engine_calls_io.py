@@ -1,0 +1,443 @@
+"""Engine as a front knows it: the connection, orders of its clients, and what the engine asks for.
+
+Owns: the connection, opened at once or at the first order, and opened again after a loss; orders
+and requests of the engine under way. Never: the form of orders and answers (`engine_calls`),
+whether a call is allowed: each goes through `calls`, like a request of the owner of the run.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from msgspec import Raw
+
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.builtin_tools.builtin import Decision, EngineWork, ToolReply
+from metamcp_worker.catalog.views import View
+from metamcp_worker.front import client_questions, code_calls, engine_calls, frame_link
+from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.client_questions import Caller, Question
+from metamcp_worker.front.code_calls import ToolNames
+from metamcp_worker.front.code_calls_io import Pipeline
+from metamcp_worker.front.engine_calls import Repeatable
+from metamcp_worker.front.exchange import Declined
+from metamcp_worker.front.frame_link import FrameLink
+from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
+from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.engine_runs import (
+    FRAME_BYTES_MAX,
+    Done,
+    Hello,
+    HostAsk,
+    HostDone,
+    HostDrop,
+    Leave,
+    Progress,
+)
+from metamcp_worker.ipc.errors import Code, ProtocolError
+
+CONNECT_S_MAX = 5.0
+AGAIN_S = 1.0
+"""Seconds from the loss of the connection to the next attempt, where workflows need it."""
+ORDERS_MAX = 1024
+"""Maximum orders under way; a further one is refused."""
+ASKS_MAX = 4096
+"""Maximum requests of the engine under way; a further one is refused."""
+UNSENT_BYTES_MAX = 4 * FRAME_BYTES_MAX
+"""Maximum bytes that wait for the engine to read them; a request beyond is refused."""
+
+_FULL_ORDERS = "Too many orders of the engine are under way; try again later."
+_FULL = "too many requests of the engine wait for this front"
+_EXPIRED = "the credential of the owner of this run has expired or was revoked"
+_UNSERVED = "the endpoint of this run is not served any more"
+_UNASKED = "the folders of the client are not known to this server; call one of its tools directly"
+_LATE = "the call got no answer in {:g} s"
+_DROPPED = "the run that made this call does not wait for it"
+
+log = logging.getLogger("metamcp.front")
+_read = codec.reader(Progress | Done | HostAsk | HostDrop)
+
+
+class OrderPipeline(Pipeline, Protocol):
+    """Way of all calls; see `calls.Calls`."""
+
+    def view_of(self, endpoint: str, principal: str) -> View | None:
+        """Return the view of a principal; None if there is none."""
+        ...
+
+    def run_code(
+        self, view: View, request: McpRequest, caller: Caller | None, decision: Decision
+    ) -> Call: ...
+
+
+class OrderUnderWay:
+    """Order of a client. `done`: takes the result of its tool."""
+
+    def __init__(
+        self,
+        call: Call,
+        view: View,
+        request: McpRequest,
+        work: EngineWork,
+        done: Callable[[ToolReply], None],
+    ) -> None:
+        self.call = call
+        self.view = view
+        self.request = request
+        self.work = work
+        self.done = done
+
+    # A caller of what runs do for this client: progress of single calls is not passed on.
+
+    def progressed(self, params: bytes) -> None:
+        pass
+
+    def told(self, method: str, params: bytes) -> None:
+        if self.call.caller is not None:
+            self.call.caller.told(method, params)
+
+    def asked(self, question: Question) -> None:
+        if self.call.caller is None:
+            question.decline("The client of this call cannot be asked.")
+        else:
+            self.call.caller.asked(question)
+
+
+class _HostWork:
+    """Request of the engine under way. `end`: ends what was begun for it."""
+
+    def __init__(self, ask: HostAsk) -> None:
+        self.ask = ask
+        self.end: Callable[[str], None] = lambda why: None
+        self.timer: asyncio.TimerHandle | None = None
+        self.repeatable = False
+
+
+class EngineCalls:
+    """Orders of a front's clients, and requests of the engine. `front`: name of this front;
+    `still(principal, endpoint, now)`, `part(endpoint, servers)`: of the door, which may refuse an
+    owner, and the name of the part of an endpoint with these servers."""
+
+    def __init__(self, pipeline: OrderPipeline, builtins: Builtins) -> None:
+        self.front = ""
+        self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
+        self.part: Callable[[str, frozenset[str]], str] = lambda endpoint, servers: endpoint
+        self._pipeline = pipeline
+        self._builtins = builtins
+        self._path = ""
+        self._at_once = False
+        self._orders: dict[int, OrderUnderWay] = {}
+        self._works: dict[int, _HostWork] = {}
+        self._names: dict[str, tuple[ToolNames, Repeatable]] = {}
+        self._link: FrameLink | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._early: list[bytes] = []
+        """Frames from before the connection is there."""
+
+    def configure(self, path: str, *, at_once: bool) -> None:
+        """Use the engine behind the socket at this path; empty: there is none. `at_once`: connect
+        without waiting for an order, and again after a loss."""
+        self._names.clear()
+        if path != self._path:
+            self.close()
+            self._path = path
+        self._at_once = at_once
+        if at_once and path:
+            self._open()
+
+    def close(self) -> None:
+        """End all orders for this front, and close the connection."""
+        self._at_once = False
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._lost()
+
+    def under_way(self) -> Iterable[Call]:
+        """Return the calls that are orders."""
+        return [order.call for order in self._orders.values()]
+
+    def begin(self, order: OrderUnderWay) -> None:
+        """Give an order for a client. `order.done` is called with the result, at once or later."""
+        why = engine_calls.refusal(order.work, order.request, self._path)
+        if not why and len(self._orders) >= ORDERS_MAX:
+            why = _FULL_ORDERS
+        if why:
+            order.done(ToolReply(why, failed=True))
+            return
+        number, here = order.call.id, order.call.caller is not None
+        self._orders[number] = order
+        self._send(engine_calls.order(number, order.work, order.view, order.request, here=here))
+
+    def leave(self, number: int) -> None:
+        """Tell the engine that the client does not wait for this order any more, if it is one."""
+        if self._orders.pop(number, None) is not None and self._connected:
+            self._send(Leave(id=number))
+
+    # --- the connection -----------------------------------------------------------------------
+
+    @property
+    def _connected(self) -> bool:
+        return self._link is not None or self._opening is not None
+
+    def _send(self, message: Message) -> None:
+        frame = frame_link.packed(message)
+        if self._link is not None:
+            self._link.write(frame)
+            return
+        self._early.append(frame)
+        self._open()
+
+    def _open(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if not self._connected:
+            self._opening = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        link = FrameLink("the engine", self._frame, self._closed)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                await loop.create_unix_connection(lambda: link, self._path)
+        except (OSError, TimeoutError) as error:
+            log.error("the engine cannot be reached at %s: %s", self._path, error)
+            self._opening = None
+            self._lost()
+            return
+        self._opening = None
+        self._link = link
+        link.write(frame_link.packed(Hello(front=self.front)))
+        early, self._early = self._early, []
+        for frame in early:
+            link.write(frame)
+
+    def _closed(self, link: FrameLink) -> None:
+        if link is self._link:
+            self._link = None
+            self._lost()
+
+    def _lost(self) -> None:
+        """End everything that needs the connection; connect again if that is wanted."""
+        self._early.clear()
+        works, self._works = self._works, {}
+        for work in works.values():
+            _over(work, _DROPPED)
+        orders, self._orders = self._orders, {}
+        for order in orders.values():
+            order.done(ToolReply(engine_calls.lost(order.work.method), failed=True))
+        if self._at_once and self._path and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._open)
+
+    def _frame(self, body: bytes) -> None:
+        """Take a message. Raises codec.Malformed."""
+        message = _read(body)
+        if isinstance(message, HostAsk):
+            self._asked(message)
+        elif isinstance(message, HostDrop):
+            work = self._works.pop(message.call, None)
+            if work is not None:
+                _over(work, _DROPPED)
+        elif isinstance(message, Done):
+            order = self._orders.pop(message.id, None)
+            if order is not None:
+                structured = codec.level(message.structured) or None
+                order.done(ToolReply(message.text, structured, failed=message.failed))
+        elif (order := self._orders.get(message.id)) is not None:
+            _tell_progress(order, message)
+
+    # --- what the engine asks for -------------------------------------------------------------
+
+    def _asked(self, ask: HostAsk) -> None:
+        if len(self._works) >= ASKS_MAX or ask.call in self._works:
+            self._send(engine_calls.failed(ask.call, _FULL, "unavailable", repeatable=True))
+            return
+        work = self._works[ask.call] = _HostWork(ask)
+        if ask.timeout_ms > 0:
+            loop = asyncio.get_running_loop()
+            work.timer = loop.call_later(ask.timeout_ms / 1000, self._late, work)
+        self._carry_out(work)
+
+    def _carry_out(self, work: _HostWork) -> None:
+        ask = work.ask
+        order = self._orders.get(ask.order) if ask.order else None
+        try:
+            who = engine_calls.principal(ask.owner)
+            view = self._view(ask, who)
+            request = engine_calls.base(ask, who, None if order is None else order.request)
+            if ask.kind in ("call", "server"):
+                self._call(work, view, request, order)
+            elif ask.kind == "code":
+                self._code(work, view, request, order)
+            elif ask.kind in ("sample", "elicit"):
+                self._question(work, order)
+            else:
+                self._pipeline.authorize(view, who, "tools/list")
+                self._look_up(work, view, request)
+        except NotUpYet as why:
+            self._wait(work, why)
+        except ProtocolError as why:
+            self._reply(work, engine_calls.refused(ask.call, why))
+        except Declined as why:
+            self._reply(work, engine_calls.failed(ask.call, str(why), repeatable=True))
+        except Unasked:
+            self._reply(work, engine_calls.failed(ask.call, _UNASKED, repeatable=True))
+        except codec.Malformed as why:
+            self._reply(work, engine_calls.failed(ask.call, f"the request is wrong: {why}"))
+
+    def _view(self, ask: HostAsk, who: Principal) -> View:
+        """Return the view of the owner of a run as it is now. Raises ProtocolError and Declined."""
+        endpoint = ask.owner.endpoint
+        if who.auth != "none" and not self.still(who, endpoint, time.time_ns() / 1e9):
+            raise ProtocolError(Code.INVALID_REQUEST, _EXPIRED)
+        if who.servers is not None:
+            endpoint = self.part(endpoint, who.servers)
+        view = self._pipeline.view_of(endpoint, who.name)
+        if view is None:
+            raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
+        if self._link is not None and self._link.unsent > UNSENT_BYTES_MAX:
+            raise ProtocolError(Code.OVERLOADED, _FULL)
+        return view
+
+    def _named(self, view: View, request: McpRequest) -> tuple[ToolNames, Repeatable]:
+        merged, key = view.of(modern=request.modern), f"{view.endpoint}\n{request.modern}"
+        found = self._names.get(key)
+        if found is None or found[0].merged is not merged:
+            found = self._names[key] = ToolNames(merged), Repeatable(merged)
+        return found
+
+    def _name(self, ask: HostAsk, view: View, request: McpRequest) -> str:
+        """Return the exposed name of the tool. Raises ProtocolError."""
+        if not ask.server:
+            return ask.name
+        return self._named(view, request)[0].find(ask.server, ask.name)
+
+    def _call(
+        self, work: _HostWork, view: View, request: McpRequest, order: OrderUnderWay | None
+    ) -> None:
+        ask = work.ask
+        self._pipeline.authorize(view, request.principal, "tools/call")
+        name = self._name(ask, view, request)
+        work.repeatable = self._named(view, request)[1].has(name)
+        made = code_calls.call(request, name, ask.arguments)
+        call = self._pipeline.start(view, made, order)
+        self._follow(work, call, lambda found: found)
+
+    def _code(
+        self, work: _HostWork, view: View, request: McpRequest, order: OrderUnderWay | None
+    ) -> None:
+        self._pipeline.authorize(view, request.principal, "tools/call")
+        decision = self._builtins.code(view, work.ask.arguments)
+        made = code_calls.call(request, "run_code", work.ask.arguments)
+        call = self._pipeline.run_code(view, made, order, decision)
+        self._follow(work, call, engine_calls.structured)
+
+    def _follow(self, work: _HostWork, call: Call, made: Callable[[HostDone], HostDone]) -> None:
+        work.end = call.cancel
+
+        def over(answer: asyncio.Future[CallAnswer]) -> None:
+            told = None if answer.cancelled() else answer.result()
+            number, repeatable = work.ask.call, work.repeatable
+            self._reply(work, made(engine_calls.done(number, told, repeatable=repeatable)))
+
+        call.answer.add_done_callback(over)
+
+    def _wait(self, work: _HostWork, why: NotUpYet) -> None:
+        """Make the call when its server has told what it offers; then it is there, or not."""
+        first = self._pipeline.first_list(why.server)
+        work.end = first.cancel
+
+        def told(answer: asyncio.Future[CallAnswer]) -> None:
+            if self._works.get(work.ask.call) is not work or answer.cancelled():
+                return
+            owner = work.ask.owner
+            view = self._pipeline.view_of(owner.endpoint, owner.name)
+            if view is None or why.server in view.merged.unknown:
+                self._reply(work, engine_calls.refused(work.ask.call, why))
+            else:
+                self._carry_out(work)
+
+        first.answer.add_done_callback(told)
+
+    def _look_up(self, work: _HostWork, view: View, request: McpRequest) -> None:
+        ask = work.ask
+
+        def told(reply: ToolReply, member: str = "") -> None:
+            if reply.failed or reply.structured is None:
+                self._reply(work, engine_calls.failed(ask.call, reply.text, repeatable=True))
+                return
+            found = reply.structured[member] if member else reply.structured
+            self._reply(work, HostDone(call=ask.call, result=Raw(codec.dump(found))))
+
+        if ask.kind == "tools":
+            self._builtins.tools(view, request, ask.name, partial(told, member="tools"))
+        elif ask.kind == "catalog":
+            told(self._builtins.catalogue(view))
+        else:
+            told(self._builtins.described(view, self._name(ask, view, request)))
+
+    def _question(self, work: _HostWork, order: OrderUnderWay | None) -> None:
+        ask = work.ask
+        method = engine_calls.SAMPLE if ask.kind == "sample" else engine_calls.ELICIT
+        params = bytes(ask.arguments)
+        caller = None if order is None else order.call.caller
+        if (
+            order is None
+            or caller is None
+            or not client_questions.may_be_asked(order.request.caller, method, params)
+        ):
+            why = engine_calls.UNASKABLE
+            self._reply(work, engine_calls.failed(ask.call, why, "unavailable", repeatable=True))
+            return
+
+        def answered(question: Question, body: bytes, failed: bool) -> None:
+            self._reply(work, engine_calls.answered(ask.call, body, error=failed))
+
+        question = Question("", order.call.id, 0, method, params, answered)
+        work.end = lambda why: question.withdraw()
+        caller.asked(question)
+
+    def _late(self, work: _HostWork) -> None:
+        why = _LATE.format(work.ask.timeout_ms / 1000)
+        late = engine_calls.failed(work.ask.call, why, "timeout", repeatable=work.repeatable)
+        end = work.end
+        self._reply(work, late)
+        end(why)
+
+    def _reply(self, work: _HostWork, done: HostDone) -> None:
+        if self._works.get(work.ask.call) is not work:
+            return
+        del self._works[work.ask.call]
+        if work.timer is not None:
+            work.timer.cancel()
+        self._send(done)
+
+
+def _over(work: _HostWork, why: str) -> None:
+    """End what was begun for a request that nobody waits for."""
+    if work.timer is not None:
+        work.timer.cancel()
+    work.end(why)
+
+
+def _tell_progress(order: OrderUnderWay, told: Progress) -> None:
+    if order.call.caller is None or not order.request.wants_progress:
+        return
+    members: dict[str, object] = {"progress": told.progress}
+    members |= {"total": told.total} if told.total else {}
+    members |= {"message": told.message} if told.message else {}
+    order.call.caller.progressed(codec.dump(members))
