@@ -5,6 +5,7 @@ Owns: keys, their limits, the defaults of `ai_api`. Never: single values
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal, cast
 
 from metamcp_supervisor.config import program, sections
@@ -41,18 +42,19 @@ def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
     timeout_s = table.duration("timeout", default=found.timeout_s)
     if timeout_s < 1:
         table.error("timeout", 'is too short; the shortest time here is "1s"')
-    counts = ("steps_max", STEPS_MAX), ("tokens_max", TOKENS_MAX)
+    whole = partial(table.whole, low=1)
+    number = partial(table.number, default=0.0, high=PRICE_MAX)
     return replace(
         found,
-        **{
-            key: table.whole(key, default=getattr(found, key), low=1, high=high)
-            for key, high in (*counts, ("answer_tokens_max", ANSWER_TOKENS_MAX))
-        },
+        steps_max=whole("steps_max", default=found.steps_max, high=STEPS_MAX),
+        tokens_max=whole("tokens_max", default=found.tokens_max, high=TOKENS_MAX),
+        answer_tokens_max=whole(
+            "answer_tokens_max", default=found.answer_tokens_max, high=ANSWER_TOKENS_MAX
+        ),
         timeout_s=timeout_s,
-        **{
-            key: table.number(key, default=0.0, high=PRICE_MAX)
-            for key in ("cost_max", "input_price", "output_price")
-        },
+        cost_max=number("cost_max"),
+        input_price=number("input_price"),
+        output_price=number("output_price"),
     )
 
 

@@ -20,6 +20,7 @@ from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.audit_writer import AuditWriter
 from metamcp_supervisor.servers.code_process import CodeProcess
 from metamcp_supervisor.servers.embedder import Embedder
+from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.servers.server_io import Tree
@@ -44,6 +45,7 @@ class Household:
     embedder: Embedder
     audit: AuditWriter
     code: CodeProcess
+    engine: EngineProcess
     roles: Mapping[str, RoleProcess]
     """Processes that exist at most once, by role, in the order in which they are closed."""
 
@@ -90,7 +92,10 @@ class Household:
         own = self._forker, self._hearts, journal, config
         self.audit = AuditWriter(*own, self._metrics.audited)
         self.code = CodeProcess(*own, self._metrics.ran)
-        self.roles = {each.who: each for each in (self.embedder, self.code, self.audit)}
+        self.engine = EngineProcess(*own, self._metrics.ordered)
+        self.roles = {
+            each.who: each for each in (self.engine, self.embedder, self.code, self.audit)
+        }
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)

@@ -25,7 +25,7 @@ from metamcp_supervisor.servers.entry import ServerSnapshot
 from metamcp_supervisor.telemetry.history import HistorySnapshot
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
 from metamcp_supervisor.verbs import JournalEvent, LogLine
-from metamcp_worker.ipc import code_runs, disclosure, embedding, frames, messages, spec
+from metamcp_worker.ipc import code_runs, disclosure, embedding, engine_runs, frames, messages, spec
 from metamcp_worker.ipc.errors import MetaMCPError
 
 VERSION = 1
@@ -42,8 +42,9 @@ class StateUnreadable(MetaMCPError):
 class GatewayState(Struct, frozen=True, kw_only=True):
     """State of the gateway itself. `version`: of the program that hands over; `upgrades`: number of
     upgrades so far, with this one; `started`: monotonic time of the first program's start;
-    `hangup_ends`: see `signals`; `clients`, `ops`, `code`: descriptors of listeners; `ops_path`:
-    path of a unix socket in place of `ops_listen`, `ops_made`: the gateway made its file;
+    `hangup_ends`: see `signals`; `clients`, `ops`, `code`, `engine`: descriptors of listeners;
+    `ops_path`: path of a unix socket in place of `ops_listen`, `ops_made`: the gateway made its
+    file;
     `overrides`: server, setting, value and end; `config`: configuration of the files, packed by
     `pack_config`; `lock`: approved definitions, packed by `servers.quarantine_io`."""
 
@@ -56,6 +57,7 @@ class GatewayState(Struct, frozen=True, kw_only=True):
     clients: tuple[int, ...]
     ops: tuple[int, ...]
     code: int = -1
+    engine: int = -1
     ops_path: str = ""
     ops_made: bool = False
     overrides: tuple[tuple[str, str, str, float], ...] = ()
@@ -141,7 +143,7 @@ def descriptors(state: State) -> list[int]:
     """Return all descriptors that must stay open."""
     found = [*state.gateway.clients, *state.gateway.ops]
     found += [state.control.lock, state.control.listener]
-    found += [state.gateway.code] if state.gateway.code >= 0 else []
+    found += [fd for fd in (state.gateway.code, state.gateway.engine) if fd >= 0]
     found += [state.control.state] if state.control.state >= 0 else []
     lines = [front.line for front in state.fronts.fronts]
     for nursery in state.nurseries:
@@ -186,7 +188,8 @@ def contract() -> str:
     kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
     kinds += [disclosure.Wish, disclosure.Everything, disclosure.OrderOutcome]
     kinds += [disclosure.Shift, disclosure.Applied, embedding.Vectors]
-    kinds += [kind for kind in vars(code_runs).values() for kind in _structs(kind)]
+    for of in (code_runs, engine_runs):
+        kinds += [kind for each in vars(of).values() for kind in _structs(each)]
     kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
     seen: dict[str, str] = {}
     while kinds:

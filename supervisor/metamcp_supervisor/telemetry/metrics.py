@@ -53,6 +53,7 @@ from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
 
 KINDS_MAX = 16
@@ -104,6 +105,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     spans: dict[str, int] = {}
     embedded: dict[str, int] = {}
     ran: dict[str, int] = {}
+    ordered: dict[str, int] = {}
 
 
 class Metrics:
@@ -129,6 +131,9 @@ class Metrics:
         self._audit_up: bool | None = None
         self._ran: dict[str, int] = dict.fromkeys(RUNS, 0)
         self._code: CodeFigures | None = None
+        self._ordered: dict[str, int] = {}
+        """Orders to the engine by `METHOD:OUTCOME`."""
+        self._engine: EngineFigures | None = None
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
@@ -203,6 +208,13 @@ class Metrics:
             self._ran[outcome] += counts.get(outcome, 0)
         self._code = now
 
+    def ordered(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
+        """Add numbers of orders to the engine, as in `EngineFigures`. `now`: figures of this
+        moment; None: the engine is off."""
+        for name, count in counts.items():
+            self._ordered[name] = self._ordered.get(name, 0) + count
+        self._engine = now
+
     def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """Note the newest `usage.sample` of all processes."""
         self._processes.sampled(usages)
@@ -252,6 +264,7 @@ class Metrics:
             spans=self.spans.counts,
             embedded=self._embedded,
             ran=self._ran,
+            ordered=self._ordered,
         )
 
     def go_on(self, found: FiguresSnapshot) -> None:
@@ -276,6 +289,7 @@ class Metrics:
         self.spans.counts |= found.spans
         self._embedded |= found.embedded
         self._ran |= found.ran
+        self._ordered |= found.ordered
         cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
         self._processes.go_on(cpu_s, found.usages)
 
@@ -469,6 +483,10 @@ class Metrics:
             yield "metamcp_code_running", [((), now.running)]
             yield "metamcp_code_waiting", [((), now.waiting)]
             yield "metamcp_code_warm", [((), now.warm)]
+        if (engine := self._engine) is not None:
+            orders = ((name.rpartition(":")[::2], n) for name, n in self._ordered.items())
+            yield "metamcp_engine_orders_total", list(orders)
+            yield "metamcp_engine_runs", by_one(engine.runs)
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]

@@ -21,6 +21,7 @@ from metamcp_worker.ipc.engine_runs import (
     SOCKET,
     Done,
     EngineOn,
+    EngineSettings,
     Hello,
     HostAsk,
     HostDone,
@@ -58,7 +59,9 @@ class EngineProcess:
         self.configure(spec, self.listener.fileno())
 
     def configure(self, spec: EngineOn, *fds: int) -> None:
-        packets.send(self._control, codec.dump(spec), fds)
+        blob = packets.blob(codec.dump(spec))
+        packets.send(self._control, messages.pack(EngineSettings()), [blob, *fds])
+        os.close(blob)
 
     def stop(self) -> int:
         with suppress(OSError, PeerGone):

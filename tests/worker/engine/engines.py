@@ -14,11 +14,12 @@ from typing import Any
 
 from msgspec import Raw, json
 
-from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
     Done,
     EngineOn,
+    EngineSettings,
     Hello,
     HostAsk,
     HostDone,
@@ -150,7 +151,10 @@ class Engine:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
         theirs.close()
-        packets.send(self._control, codec.dump(self.spec), [self.listener.fileno()])
+        blob = packets.blob(codec.dump(self.spec))
+        fds = [blob, self.listener.fileno()]
+        packets.send(self._control, messages.pack(EngineSettings()), fds)
+        os.close(blob)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

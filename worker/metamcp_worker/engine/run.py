@@ -23,6 +23,7 @@ from metamcp_worker.ipc.engine_runs import (
     Done,
     EngineFigures,
     EngineOn,
+    EngineSettings,
     Hello,
     HostDone,
     Leave,
@@ -49,7 +50,8 @@ ORDERS_MAX = 1024
 """Maximum orders of one connection under way."""
 
 log = logging.getLogger("metamcp.engine")
-_read = codec.reader(EngineOn | Tune | Stop)
+_read = codec.reader(EngineSettings | Tune | Stop)
+_settings = codec.reader(EngineOn)
 _read_link = codec.reader(Hello | Order | Leave | HostDone)
 
 Tell = Callable[[float, float, str], None]
@@ -109,8 +111,8 @@ class EngineWorker:
     def _packet(self, data: bytes, fds: list[int]) -> None:
         try:
             match _read(data):
-                case EngineOn() as spec:
-                    self._begin(spec, fds)
+                case EngineSettings():
+                    self._begin(_settings(packets.value(fds)), fds)
                 case Tune(format=form, level=level, levels=levels):
                     logs.tune(LogSpec(format=form, level=level, levels=levels))
                 case Stop(grace_s=grace_s):

@@ -156,11 +156,11 @@ class AiSettings(Struct, frozen=True):
 
 
 class EngineOn(Message, frozen=True, kw_only=True):
-    """Supervisor: first message to the engine, with the listening socket as descriptor; sent again
-    without one when the configuration changes. `journal`: path of the database of runs;
-    `definitions`: workflows by workspace and name, each raw as of `engine.definition` (checked by
-    the supervisor's loader); `rules`: of suggestions, raw; `sync`: `full` or `normal`; `keep_s`:
-    seconds that ended runs are kept; `runs_max`: workflow runs under way at once, more wait."""
+    """Settings of the engine, in an `EngineSettings`; sent again when the configuration changes.
+    `journal`: path of the database of runs; `definitions`: workflows by workspace and name, each
+    raw as of `engine.definition` (checked by the supervisor's loader); `rules`: of suggestions,
+    raw; `sync`: `full` or `normal`; `keep_s`: seconds that ended runs are kept; `runs_max`:
+    workflow runs under way at once, more wait."""
 
     journal: str
     ai: AiSettings | None = None
@@ -169,6 +169,11 @@ class EngineOn(Message, frozen=True, kw_only=True):
     sync: Literal["full", "normal"] = "full"
     keep_s: float = 30 * 86400.0
     runs_max: int = 64
+
+
+class EngineSettings(Message, frozen=True):
+    """Supervisor: an `EngineOn`, as JSON in the first descriptor: definitions may be larger than a
+    packet. The second descriptor, of the listening socket, comes with the first message alone."""
 
 
 class EngineFigures(Message, frozen=True, kw_only=True):
