@@ -19,7 +19,6 @@ from msgspec import Raw, structs
 from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meter, Meters
-from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     EngineWork,
@@ -31,7 +30,14 @@ from metamcp_worker.builtin_tools.builtin import (
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import code_calls_io, jsonrpc_bytes, mcp_request, server_links, task_ids
+from metamcp_worker.front import (
+    builtin_calls,
+    code_calls_io,
+    jsonrpc_bytes,
+    mcp_request,
+    server_links,
+    task_ids,
+)
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
@@ -287,7 +293,7 @@ class Calls:
 
     def _replied(self, call: Call, reply: ToolReply) -> None:
         if not call.answer.cancelled():
-            self._answered(call, CallAnswer(builtin.result(reply, modern=call.modern)))
+            self._answered(call, builtin_calls.answer(call.label, reply, modern=call.modern))
 
     def _left(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out, code

@@ -43,7 +43,7 @@ from metamcp_worker.ipc.engine_runs import (
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 CONNECT_S_MAX = 5.0
-AGAIN_S = 1.0
+AGAIN_S = 0.5
 """Seconds from the loss of the connection to the next attempt, where workflows need it."""
 ORDERS_MAX = 1024
 """Maximum orders under way; a further one is refused."""
