@@ -122,7 +122,10 @@ class EndpointCheck:
         """Check the names at an endpoint. `layers`: settings of its tools; later layers win."""
         given, aliases = _given(layers)
         naming = spec_of(endpoint.naming)
-        own = {tool.name for tool in builtin_definitions.of(endpoint.exposure, code=self._code)}
+        found = builtin_definitions.of(
+            endpoint.exposure, code=self._code, builtins=endpoint.builtins
+        )
+        own = {tool.name for tool in found}
         known: dict[str, _Given] = {}
         for one in given:
             why = exposed_names.flaw(one.name, naming)

@@ -9,6 +9,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import LimitStatus
 from metamcp_worker.ipc.code_runs import CodeFigures
+from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.figures import LimitedStats
 from metamcp_worker.ipc.messages import (
     AnswerStats,
@@ -229,6 +230,7 @@ def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() 
     metrics.reloaded(True, 1.0)
     metrics.audited({}, True)
     metrics.ran({}, CodeFigures(counts={}))
+    metrics.ordered({"agent:ok": 1}, EngineFigures(counts={}, runs={"running": 1}))
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
     for family in FAMILIES.values():
         shown = found[family.name.removesuffix("_total")]

@@ -11,13 +11,14 @@ from msgspec import Raw, structs
 from msgspec.structs import replace
 
 from metamcp_worker.access.gate import Principal
-from metamcp_worker.front import engine_calls, engine_calls_io
+from metamcp_worker.front import engine_calls
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import CodeLimits, RunEnded
 from metamcp_worker.ipc.engine_runs import Done, HostDone, HostDrop, Kind, Leave, Order, Progress
+from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Result
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -158,9 +159,7 @@ def test_a_lost_engine_fails_its_orders_with_a_sentence_and_is_met_again() -> No
     with_engine(talk)
 
 
-def test_a_front_with_workflows_connects_at_once_and_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr(engine_calls_io, "AGAIN_S", 0.01)
-
+def test_a_front_with_workflows_connects_at_once_and_again() -> None:
     async def talk(front: Front, engine: Engine) -> None:
         await engine.meet()
         engine.die()
@@ -376,3 +375,36 @@ def test_the_exposure_search_with_code_lists_thirteen_tools() -> None:
         ]  # fmt: skip
 
     with_front(talk, replace(SPEC, exposure="search", builtins=("agent",)), **OFFERS)
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_the_catalogue_is_a_method_too(modern: bool) -> None:
+    async def talk(front: Front) -> None:
+        made = request("metamcp/get_catalog", b'{"server":"b"}', modern=modern)
+        found: Any = codec.value((await front.calls.start(front.view, made, None).answer).body)
+        assert [one["server_id"] for one in found["servers"]] == ["b"]
+        wrong = request("metamcp/get_catalog", b'{"servers":"b"}', modern=modern)
+        answer = await front.calls.start(front.view, wrong, None).answer
+        assert (answer.code, b"it takes: server" in answer.body) == (Code.INVALID_REQUEST, True)
+
+    with_front(talk, SPEC, **OFFERS)
+
+
+def test_a_suggestion_is_a_method_too() -> None:
+    async def talk(front: Front, engine: Engine) -> None:
+        made = request("metamcp/suggest_workflow", b'{"task":"x"}')
+        call = front.calls.start(front.view, made, None)
+        order = await engine.read(Order)
+        assert (order.method, bytes(order.params)) == ("suggest", b'{"task":"x"}')
+        engine.write(Done(id=order.id, text="a", structured=Raw(b'{"workflow":{}}')))
+        assert codec.value((await call.answer).body) == {"resultType": "complete", "workflow": {}}
+
+    with_engine(talk)
+
+
+def test_an_endpoint_without_the_family_has_no_such_methods() -> None:
+    async def talk(front: Front) -> None:
+        refusal = front.refusal(request("metamcp/get_catalog", b"{}"))
+        assert refusal.code == Code.METHOD_NOT_FOUND
+
+    with_front(talk, replace(SPEC, builtins=()), **OFFERS)

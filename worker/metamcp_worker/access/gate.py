@@ -46,6 +46,8 @@ TABLE: Mapping[str, str] = {
     "resources/list": LIST,
     "resources/templates/list": LIST,
     "tools/call": CALL,
+    "metamcp/get_catalog": LIST,
+    "metamcp/suggest_workflow": CALL,
     "tasks/get": CALL,
     "tasks/list": CALL,
     "tasks/result": CALL,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct, structs
 
 from metamcp_worker.builtin_tools import (
+    builtin,
     code_tools,
     engine_tools,
     script_tools,
@@ -32,8 +33,11 @@ from metamcp_worker.builtin_tools.builtin import (
 from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
 from metamcp_worker.builtin_tools.search_tools import ToolName
 from metamcp_worker.catalog.views import View
+from metamcp_worker.front import server_links
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.front.task_ids import CALL
 from metamcp_worker.ipc import codec, packets, process_names
 from metamcp_worker.ipc.disclosure import (
     Everything,
@@ -47,6 +51,7 @@ from metamcp_worker.ipc.disclosure import (
     scoped,
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
+from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import MeaningSpec
@@ -124,6 +129,8 @@ class Builtins:
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
         spec, arguments = view.spec, request.params.get("arguments", Raw())
+        if request.method != CALL:
+            arguments = Raw(codec.dump(request.params))
         code = spec.code is not None
         tool = tools_by_exposure.of(spec.exposure, code=code, builtins=spec.builtins).tools.get(
             name
@@ -268,6 +275,17 @@ class Builtins:
             self._scripts_of.get(view.spec.workspace, {}),
             self._viewers.scripts_of(view.endpoint),
         )
+
+
+def answer(method: str, reply: ToolReply, *, modern: bool) -> CallAnswer:
+    """Return the answer of a built-in tool to `tools/call`, or to a method of its own, whose result
+    is the structured content."""
+    if method == CALL:
+        return CallAnswer(builtin.result(reply, modern=modern))
+    if reply.failed or reply.structured is None:
+        return server_links.error(Code.INVALID_REQUEST, reply.text, {})
+    members = {"resultType": "complete"} if modern else {}
+    return CallAnswer(codec.dump({**members, **reply.structured}))
 
 
 def _shown(shown: Shown) -> Shown:

@@ -1,7 +1,8 @@
 """Calls on their way: sent to a server, held until the server comes back, answered exactly once.
 
-Owns: the links, call ids, deadlines, the fate of waiting calls when a pipe is lost. Never: names,
-views, the contents of bodies, restarting a server, the errors and which calls may be sent again
+Owns: the links, call ids, deadlines, the fate of waiting calls when a pipe is lost, the refusal of
+calls to quarantined tools of processes for one client (`QuarantinedCalls`). Never: names, views,
+the contents of bodies, restarting a server, the errors and which calls may be sent again
 (`call_faults`).
 
 A call is in at most one table: the waiting calls of a wire, or the held calls of a link. The call
@@ -24,10 +25,10 @@ from functools import partial
 
 from msgspec import structs
 
-from metamcp_worker.front import call_faults, server_links
+from metamcp_worker.front import call_faults, mcp_request, server_links
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.server_links import Call, CallAnswer, ServerLink, Wire
-from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
@@ -410,3 +411,41 @@ class Routing:
                 self._on_answer(call, call_faults.timed_out(wire.link, wire, call))
             left += len(wire.waiting)
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if left else None
+
+
+Pair = tuple[str, str]
+
+
+class QuarantinedCalls:
+    """Refuses calls of quarantined tools. `apart`: reasons for tools that only a process for one
+    client has, by process and tool; usually empty."""
+
+    def __init__(self, routing: Routing) -> None:
+        self.apart: Mapping[Pair, str] = {}
+        self._routing = routing
+
+    def configure(self, quarantined: tuple[tuple[str, str, str], ...]) -> None:
+        """Set the quarantined tools, and cancel calls of these that wait for their server: they
+        would reach a different tool than their caller meant."""
+        kept = {(server, tool): why for server, tool, why in quarantined}
+        self.apart = {pair: why for pair, why in kept.items() if process_names.whose(pair[0])}
+        for call, state in list(self._routing.under_way()) if kept else ():
+            if state == "held" and (why := _why(call, kept)):
+                data: dict[str, object] = {"reason": "quarantine", "may_have_run": call.ends > 0}
+                answer = server_links.error(Code.INVALID_PARAMS, why, data)
+                self._routing.cancel(call, why, answer)
+
+    def check(self, server: str, tool: bytes | str) -> None:
+        """Raise ProtocolError if the tool is in quarantine. `server`: the process that would be
+        called; `tool`: name of the tool there, raw JSON if it is bytes."""
+        if why := self.apart.get((server, _text(tool))):
+            raise mcp_request.quarantined(why)
+
+
+def _why(call: Call, kept: Mapping[Pair, str]) -> str:
+    tool = "" if call.origin is None else _text(call.origin.tool)
+    return kept.get((call.server, tool)) or kept.get((process_names.base(call.server), tool), "")
+
+
+def _text(tool: bytes | str) -> str:
+    return tool if isinstance(tool, str) else codec.text(tool) or ""

@@ -1,7 +1,6 @@
 """Path of every request to a server: find the owner, rename, send, answer.
 
-Owns: the order of these steps, the changes to an answer on its way back, the figures of each call,
-and the refusal of calls to quarantined tools of processes for one client (`QuarantinedCalls`).
+Owns: the order of these steps, the changes to an answer on its way back, the figures of each call.
 Never: how a method finds its server (`mcp_request`), the form of an era (`jsonrpc_bytes`), HTTP,
 sessions, pipes. Bytes that are not names, ids or a matter of eras pass as they came.
 """
@@ -18,8 +17,12 @@ from msgspec import Raw, structs
 
 from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
+<<<<<<< HEAD
 from metamcp_worker.access.use_limits import Meters
 from metamcp_worker.builtin_tools import builtin
+=======
+from metamcp_worker.access.use_limits import Meter, Meters
+>>>>>>> df567d5bba17487b456d1d502ee083f5c8712aac
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     EngineWork,
@@ -31,12 +34,18 @@ from metamcp_worker.builtin_tools.builtin import (
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import code_calls_io, jsonrpc_bytes, mcp_request, server_links, task_ids
+from metamcp_worker.front import (
+    builtin_calls,
+    code_calls_io,
+    jsonrpc_bytes,
+    mcp_request,
+    task_ids,
+)
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
-from metamcp_worker.front.call_router import Routing
+from metamcp_worker.front.call_router import QuarantinedCalls, Routing
 from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
 from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
@@ -293,7 +302,7 @@ class Calls:
 
     def _replied(self, call: Call, reply: ToolReply) -> None:
         if not call.answer.cancelled():
-            self._answered(call, CallAnswer(builtin.result(reply, modern=call.modern)))
+            self._answered(call, builtin_calls.answer(call.label, reply, modern=call.modern))
 
     def _left(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
@@ -566,41 +575,3 @@ def _is_error(body: bytes) -> bool:
         return bytes(codec.level(body).get("isError", b"")) == b"true"
     except codec.Malformed:
         return False
-
-
-Pair = tuple[str, str]
-
-
-class QuarantinedCalls:
-    """Refuses calls of quarantined tools. `apart`: reasons for tools that only a process for one
-    client has, by process and tool; usually empty."""
-
-    def __init__(self, routing: Routing) -> None:
-        self.apart: Mapping[Pair, str] = {}
-        self._routing = routing
-
-    def configure(self, quarantined: tuple[tuple[str, str, str], ...]) -> None:
-        """Set the quarantined tools, and cancel calls of these that wait for their server: they
-        would reach a different tool than their caller meant."""
-        kept = {(server, tool): why for server, tool, why in quarantined}
-        self.apart = {pair: why for pair, why in kept.items() if process_names.whose(pair[0])}
-        for call, state in list(self._routing.under_way()) if kept else ():
-            if state == "held" and (why := _why(call, kept)):
-                data: dict[str, object] = {"reason": "quarantine", "may_have_run": call.ends > 0}
-                answer = server_links.error(Code.INVALID_PARAMS, why, data)
-                self._routing.cancel(call, why, answer)
-
-    def check(self, server: str, tool: bytes | str) -> None:
-        """Raise ProtocolError if the tool is in quarantine. `server`: the process that would be
-        called; `tool`: name of the tool there, raw JSON if it is bytes."""
-        if why := self.apart.get((server, _text(tool))):
-            raise mcp_request.quarantined(why)
-
-
-def _why(call: Call, kept: Mapping[Pair, str]) -> str:
-    tool = "" if call.origin is None else _text(call.origin.tool)
-    return kept.get((call.server, tool)) or kept.get((process_names.base(call.server), tool), "")
-
-
-def _text(tool: bytes | str) -> str:
-    return tool if isinstance(tool, str) else codec.text(tool) or ""

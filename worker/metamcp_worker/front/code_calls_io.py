@@ -20,15 +20,14 @@ from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Run, ToolReply
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import code_calls, frame_link
+from metamcp_worker.front import code_calls
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.front.code_calls import ToolNames
-from metamcp_worker.front.frame_link import FrameLink
 from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, frame_link
 from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,
     CodeLimits,
@@ -39,6 +38,7 @@ from metamcp_worker.ipc.code_runs import (
     StartRun,
 )
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.frame_link import FrameLink
 
 RUN_WAIT_S_MAX = 60.0
 """Seconds that a run may take beyond its own time: to wait for a sandbox, and to be ended."""

@@ -17,18 +17,17 @@ from msgspec import Raw
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools.builtin import Decision, EngineWork, ToolReply
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import client_questions, code_calls, engine_calls, frame_link
+from metamcp_worker.front import client_questions, code_calls, engine_calls
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.code_calls_io import Pipeline
 from metamcp_worker.front.engine_calls import Repeatable
 from metamcp_worker.front.exchange import Declined
-from metamcp_worker.front.frame_link import FrameLink
 from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, frame_link
 from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
@@ -41,9 +40,10 @@ from metamcp_worker.ipc.engine_runs import (
     Progress,
 )
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.frame_link import FrameLink
 
 CONNECT_S_MAX = 5.0
-AGAIN_S = 1.0
+AGAIN_S = 0.5
 """Seconds from the loss of the connection to the next attempt, where workflows need it."""
 ORDERS_MAX = 1024
 """Maximum orders under way; a further one is refused."""

@@ -360,6 +360,19 @@ def _task_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Ra
     return {**params, "taskId": Raw(original)} if original else params
 
 
+def _own_rule(name: str) -> Rule:
+    """Return the rule of a method of the gateway's own, which is a built-in tool by another way."""
+
+    def find(merged: Merged, tool: str) -> Owner | None:
+        owner = merged.tools.get(tool)
+        if owner is None or owner.server:
+            why = f"metamcp/{tool} is not offered by this endpoint, see its key builtins"
+            raise ProtocolError(Code.METHOD_NOT_FOUND, why)
+        return owner
+
+    return Rule("tool", lambda params: name, find, lambda params, original: params)
+
+
 _RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
 _TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
 METHODS: Mapping[str, Rule] = {
@@ -369,6 +382,8 @@ METHODS: Mapping[str, Rule] = {
     "resources/subscribe": _RESOURCE,
     "resources/unsubscribe": _RESOURCE,
     **dict.fromkeys(sorted(task_ids.METHODS), _TASK),
+    "metamcp/get_catalog": _own_rule("get_catalog"),
+    "metamcp/suggest_workflow": _own_rule("suggest_workflow"),
 }
 COMPLETE = "completion/complete"
 #: Rules for completions, by the type of the reference.
