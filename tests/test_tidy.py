@@ -91,8 +91,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
-        "builtin code_tools engine_tools script_tools search_index search_tools servers_tools tool_choice"
-        " tool_text tools_by_exposure toolset_tools typescript_types vector_search"
+        "builtin code_tools engine_tools script_tools search_index search_tools servers_tools"
+        " tool_choice tool_text tools_by_exposure toolset_tools typescript_types vector_search"
     ),
     "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
@@ -106,8 +106,8 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
-        " engine_calls front_views guard jsonrpc_bytes mcp_request mrtr resume server_processes stats task_ids"
-        " trace watches"
+        " engine_calls front_views guard jsonrpc_bytes mcp_request mrtr resume server_processes"
+        " stats task_ids trace watches"
     ),
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (

@@ -17,12 +17,7 @@ from msgspec import Raw, structs
 
 from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
-<<<<<<< HEAD
 from metamcp_worker.access.use_limits import Meters
-from metamcp_worker.builtin_tools import builtin
-=======
-from metamcp_worker.access.use_limits import Meter, Meters
->>>>>>> df567d5bba17487b456d1d502ee083f5c8712aac
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     EngineWork,
