@@ -1,0 +1,114 @@
+"""Workflows of real clients: steps on several servers, progress, and the end of any process."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.live.client import LEGACY, MODERN, Client
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.promise("M52")]
+
+EXTRA = """
+[endpoints.default]
+namespace = "default"
+builtins = ["workflows"]
+"""
+TWO = """
+name: two
+inputs:
+  text: {type: string}
+  pause: {type: string, default: 0s}
+steps:
+  - id: first
+    call: one.echo
+    with: {text: "${{ inputs.text }}"}
+  - wait: ${{ inputs.pause }}
+  - id: both
+    parallel:
+      - call: two.echo
+        with: {text: "${{ steps.first.result.text + '!' }}"}
+      - call: one.echo
+        with: {text: b}
+  - output: {first: "${{ steps.first.result.text }}", second: "${{ steps.both.result[0].text }}"}
+"""
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    found = Gateway({"one": fake(), "two": fake()}, extra=EXTRA)
+    (found.folder / "two.yaml").write_text(TWO)
+    found.config.write_text(f'workflows = ["two.yaml"]\n{found.config.read_text()}')
+    with found:
+        yield found
+
+
+def engine(gateway: Gateway) -> int:
+    """The process of the engine, 0 without one."""
+    roles: list[dict[str, Any]] = gateway.status()["roles"]
+    return next(int(one["pid"]) for one in roles if one["role"] == "engine")
+
+
+def run(client: Client, **arguments: Any) -> dict[str, Any]:
+    result = client.call("run_workflow", name="two", **arguments)["result"]
+    assert not result["isError"], result
+    found: dict[str, Any] = result["structuredContent"]
+    return found
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+def test_a_run_calls_several_servers_and_tells_its_progress(gateway: Gateway, era: str) -> None:
+    with closing(Client(gateway.port, era)) as client:
+        assert run(client, inputs={"text": "hi"})["output"] == {"first": "hi", "second": "hi!"}
+        wrong = client.call("run_workflow", name="two", inputs={"text": 1})["result"]
+        assert wrong["isError"]
+        assert "inputs.text" in wrong["content"][0]["text"]
+        params = {
+            "name": "run_workflow", "arguments": {"name": "two", "inputs": {"text": "x"}},
+            "_meta": {**(client.meta() if era == MODERN else {}), "progressToken": 7},
+        }  # fmt: skip
+        message = {"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params}
+        events = client.post(json.dumps(message).encode(), "tools/call", "run_workflow").decode()
+        assert "notifications/progress" in events
+        assert "first" in events
+
+
+@pytest.mark.parametrize("victim", ["engine", "front", "gateway"])
+def test_a_run_goes_on_after_the_end_of_a_process(gateway: Gateway, victim: str) -> None:
+    with closing(Client(gateway.port, MODERN)) as client:
+        begun = run(client, inputs={"text": "hi", "pause": "2s"}, wait=False)["run"]
+
+        def steps() -> dict[str, str]:
+            found = client.call("workflow_status", run=begun)["result"]["structuredContent"]
+            return {one["step"]: one["status"] for one in found["steps"]}
+
+        until(lambda: steps().get("first") == "done", "the first step is done")
+    if victim == "gateway":
+        assert gateway.process is not None
+        gateway.process.kill()
+        gateway.process.wait(timeout=30)
+        until(lambda: not gateway.left(), "everything has ended")
+        gateway.start()
+    else:
+        pid = engine(gateway) if victim == "engine" else gateway.status()["fronts"][0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+
+    def ended() -> dict[str, Any]:
+        try:
+            with closing(Client(gateway.port, MODERN)) as client:
+                answer = client.call("workflow_status", run=begun)
+        except OSError:
+            return {}
+        found: dict[str, Any] = answer.get("result", {}).get("structuredContent") or {}
+        return found if found.get("status") == "done" else {}
+
+    until(lambda: bool(ended()), "the run is done")
+    found = ended()
+    assert found["output"] == {"first": "hi", "second": "hi!"}
+    assert {one["step"]: one["attempts"] for one in found["steps"]}["first"] == 1
