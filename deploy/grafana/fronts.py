@@ -80,6 +80,14 @@ def _clients() -> list[dashboard.Panel]:
               Ask(total("metamcp_code_running", HERE), "running"),
               Ask(total("metamcp_code_waiting", HERE), "waiting"),
               Ask(total("metamcp_code_warm", HERE), "warm"), width=12),
+        graph("Orders to the engine", "Agents, suggestions and orders about workflows that ended, "
+              "by method and outcome.", "short",
+              Ask(grown("metamcp_engine_orders_total", HERE, "method", "outcome"),
+                  "{{method}} {{outcome}}"),
+              width=12, bars=True),
+        graph("Runs of workflows", "Runs that have not ended, by status; those with "
+              "`needs_decision` wait for a person.", "short",
+              Ask(total("metamcp_engine_runs", HERE, "status"), "{{status}}"), width=12),
     ]  # fmt: skip
 
 

@@ -187,7 +187,7 @@ class AiConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Table `[engine]`. `keep_s`: time for which ended runs are kept; `sync`: whether a step is on
-    the disk before the next begins (`full`), or is only safe from the end of any process;
+    the disk before the next begins, `full`, or is only safe from the end of any process;
     `runs_max`: workflow runs at once, more wait."""
 
     keep_s: float = 30 * 86_400.0

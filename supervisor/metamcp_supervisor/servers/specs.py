@@ -217,6 +217,33 @@ def _model(wanted: Embeddings) -> str:
     return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
 
 
+def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> EndpointSpec:
+    found = tools.at(config, endpoint)
+    return EndpointSpec(
+        name=endpoint.name,
+        path=endpoint.path or endpoint.name,
+        servers=config.namespaces[endpoint.namespace].servers,
+        description=config.namespaces[endpoint.namespace].description,
+        naming=assemble.spec_of(endpoint.naming),
+        disabled=_disabled(found),
+        overrides=_overrides(found),
+        default=default,
+        sse=endpoint.sse,
+        rest=endpoint.rest,
+        exposure=endpoint.exposure,
+        per_session=endpoint.scope == "session",
+        call_hidden=endpoint.call_hidden,
+        limits=endpoint.limits,
+        auth=endpoint.auth,
+        workspace=endpoint.workspace,
+        keys=endpoint.keys,
+        url_keys=endpoint.url_keys,
+        oauth=endpoint.oauth,
+        code=code_mode.limits_of(config.code, endpoint),
+        builtins=endpoint.builtins,
+    )
+
+
 def front_spec(
     config: Config, version: str, listen: Address | None = None, pinned: Pinned | None = None
 ) -> FrontSpec:
@@ -226,31 +253,8 @@ def front_spec(
     return FrontSpec(
         version=version,
         endpoints=tuple(
-            EndpointSpec(
-                name=endpoint.name,
-                path=endpoint.path or endpoint.name,
-                servers=config.namespaces[endpoint.namespace].servers,
-                description=config.namespaces[endpoint.namespace].description,
-                naming=assemble.spec_of(endpoint.naming),
-                disabled=_disabled(found),
-                overrides=_overrides(found),
-                default=endpoint is default,
-                sse=endpoint.sse,
-                rest=endpoint.rest,
-                exposure=endpoint.exposure,
-                per_session=endpoint.scope == "session",
-                call_hidden=endpoint.call_hidden,
-                limits=endpoint.limits,
-                auth=endpoint.auth,
-                workspace=endpoint.workspace,
-                keys=endpoint.keys,
-                url_keys=endpoint.url_keys,
-                oauth=endpoint.oauth,
-                code=code_mode.limits_of(config.code, endpoint),
-                builtins=endpoint.builtins,
-            )
+            _endpoint_spec(config, endpoint, default=endpoint is default)
             for endpoint in config.endpoints.values()
-            for found in [tools.at(config, endpoint)]
         ),
         hosts=(
             *hosts(listen or config.gateway.listen),

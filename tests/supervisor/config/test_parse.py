@@ -575,20 +575,6 @@ def test_a_disabled_server_may_refer_to_what_is_not_there(tmp_path: Path) -> Non
     assert not got.servers["git"].enabled
 
 
-@pytest.mark.promise("M95")
-def test_secrets_in_the_file_or_in_arguments_give_a_warning_without_them(tmp_path: Path) -> None:
-    got = loaded(
-        tmp_path,
-        '[servers.git]\ncommand = ["x", "--token=${T}"]\n'
-        'env = { API_KEY = "sk-canary", TOKEN_FILE = "/t", A_TOKEN = "${T}" }\n',
-        environ={"T": "a-canary"},
-    )
-    assert len(got.warnings) == 2
-    assert "every user of this machine can see arguments" in got.warnings[0]
-    assert "${env:API_KEY} takes it from the environment" in got.warnings[1]
-    assert "canary" not in "".join(got.warnings).replace(str(tmp_path), "")
-
-
 def test_a_program_with_arguments_in_its_name_gives_a_warning(tmp_path: Path) -> None:
     got = loaded(tmp_path, '[servers.a]\ncommand = "uvx mcp-server-git"\n')
     assert "is started as one program with spaces in its name" in got.warnings[0]
@@ -605,21 +591,3 @@ def test_the_number_of_errors_told_is_limited(tmp_path: Path) -> None:
     found = problems(tmp_path, "\n".join(f"k{number} = 1" for number in range(1000)))
     assert len(found) == PROBLEMS_MAX + 1
     assert str(found[-1]) == f"and {1000 - PROBLEMS_MAX} more errors"
-
-
-@pytest.mark.promise("M82")
-def test_what_stands_for_the_folder_of_a_project_stays_until_a_process_starts(
-    tmp_path: Path,
-) -> None:
-    text = """
-[servers.team]
-command = ["x", "${project}/${env:project}"]
-cwd = "${project}/sub"
-sharing = "per-project"
-[servers.plain]
-command = ["x", "${project}"]
-"""
-    found = loaded(tmp_path, text, environ={"project": "p"}).servers
-    assert found["team"].command == ("x", "${project}/p")
-    assert (found["team"].cwd, found["team"].folder) == (Path("${project}/sub"), str(tmp_path))
-    assert found["plain"].command == ("x", "p")

@@ -1,6 +1,7 @@
 """References in values."""
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from metamcp_supervisor.config.references import (
     refers,
     starts_program,
 )
+from tests.supervisor.configs import loaded
 
 
 def references(**environ: str) -> References:
@@ -122,3 +124,35 @@ def test_a_value_is_put_in_once_and_never_looked_into(before: str, value: str) -
 def test_any_text_is_expanded_or_refused(text: str) -> None:
     with suppress(Unresolved):
         expand(text, references(A="a"))
+
+
+@pytest.mark.promise("M95")
+def test_secrets_in_the_file_or_in_arguments_give_a_warning_without_them(tmp_path: Path) -> None:
+    got = loaded(
+        tmp_path,
+        '[servers.git]\ncommand = ["x", "--token=${T}"]\n'
+        'env = { API_KEY = "sk-canary", TOKEN_FILE = "/t", A_TOKEN = "${T}" }\n',
+        environ={"T": "a-canary"},
+    )
+    assert len(got.warnings) == 2
+    assert "every user of this machine can see arguments" in got.warnings[0]
+    assert "${env:API_KEY} takes it from the environment" in got.warnings[1]
+    assert "canary" not in "".join(got.warnings).replace(str(tmp_path), "")
+
+
+@pytest.mark.promise("M82")
+def test_what_stands_for_the_folder_of_a_project_stays_until_a_process_starts(
+    tmp_path: Path,
+) -> None:
+    text = """
+[servers.team]
+command = ["x", "${project}/${env:project}"]
+cwd = "${project}/sub"
+sharing = "per-project"
+[servers.plain]
+command = ["x", "${project}"]
+"""
+    found = loaded(tmp_path, text, environ={"project": "p"}).servers
+    assert found["team"].command == ("x", "${project}/p")
+    assert (found["team"].cwd, found["team"].folder) == (Path("${project}/sub"), str(tmp_path))
+    assert found["plain"].command == ("x", "p")

@@ -1,0 +1,168 @@
+"""The engine, which runs agents and workflows, started at the first connection.
+
+Owns: the settings of the process, its figures, orders of operators to it. Never: runs
+(`metamcp_worker.engine`), what a run asks for (fronts), the socket to which fronts connect
+(`socket_process`).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+
+from msgspec import Raw, structs
+
+from metamcp_supervisor.config.config import AiConfig, Config
+from metamcp_supervisor.fronts.ports import Forker
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.servers.socket_process import SocketProcess
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.verbs import Exit, RoleStatus
+from metamcp_worker.access.gate import LOCAL
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.engine_runs import (
+    FRAME,
+    FRAME_BYTES_MAX,
+    SOCKET,
+    AiSettings,
+    Done,
+    EngineFigures,
+    EngineOn,
+    EngineSettings,
+    Method,
+    Order,
+    Owner,
+    Progress,
+)
+from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.spec import FrontSpec
+
+WHO = "engine"
+"""Name of the process for `ps` and in the journal."""
+JOURNAL = "workflows.db"
+"""Database of runs, in the state directory."""
+END_S_MAX = 35.0
+"""Seconds that steps and orders under way have to end when the engine is not wanted any more."""
+CONNECT_S_MAX = 10.0
+"""Seconds in which the engine has to take a connection."""
+_NOT_ON = (
+    "the engine is not configured; name files with 'workflows', or add the table [ai] or 'builtins'"
+    " to an endpoint"
+)
+_GONE = (
+    "the engine ended before it answered; a run that it had begun goes on: metamcp workflow runs"
+)
+
+_read = codec.reader(EngineFigures | Beat)
+_read_answer = codec.reader(Progress | Done)
+
+
+class EngineProcess(SocketProcess):
+    """`config`: returns the configuration in force. `count`: called with orders by method and
+    outcome, as increments, and the figures of this moment; None when the engine is not wanted."""
+
+    who = WHO
+    loss = "its runs go on in the next one, which the next connection starts"
+    end_s_max = END_S_MAX
+    socket_name = SOCKET
+    off = "no workflow, model or built-in tool of an endpoint needs it any more"
+
+    def __init__(
+        self,
+        forker: Forker,
+        hearts: Heartbeats,
+        journal: Journal,
+        config: Callable[[], Config],
+        count: Callable[[Mapping[str, int], EngineFigures | None], None],
+    ) -> None:
+        super().__init__(forker, hearts, journal, config, _read, settings)
+        self._count = count
+        self._now = EngineFigures(counts={})
+
+    def status(self) -> RoleStatus:
+        counts = {"orders": sum(self._now.counts.values())} if self._pid else {}
+        return structs.replace(super().status(), counts={**counts, **self._now.runs})
+
+    def with_engine(self, spec: FrontSpec) -> FrontSpec:
+        """Return the specification of fronts with the socket of the engine, if it is wanted; the
+        socket listens from now on."""
+        at_once = bool(self._config().workflows.definitions)
+        return structs.replace(spec, engine_socket=self.path, engine_at_once=at_once)
+
+    async def order(
+        self, method: Method, params: bytes, endpoint: str, workspace: str
+    ) -> AsyncGenerator[Progress | Done]:
+        """Give an order of the operator to the engine, and yield what it says up to its end.
+        Raises ProtocolError."""
+        if not (path := self.path):
+            raise ProtocolError(Exit.FAILED, _NOT_ON)
+        owner = Owner(endpoint=endpoint, name=LOCAL, workspace=workspace)
+        order = Order(id=1, method=method, owner=owner, params=Raw(params), progress=True)
+        body = codec.dump(order)
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(FRAME.pack(len(body)) + body)
+            while True:
+                (size,) = FRAME.unpack(await reader.readexactly(FRAME.size))
+                if size > FRAME_BYTES_MAX:
+                    raise ProtocolError(Exit.FAILED, f"the engine sent a frame of {size} bytes")
+                message = _read_answer(await reader.readexactly(size))
+                yield message
+                if isinstance(message, Done):
+                    return
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            raise ProtocolError(Exit.FAILED, _GONE) from None
+        finally:
+            if writer is not None:
+                writer.close()
+
+    def adapted(self, *, on: bool) -> None:
+        self._count({}, self._now if on else None)
+
+    def _tell(self, on: Message, fds: tuple[int, ...] = ()) -> None:
+        assert self._channel is not None
+        blob = packets.blob(codec.dump(on))
+        self._channel.send(messages.pack(EngineSettings()), [blob, *fds])
+
+    def _part(self) -> None:
+        super()._part()
+        self._now = EngineFigures(counts={})
+        if self._on is not None:
+            self._count({}, self._now)
+
+    def _heard(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, EngineFigures):
+            self._now = message
+            self._count(self._grown(message.counts), message)
+
+
+def settings(found: Config) -> EngineOn | None:
+    """Return the settings of the engine; None if nothing needs it."""
+    files, model = found.workflows, found.ai if found.ai.url else None
+    used = any(endpoint.builtins for endpoint in found.endpoints.values())
+    if not (files.definitions or files.rules or model or used):
+        return None
+    return EngineOn(
+        journal=str(Path(found.gateway.state_dir) / JOURNAL),
+        ai=None if model is None else _model(model),
+        definitions={
+            workspace: {name: Raw(data) for name, data in of.items()}
+            for workspace, of in files.definitions.items()
+        },
+        rules=tuple(Raw(rule) for rule in files.rules),
+        sync=found.engine.sync,
+        keep_s=found.engine.keep_s,
+        runs_max=found.engine.runs_max,
+    )
+
+
+def _model(ai: AiConfig) -> AiSettings:
+    return AiSettings(
+        provider=ai.provider, url=ai.url, model=ai.model, key=ai.key, steps_max=ai.steps_max,
+        tokens_max=ai.tokens_max, timeout_ms=round(ai.timeout_s * 1000),
+        answer_tokens_max=ai.answer_tokens_max, cost_max=ai.cost_max, input_price=ai.input_price,
+        output_price=ai.output_price,
+    )  # fmt: skip
