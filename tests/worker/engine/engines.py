@@ -52,7 +52,7 @@ def echo(ask: HostAsk) -> HostDone:
 
 class Peer:
     """A connection to the engine. `asked`: requests in their order; `tools`: by name; `harmless`:
-    names of tools that say so. A thread answers."""
+    names of tools that say so. A thread answers; `fault`: what ended it but for the connection."""
 
     def __init__(
         self, path: str, tools: dict[str, Tool] | None = None, *, front: str = "front",
@@ -69,14 +69,17 @@ class Peer:
         self._news = threading.Condition()
         self._number = 0
         self.ended = False
+        self.fault: BaseException | None = None
         if front:
             self.send(Hello(front=front))
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
     def send(self, message: codec.Message) -> None:
+        """Send a message, which is lost if the engine has ended."""
         body = codec.dump(message)
-        self.sock.sendall(FRAME.pack(len(body)) + body)
+        with suppress(OSError):
+            self.sock.sendall(FRAME.pack(len(body)) + body)
 
     def order(self, method: Method, **params: object) -> int:
         self._number += 1
@@ -90,6 +93,8 @@ class Peer:
         """The end of an order; None if the engine ended before."""
         with self._news:
             assert self._news.wait_for(lambda: order in self._done or self.ended, WAIT_S)
+            if self.fault is not None:
+                raise self.fault
             return self._done.get(order)
 
     def ask(self, method: Method, **params: object) -> tuple[dict[str, Any], Done]:
@@ -102,11 +107,16 @@ class Peer:
             self.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(WAIT_S)
         self.sock.close()
+        if self.fault is not None:
+            raise self.fault
 
     def _live(self) -> None:
-        with suppress(OSError), self.sock.makefile("rb") as stream:
-            while len(head := stream.read(FRAME.size)) == FRAME.size:
-                self._heard(_read(stream.read(FRAME.unpack(head)[0])))
+        try:
+            with suppress(OSError), self.sock.makefile("rb") as stream:
+                while len(head := stream.read(FRAME.size)) == FRAME.size:
+                    self._heard(_read(stream.read(FRAME.unpack(head)[0])))
+        except BaseException as error:
+            self.fault = error
         with self._news:
             self.ended = True
             self._news.notify_all()
@@ -157,9 +167,12 @@ class Engine:
         os.close(blob)
 
     def kill(self) -> None:
+        """Kill the engine, and wait until all that it sent was heard."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(WAIT_S)
         self._control.close()
+        for peer in self.peers:
+            peer.close()
 
     def peer(self, tools: dict[str, Tool] | None = None, **members: Any) -> Peer:
         self.peers.append(Peer(self.path, tools, **members))

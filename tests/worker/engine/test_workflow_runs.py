@@ -2,7 +2,12 @@
 
 import os
 import random
+import shutil
+import sqlite3
 import tempfile
+import time
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +15,22 @@ import pytest
 from msgspec import json
 
 from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, Owner
-from tests.worker.engine.engines import Engine, Peer, Tool, by_name, echo, engine, result
+from tests.worker.engine.engines import (
+    WAIT_S,
+    Engine,
+    Peer,
+    Tool,
+    by_name,
+    echo,
+    engine,
+    result,
+)
 
 pytestmark = [pytest.mark.process]
 CRASH_RUNS = int(os.environ.get("METAMCP_CRASH_RUNS", "4"))
 """Number of random definitions; the acceptance has 200."""
+OTHER_KILLS_MAX = 3
+"""Maximum kills of a run after decisions and at any time, besides those of its steps."""
 
 
 def workflow(*steps: dict[str, Any], **members: Any) -> dict[str, Any]:
@@ -79,10 +95,15 @@ def test_a_client_sees_its_own_runs_and_the_operator_all(tmp_path: Path) -> None
 def test_a_cancelled_run_calls_nothing_more(tmp_path: Path) -> None:
     with engine(tmp_path) as running:
         peer = running.peer()
-        steps = workflow({"wait": "1h"}, call("a"))
+        steps = workflow({"wait": "1s"}, call("a"))
         found, _ = peer.ask("workflow/run", definition=steps, wait=False)
         assert peer.ask("workflow/cancel", run=found["run"])[0]["status"] == "cancelled"
-        assert peer.asked == []
+        running.kill()
+        running.start()
+        later = running.peer()
+        later.ask("workflow/run", definition=workflow({"wait": "1s"}, call("b")))
+        assert by_name([peer, later]) == {"b": 1}
+        assert later.ask("workflow/status", run=found["run"])[0]["status"] == "cancelled"
 
 
 def test_a_connection_with_rubbish_is_closed_alone(tmp_path: Path) -> None:
@@ -143,13 +164,61 @@ def test_an_unsafe_step_that_was_interrupted_parks_until_a_decision(tmp_path: Pa
         assert len(keys) == 1
 
 
+@pytest.mark.promise("M52")
+def test_a_step_that_waits_for_a_decision_is_told_when_those_beside_it_have_ended(
+    tmp_path: Path,
+) -> None:
+    with engine(tmp_path) as running:
+        process = running.process
+
+        def deadly(ask: HostAsk) -> None:
+            process.kill()
+
+        first = running.peer({"b": deadly})
+        steps = workflow({"parallel": [call("b"), {"wait": "1s"}]})
+        first.done(first.order("workflow/run", definition=steps))
+        running.kill()
+        running.start()
+        assert finished(running.peer(), first.asked[0].run)["status"] == "needs_decision"
+
+
+@pytest.mark.promise("M52")
+@pytest.mark.parametrize("decision", ["retry", "skip", "fail"])
+def test_a_decision_that_was_answered_is_in_the_journal(tmp_path: Path, decision: str) -> None:
+    with engine(tmp_path) as running:
+        first = running.peer({"b": lambda _: running.process.kill()})
+        first.done(first.order("workflow/run", definition=workflow(call("b"))))
+        run = first.asked[0].run
+        running.kill()
+        running.start()
+        peer = running.peer()
+        finished(peer, run)
+        _, done = peer.ask("workflow/decide", run=run, step="b", decision=decision)
+        running.kill()
+        assert not done.failed
+        assert journal(running.folder, run)["b"] != ("needs_decision", 1)
+
+
 def finished(peer: Peer, run: str, *, parked: bool = True) -> dict[str, Any]:
     """The run when it has ended, or waits for a decision if `parked`."""
     over = {"done", "failed", "cancelled"} | ({"needs_decision"} if parked else set())
+    until = time.monotonic() + WAIT_S
     while True:
         found, _ = peer.ask("workflow/status", run=run)
         if found["status"] in over:
             return found
+        assert time.monotonic() < until, found
+
+
+def journal(folder: Path, run: str) -> dict[str, tuple[str, int]]:
+    """Status and attempt of each step, as a crash left them: read in a copy, not mended by us."""
+    with tempfile.TemporaryDirectory() as copy:
+        for file in folder.glob("workflows.db*"):
+            shutil.copy(file, copy)
+        with closing(sqlite3.connect(f"{copy}/workflows.db")) as base:
+            assert base.execute("SELECT count(*) FROM runs WHERE id = ?", (run,)).fetchone() == (1,)
+            wanted = "SELECT path, status, attempt FROM steps WHERE run = ?"
+            return {path: (status, n) for path, status, n in base.execute(wanted, (run,))}
 
 
 def made(random_: random.Random) -> tuple[dict[str, Any], set[str], set[str]]:
@@ -178,90 +247,114 @@ def made(random_: random.Random) -> tuple[dict[str, Any], set[str], set[str]]:
     return {"name": "w", "inputs": inputs, "steps": steps}, harmless, safe
 
 
+def path_of(ask: HostAsk) -> str:
+    return json.decode(ask.meta)["io.metamcp/idempotency-key"].partition(":")[2]
+
+
 @pytest.mark.promise("M52")
 @pytest.mark.parametrize("seed", range(CRASH_RUNS))
 def test_no_kill_loses_a_step_or_repeats_a_completed_one(seed: int) -> None:
-    """The engine is killed before and after the answer to random calls, until the run is done."""
+    """The engine is killed inside of each step or at its end, after decisions and in between."""
     random_ = random.Random(seed)
     definition, harmless, safe = made(random_)
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as plain:
         peer = plain.peer()
         wanted = peer.ask("workflow/run", definition=definition)[0]
-        calls = {json.decode(ask.meta)["io.metamcp/idempotency-key"].partition(":")[2]
-                 for ask in peer.asked}  # fmt: skip
-        rows = peer.ask("workflow/status", run=wanted["run"])[0]["steps"]
-        assert {row["step"] for row in rows} == calls
+        calls = {path_of(ask): ask.name for ask in peer.asked}
+        assert {row["step"] for row in wanted["steps"]} == set(calls)
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as running:
-        crashed_run(running, random_, definition, harmless, safe, calls)
-
-
-def crashed_run(
-    running: Engine, random_: random.Random, definition: dict[str, Any], harmless: set[str],
-    safe: set[str], calls: set[str],
-) -> None:  # fmt: skip
-    answered: dict[str, int] = {}
-    completed: set[str] = set()
-    interrupted: set[str] = set()
-
-    def tool(ask: HostAsk) -> HostDone | None:
-        path = json.decode(ask.meta)["io.metamcp/idempotency-key"].partition(":")[2]
-        assert path not in completed, f"{path} was completed and is repeated"
-        answered[path] = answered.get(path, 0) + 1
-        if random_.random() < 0.3 and kills:
-            kills.pop()
-            running.process.kill()  # inside of the step
-            return None
-        if random_.random() < 0.2 and kills:
-            kills.pop()
-            peer.send(echo(ask))
-            running.process.kill()  # at its end, which the journal may have or not
-            return None
-        return echo(ask)
-
-    tools: dict[str, Tool] = {f"t{number}": tool for number in range(100)}
-    kills = [1, 2, 3]
-    peer = running.peer(tools, harmless=frozenset(harmless))
-    order = peer.order("workflow/run", definition=definition)
-    run, end = "", peer.done(order)
-    while end is None or not run:
-        if end is None:
-            running.kill()
-            running.start()
-            peer = running.peer(tools, harmless=frozenset(harmless))
-        end = peer.done(peer.order("workflow/runs"))
-        if end is not None:
-            found = json.decode(end.structured)["runs"]
-            if not found:  # killed before the run was taken
-                return
-            run = found[0]["run"]
-    while True:
-        end = peer.done(peer.order("workflow/status", run=run))
-        if end is None:
-            running.kill()
-            running.start()
-            peer = running.peer(tools, harmless=frozenset(harmless))
-            continue
-        state = json.decode(end.structured)
-        completed |= {row["step"] for row in state["steps"] if row["status"] == "done"}
-        if state["status"] == "needs_decision":
-            row = next(one for one in state["steps"] if one["step"] == state["step"])
-            interrupted.add(row["step"])
-            peer.done(peer.order("workflow/decide", run=run, step=row["step"], decision="retry"))
-        elif state["status"] == "done":
-            break
+        crashes = Crashes(running, random_, calls, harmless)
+        found = crashes.ended(definition)
+    assert found["output"] == wanted["output"]
+    assert {(row["step"], row["status"]) for row in found["steps"]} == {(c, "done") for c in calls}
+    assert set(crashes.called) == set(calls)
+    for path, times in crashes.called.items():
+        decisions = sum(step == path for step, _ in crashes.decided)
+        if calls[path] in harmless | safe:
+            assert decisions == 0, f"{path} may run twice, and needed a decision"
         else:
-            assert state["status"] in {"queued", "running"}, state
-    assert set(answered) == calls
-    assert {row["step"] for row in state["steps"]} == calls
-    decided_only(running, answered, interrupted, harmless | safe)
+            assert times <= 1 + decisions, f"{path} is not safe, and ran without a decision"
 
 
-def decided_only(
-    running: Engine, answered: dict[str, int], interrupted: set[str], repeatable: set[str]
-) -> None:
-    names = {json.decode(ask.meta)["io.metamcp/idempotency-key"].partition(":")[2]: ask.name
-             for each in running.peers for ask in each.asked}  # fmt: skip
-    for path, times in answered.items():
-        if names[path] not in repeatable and times > 1:
-            assert path in interrupted, f"{path} is not safe, and ran again without a decision"
-    assert not {names[path] for path in interrupted} & repeatable
+class Crashes:
+    """A run whose engine is killed again and again. `called`: calls by path; `decided`: path and
+    attempt of each decision; `recorded`: steps that were done in the journal after a kill; `plans`:
+    for the next calls of a path, kills inside of the step or at its end."""
+
+    def __init__(
+        self, running: Engine, random_: random.Random, calls: dict[str, str], harmless: set[str]
+    ) -> None:
+        self.running = running
+        self.random = random_
+        self.calls = calls
+        self.harmless = frozenset(harmless)
+        kinds = [("inside",), ("end",), ("inside", "end"), ("end", "inside")]
+        self.plans = {path: list(random_.choice(kinds)) for path in sorted(calls)}
+        self.others = OTHER_KILLS_MAX
+        self.run = ""
+        self.called: Counter[str] = Counter()
+        self.decided: set[tuple[str, int]] = set()
+        self.recorded: set[str] = set()
+
+    def peer(self) -> Peer:
+        process = self.running.process
+
+        def tool(ask: HostAsk) -> HostDone | None:
+            path = path_of(ask)
+            assert path not in self.recorded, f"{path} was completed and is repeated"
+            assert self.run in ("", ask.run)
+            self.run = ask.run
+            self.called[path] += 1
+            kind = self.plans[path].pop() if self.plans[path] else ""
+            if kind != "inside":
+                found.send(echo(ask))
+            if kind:
+                process.kill()
+            return None
+
+        tools: dict[str, Tool] = dict.fromkeys(self.calls.values(), tool)
+        found = self.running.peer(tools, harmless=self.harmless)
+        return found
+
+    def again(self) -> Peer:
+        """Look into the journal, and start the engine again."""
+        self.running.kill()
+        rows = journal(self.running.folder, self.run)
+        done = {path for path, (status, _) in rows.items() if status == "done"}
+        assert self.recorded <= done
+        self.recorded |= done
+        for path, attempt in self.decided:
+            assert rows[path] != ("needs_decision", attempt), f"the decision on {path} is lost"
+        self.running.start()
+        return self.peer()
+
+    def ended(self, definition: dict[str, Any]) -> dict[str, Any]:
+        """Begin the run, decide and start engines until it is done."""
+        peer = self.peer()
+        peer.done(peer.order("workflow/run", definition=definition))
+        until = time.monotonic() + WAIT_S
+        while True:
+            assert self.run, "the run was lost"
+            end = peer.done(peer.order("workflow/status", run=self.run))
+            if end is None:
+                peer = self.again()
+                continue
+            state: dict[str, Any] = json.decode(end.structured)
+            if state["status"] == "done":
+                return state
+            assert state["status"] in {"running", "needs_decision"}, state
+            assert time.monotonic() < until, state
+            if state["status"] == "needs_decision":
+                self.decide(peer, state)
+            if self.others and self.random.random() < 0.2:
+                self.others -= 1
+                self.running.kill()
+
+    def decide(self, peer: Peer, state: dict[str, Any]) -> None:
+        row = next(one for one in state["steps"] if one["step"] == state["step"])
+        attempt = (row["step"], row["attempts"])
+        assert attempt not in self.decided, f"{attempt} was decided already"
+        order = peer.order("workflow/decide", run=self.run, step=row["step"], decision="retry")
+        if (end := peer.done(order)) is not None:
+            assert not end.failed, end.text
+            self.decided.add(attempt)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
+from msgspec.structs import replace
 
 from metamcp_worker.engine import expressions
 from metamcp_worker.engine.expressions import VALUE_BYTES_MAX, is_list, is_map
@@ -197,6 +198,15 @@ def of_question(done: HostDone) -> StepOutcome:
         return StepOutcome(expressions.step_result(found.get("content")))
     word = "cancelled" if found.get("action") == "cancel" else "declined"
     return StepOutcome({}, "error", f"the user {word} the question")
+
+
+def decided(row: StepRecord, decision: Decision) -> StepRecord:
+    """Return the row of a step after a decision; a `waiting` one makes its next attempt."""
+    if decision == "retry":
+        return replace(row, status="waiting", error="")
+    if decision == "skip":
+        return replace(row, status="skipped", output=json.encode(absent_value()))
+    return replace(row, status="failed", output=json.encode(failed_value(row.error)))
 
 
 def failed_value(error: str, text: object = "") -> dict[str, object]:

@@ -125,7 +125,8 @@ class RunUnderWay:
         self._begun: set[str] = set()
         self._total = sum(1 for _ in walk(workflow.steps))
         self._waiting: set[str] = set()
-        self._parked: dict[str, asyncio.Future[Decision]] = {}
+        self._parked: dict[str, asyncio.Future[StepRecord]] = {}
+        self._branches = 1
         self._failed: StepFailed | None = None
         self._settled: asyncio.Future[None] | None = None
 
@@ -134,7 +135,6 @@ class RunUnderWay:
         JournalError. When cancelled, nothing is noted."""
         self._rows = {row.path: row for row in rows}
         self._bytes = sum(len(row.output) for row in rows)
-        self._set("running")
         scope = Scope(self._inputs, later_ids(self.workflow.steps))
         try:
             output = json.encode(await self._block(self.workflow.steps, scope))
@@ -142,6 +142,10 @@ class RunUnderWay:
             await self.end("failed", failed.path, failed.error)
         else:
             await self.end("done", output=output)
+
+    def begin(self) -> None:
+        """Note that the run is under way, which comes before `run`."""
+        self._set("running")
 
     async def end(
         self, status: RunStatus, step: str = "", error: str = "", output: bytes = b"null"
@@ -155,13 +159,13 @@ class RunUnderWay:
             self.ended.set_result(None)
         self._tell()
 
-    def decide(self, step: str, decision: Decision) -> bool:
-        """Give a decision to a step that waits for one; return whether there is such a step."""
-        future = self._parked.get(step)
-        if future is None or future.done():
-            return False
-        future.set_result(decision)
-        return True
+    async def decide(self, step: str, decision: Decision) -> bool:
+        """Give a decision to a step that waits for one, and wait until it is durable; return
+        whether there is such a step. Raises JournalError."""
+        posted = self._give(step, decision)
+        if posted is not None:
+            await asyncio.shield(posted)
+        return posted is not None
 
     async def settled(self) -> None:
         """Wait for the next state of the run."""
@@ -222,7 +226,20 @@ class RunUnderWay:
 
     async def _parallel(self, steps: Sequence[AnyStep], scope: Scope) -> list[object]:
         """Run steps at the same time. When one fails, the others end what they have begun."""
-        tasks = [asyncio.ensure_future(self._step(step, scope)) for step in steps]
+        left = len(steps)
+        self._branches += left - 1
+
+        async def branch(step: AnyStep) -> object:
+            nonlocal left
+            try:
+                return await self._step(step, scope)
+            finally:
+                left -= 1
+                if left:  # the last one leaves its place to what follows
+                    self._branches -= 1
+                    self._state()
+
+        tasks = [asyncio.ensure_future(branch(step)) for step in steps]
         try:
             found = await asyncio.gather(*tasks, return_exceptions=True)
         except asyncio.CancelledError:
@@ -252,19 +269,17 @@ class RunUnderWay:
 
     async def _leaf(self, step: AnyStep, path: str, scope: Scope) -> dict[str, object]:
         row = self._rows.get(path, StepRecord(path, key=f"{self.record.id}:{path}"))
-        if row.status in {"done", "skipped"} or (row.status == "failed" and step.may_fail):
-            return json.decode(row.output, type=dict[str, object])
-        if row.status == "failed":
-            raise self._failure(path, row.error)
+        if (known := self._known(step, row)) is not None:
+            return known
         why = row.error if row.status == "needs_decision" else ""
         if row.attempt and row.status == "running" and not await self._harmless(step):
             why = "it was interrupted, may have happened, and is not known to be repeatable"
         lost = 0
         while True:
             if why:
-                row, value = await self._decided(step, replace(row, error=why))
-                if value is not None:
-                    return value
+                row = await self._decided(replace(row, error=why))
+                if (known := self._known(step, row)) is not None:
+                    return known
             outcome, row = await self._attempt(step, row, scope)
             if not outcome.trouble:
                 return await self._done(row, outcome.value)
@@ -281,6 +296,14 @@ class RunUnderWay:
                 why = outcome.error
                 continue
             await asyncio.sleep(pause_ms / 1000)
+
+    def _known(self, step: AnyStep, row: StepRecord) -> dict[str, object] | None:
+        """Return the value of a step that is over, None if it is not. Raises StepFailed."""
+        if row.status in {"done", "skipped"} or (row.status == "failed" and step.may_fail):
+            return json.decode(row.output, type=dict[str, object])
+        if row.status == "failed":
+            raise self._failure(row.path, row.error)
+        return None
 
     async def _done(self, row: StepRecord, value: dict[str, object]) -> dict[str, object]:
         """Note the value of a step. The next transaction is not awaited: nothing that follows is
@@ -306,28 +329,37 @@ class RunUnderWay:
             return value
         raise self._failure(row.path, error)
 
-    async def _decided(
-        self, step: AnyStep, row: StepRecord
-    ) -> tuple[StepRecord, dict[str, object] | None]:
-        """Wait for a decision. Return the value of a skipped step, or None for another attempt.
-        Raises StepFailed."""
-        row = replace(row, status="needs_decision", error=self._masked(row.error))
-        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+    async def _decided(self, row: StepRecord) -> StepRecord:
+        """Wait for a decision, and return the row after it."""
+        future: asyncio.Future[StepRecord] = asyncio.get_running_loop().create_future()
         self._parked[row.path] = future
         try:
-            await self._put(row)
+            error = self._masked(row.error)
+            await self._put(replace(row, status="needs_decision", error=error))
+            if self._failed is not None:
+                self._give(row.path, "fail")
             self._state()
-            decision = "fail" if self._failed is not None else await future
+            return await future
         finally:
-            del self._parked[row.path]
+            self._parked.pop(row.path, None)
             self._state()
-        if decision == "skip":
-            value = workflow_run.absent_value()
-            await self._put(replace(row, status="skipped", output=json.encode(value)))
-            return row, value
-        if decision == "fail":
-            return row, await self._over(step, row, StepOutcome({}, "error", row.error))
-        return row, None
+
+    def _give(self, path: str, decision: Decision) -> asyncio.Future[None] | None:
+        """Note a decision, with which the step goes on once it is durable. Return the future of
+        the journal, None if the step does not wait for a decision."""
+        future = self._parked.pop(path, None)
+        if future is None:
+            return None
+        row = workflow_run.decided(self._rows[path], decision)
+        posted = self._post(row)
+
+        def durable(_: object) -> None:
+            if not (posted.cancelled() or posted.exception() or future.done()):
+                future.set_result(row)
+
+        posted.add_done_callback(durable)
+        self._state()
+        return posted
 
     async def _harmless(self, step: AnyStep) -> bool:
         """Whether a step that was interrupted may run again, by its tool if need be."""
@@ -466,9 +498,8 @@ class RunUnderWay:
         """Note that the run fails: steps that wait for a decision fail too."""
         if self._failed is None:
             self._failed = StepFailed(path, self._masked(error))
-            for future in self._parked.values():
-                if not future.done():
-                    future.set_result("fail")
+            for each in list(self._parked):
+                self._give(each, "fail")
         return self._failed
 
     def _masked(self, text: str) -> str:
@@ -487,7 +518,7 @@ class RunUnderWay:
         """Tell what the run as a whole does now."""
         if self.record.ended:
             return
-        if self.busy or (not self._parked and not self._waiting):
+        if len(self._parked) + len(self._waiting) < self._branches:
             self._set("running")
         elif self._parked:
             step = next(iter(self._parked))

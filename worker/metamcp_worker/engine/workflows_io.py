@@ -167,12 +167,12 @@ class Workflows:
         return await self._told(order, run.record, journal, failure=False)
 
     async def decide(self, order: Order, host: OrderHost, tell: Tell) -> Done:
-        """Carry out `workflow/decide`: the run goes on by itself."""
+        """Carry out `workflow/decide`: the run goes on by itself, also after a crash."""
         given = _arguments(RunDecision, order)
         journal = await self._ready()
         found = await self._seen(order, host, given.run, journal)
         run = self._open.get(found.id)
-        if run is None or not run.decide(given.step, given.decision):
+        if run is None or not await run.decide(given.step, given.decision):
             waiting = ", ".join(run.parked if run is not None else ())
             which = f"; these do: {waiting}" if waiting else ""
             step = f"The step '{given.step[:100]}' of run {found.id}"
@@ -250,7 +250,7 @@ class Workflows:
             return
         task = asyncio.get_running_loop().create_task(self._carried(run, known=known))
         self._tasks[run.record.id] = task
-        run.record = replace(run.record, status="running")
+        run.begin()
 
     async def _carried(self, run: RunUnderWay, *, known: bool) -> None:
         assert self._journal is not None
