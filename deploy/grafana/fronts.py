@@ -82,7 +82,7 @@ def _clients() -> list[dashboard.Panel]:
               Ask(total("metamcp_code_warm", HERE), "warm"), width=12),
         graph("Orders to the engine", "Agents, suggestions and orders about workflows that ended, "
               "by method and outcome.", "short",
-              Ask(grown("metamcp_engine_orders_total", HERE, "method", "outcome"),
+              Ask(grown("metamcp_engine_orders_total", HERE, "method, outcome"),
                   "{{method}} {{outcome}}"),
               width=12, bars=True),
         graph("Runs of workflows", "Runs that have not ended, by status; those with "
