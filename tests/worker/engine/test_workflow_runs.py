@@ -248,7 +248,8 @@ def made(random_: random.Random) -> tuple[dict[str, Any], set[str], set[str]]:
 
 
 def path_of(ask: HostAsk) -> str:
-    return json.decode(ask.meta)["io.metamcp/idempotency-key"].partition(":")[2]
+    key: str = json.decode(ask.meta)["io.metamcp/idempotency-key"]
+    return key.partition(":")[2]
 
 
 @pytest.mark.promise("M52")
