@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import client_identity, client_questions, jsonrpc_bytes, mcp_request, mrtr
-from metamcp_worker.front.calls import Call, CallAnswer, Calls
+from metamcp_worker.front.calls import OWN, Call, CallAnswer, Calls
 from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VERSIONS
@@ -201,7 +201,8 @@ class ModernEra:
             if not client_identity.place(request, view.principal, client.roots, facts.directory):
                 raise
             call = self._calls.start(view, request, client)
-        interactive = call.legacy and method in mrtr.METHODS
+        engine = call.server == OWN and call.caller is not None
+        interactive = (call.legacy or engine) and method in mrtr.METHODS
         if interactive and client_questions.may_be_asked_anything(asked.caller):
             subject = subject_of(METHODS[method], request)
             owner = METHODS[method].find(view.merged, subject)
