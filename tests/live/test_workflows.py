@@ -38,13 +38,22 @@ steps:
         with: {text: b}
   - output: {first: "${{ steps.first.result.text }}", second: "${{ steps.both.result[0].text }}"}
 """
+ASKS = """
+name: asks
+steps:
+  - id: name
+    elicit: {message: Your name?, schema: {type: object, properties: {name: {type: string}}}}
+  - output: hello ${{ steps.name.result.name }}
+"""
 
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
     found = Gateway({"one": fake(), "two": fake()}, extra=EXTRA)
-    (found.folder / "two.yaml").write_text(TWO)
-    found.config.write_text(f'workflows = ["two.yaml"]\n{found.config.read_text()}')
+    (found.folder / "flows").mkdir()
+    (found.folder / "flows" / "two.yaml").write_text(TWO)
+    (found.folder / "flows" / "asks.yaml").write_text(ASKS)
+    found.config.write_text(f'workflows = ["flows"]\n{found.config.read_text()}')
     with found:
         yield found
 
@@ -77,6 +86,25 @@ def test_a_run_calls_several_servers_and_tells_its_progress(gateway: Gateway, er
         events = client.post(json.dumps(message).encode(), "tools/call", "run_workflow").decode()
         assert "notifications/progress" in events
         assert "first" in events
+
+
+def test_a_step_asks_the_client_that_waits_for_the_run(gateway: Gateway) -> None:
+    able = "io.modelcontextprotocol/clientCapabilities"
+    with closing(Client(gateway.port, MODERN)) as client:
+        refused = client.call("run_workflow", name="asks")["result"]
+        assert refused["isError"]
+        assert "name" in refused["content"][0]["text"]
+        params: dict[str, Any] = {
+            "name": "run_workflow", "arguments": {"name": "asks"},
+            "_meta": {able: {"elicitation": {"form": {}}}},
+        }  # fmt: skip
+        asked = client.request("tools/call", params)["result"]
+        ((key, question),) = asked["inputRequests"].items()
+        assert question["params"]["message"] == "Your name?"
+        answers = {key: {"action": "accept", "content": {"name": "Ada"}}}
+        again = {"inputResponses": answers, "requestState": asked["requestState"]}
+        done = client.request("tools/call", {**params, **again})["result"]
+        assert done["structuredContent"]["output"] == "hello Ada"
 
 
 @pytest.mark.parametrize("victim", ["engine", "front", "gateway"])
