@@ -20,6 +20,7 @@ from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.audit_writer import AuditWriter
 from metamcp_supervisor.servers.code_process import CodeProcess
 from metamcp_supervisor.servers.embedder import Embedder
+from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.servers.server_io import Tree
@@ -31,6 +32,7 @@ from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
+from metamcp_worker.ipc.spec import FrontSpec
 
 
 class Household:
@@ -44,6 +46,7 @@ class Household:
     embedder: Embedder
     audit: AuditWriter
     code: CodeProcess
+    engine: EngineProcess
     roles: Mapping[str, RoleProcess]
     """Processes that exist at most once, by role, in the order in which they are closed."""
 
@@ -90,7 +93,13 @@ class Household:
         own = self._forker, self._hearts, journal, config
         self.audit = AuditWriter(*own, self._metrics.audited)
         self.code = CodeProcess(*own, self._metrics.ran)
-        self.roles = {each.who: each for each in (self.embedder, self.code, self.audit)}
+        self.engine = EngineProcess(*own, self._metrics.ordered)
+        ours = self.embedder, self.engine, self.code, self.audit
+        self.roles = {each.who: each for each in ours}
+
+    def with_processes(self, spec: FrontSpec) -> FrontSpec:
+        """Return the specification of fronts with the sockets of these processes."""
+        return self.engine.with_engine(self.code.with_code(self.audit.with_audit(spec)))
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)

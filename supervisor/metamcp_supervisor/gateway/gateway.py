@@ -223,7 +223,8 @@ class Gateway:
         return Succession(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
-            quotas=self._house.quotas, code=self._house.code, signals=self._signals,
+            quotas=self._house.quotas, code=self._house.code, engine=self._house.engine,
+            signals=self._signals,
             check=self._check_not_ending,
         )  # fmt: skip
 
@@ -338,7 +339,7 @@ class Gateway:
     def _front_spec(self) -> FrontSpec:
         pinned = self._tree.pinned
         found = specs.front_spec(self.config, self.version, self.listen, pinned)
-        return self._house.code.with_code(self._house.audit.with_audit(found))
+        return self._house.with_processes(found)
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]

@@ -31,6 +31,7 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_supervisor.servers.code_process import CodeProcess
+from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import Responds
@@ -293,6 +294,7 @@ class Succession:
         keys: ApiKeys,
         quotas: Quotas,
         code: CodeProcess,
+        engine: EngineProcess,
         signals: Signals,
         check: Callable[[], None],
     ) -> None:
@@ -310,6 +312,7 @@ class Succession:
         self._keys = keys
         self._quotas = quotas
         self._code = code
+        self._engine = engine
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -351,6 +354,7 @@ class Succession:
                 f"what runs cannot be taken over: {error}"
             ) from None
         self._code.adopt(before.code)
+        self._engine.adopt(before.engine)
         parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
@@ -404,6 +408,7 @@ class Succession:
             clients=tuple(sock.fileno() for sock in self._clients),
             ops=tuple(sock.fileno() for sock in self.ops),
             code=self._code.handed(),
+            engine=self._engine.handed(),
             overrides=self._reloads.handed(),
             config=upgrade_state.pack_config(self._reloads.written),
             lock=self._parts.tree.pinned.handed(),

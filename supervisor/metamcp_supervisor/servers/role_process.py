@@ -1,27 +1,38 @@
 """A process of the gateway that exists at most once: the embedder, the writer of the audit, the
-process of the sandboxes.
+process of the sandboxes, the engine.
 
-Owns: its fork, control socket, beats and end, and the delay of its next start after a failure.
-Never: when it is wanted, its messages (`embedder`, `audit_writer`, `code_process`).
+Owns: its fork, control socket, beats and end, the delay of its next start after a failure, and the
+socket of a process to which fronts connect. Never: when it is wanted, its messages (`embedder`,
+`audit_writer`, `code_process`, `engine_process`).
 """
 
 import asyncio
+import os
 import random
 import signal
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
 
 from metamcp_supervisor import backoff
+from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
-from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.messages import Beat
 
 STABLE_S = 10.0
 """Seconds that a process must run for its end not to delay the next start."""
+CONNECTIONS_MAX = 128
+"""Maximum connections that wait for a process: each front has one."""
 
 
 class RoleProcess:
@@ -196,3 +207,155 @@ class RoleProcess:
             self._journal.add(self.who, "bug", f"it sent something that cannot be read: {error}")
         finally:
             packets.close_all(fds)
+
+
+Figures = TypeVar("Figures", CodeFigures, EngineFigures)
+
+
+class SocketProcess(RoleProcess, Generic[Figures]):
+    """Base of processes with a socket for fronts, of which the first connection starts the process.
+
+    The socket listens as long as the configuration asks for the process, whether it runs or not:
+    connections wait in its queue, and connections made after a failure get the next process.
+    `socket_name`: its name in the runtime directory; `zero`: figures of a process that does not
+    run; `off`: why the process ends, for the journal; `deaf`: effect of a socket that cannot be
+    made. `count`: called with increments of the counters, and the figures of this moment; None
+    when the configuration does not ask for the process.
+    """
+
+    read: Callable[[bytes], Message]
+    socket_name: str
+    zero: Figures
+    off: str
+    deaf: str
+
+    def __init__(
+        self,
+        forker: Forker,
+        hearts: Heartbeats,
+        journal: Journal,
+        config: Callable[[], Config],
+        count: Callable[[Mapping[str, int], Figures | None], None],
+    ) -> None:
+        super().__init__(forker, hearts, journal, self.read)
+        self._config = config
+        self._count = count
+        self._listener: socket.socket | None = None
+        self._on: Message | None = None
+        self._now: Figures = self.zero
+
+    @property
+    def wanted(self) -> bool:
+        return self._on is not None
+
+    def handed(self) -> int:
+        """Return the descriptor of the listening socket for the program after this one; -1 if
+        there is none."""
+        return -1 if self._listener is None else self._listener.fileno()
+
+    def adopt(self, fd: int) -> None:
+        """Continue with the listening socket of the previous program, whose process ends after its
+        runs: it lost its control socket."""
+        if fd >= 0:
+            self._listener = socket.socket(fileno=fd)
+
+    async def close(self) -> None:
+        await super().close()
+        self._deaf()
+
+    def _path(self) -> str:
+        return str(Path(self._config().gateway.runtime_dir) / self.socket_name)
+
+    def _order(self, found: Config) -> Message | None:
+        """Return the first message to the process; None if it is not wanted."""
+        raise NotImplementedError
+
+    def _adapted(self) -> str:
+        """Adapt to the configuration in force. Return the path of the socket, empty without one."""
+        self._adapt()
+        return self._path() if self._listener is not None else ""
+
+    def _adapt(self) -> None:
+        """Listen or not, and tell a process other settings, as the configuration says. What is
+        under way goes on with the settings that it began with."""
+        on = self._order(self._config())
+        listens = self._listener is not None
+        if self._closed or (on == self._on and listens == (on is not None)):
+            return
+        self._on = on
+        if on is None:
+            if self._pid:
+                self._journal.add(self.who, "stopped", self.off)
+            self._dismiss()
+            self._deaf()
+            self._count({}, None)
+            return
+        self._count({}, self._now)
+        if self._channel is not None:
+            self._channel.send(messages.pack(on))
+        else:
+            self._listen()
+
+    def _listen(self) -> None:
+        if self._listener is None:
+            try:
+                self._listener = _listener(self._path())
+            except OSError as error:
+                what = f"{self._path()} cannot be listened on: {error.strerror}; {self.deaf}"
+                self._journal.add(self.who, "error", what)
+                return
+        self._watch()
+
+    def _watch(self) -> None:
+        """Start the process at the next connection."""
+        if self._listener is not None and not self._pid and self._launch is None:
+            self._loop.add_reader(self._listener, self._connected)
+
+    def _connected(self) -> None:
+        assert self._listener is not None
+        self._loop.remove_reader(self._listener)
+        self._start()
+
+    def _deaf(self) -> None:
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+            with suppress(OSError):
+                os.unlink(self._path())
+
+    def _begun(self) -> None:
+        if self._on is None or self._listener is None:
+            self._dismiss()
+        elif self._channel is not None:
+            self._channel.send(messages.pack(self._on), [os.dup(self._listener.fileno())])
+
+    def _part(self) -> None:
+        super()._part()
+        self._now = self.zero
+        if self._on is not None:
+            self._count({}, self._now)
+
+    def _delayed(self, delay_s: float) -> None:
+        self._loop.call_later(delay_s, self._watch)
+
+    def _heard(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, type(self.zero)):
+            self._now = message
+            self._count(self._grown(message.counts), message)
+
+
+def _listener(path: str) -> socket.socket:
+    """Return a socket that listens at `path`, for this user alone. Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind(path)
+        os.chmod(path, 0o600)
+        sock.listen(CONNECTIONS_MAX)
+    except OSError:
+        sock.close()
+        raise
+    return sock

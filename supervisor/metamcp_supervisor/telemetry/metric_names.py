@@ -10,11 +10,13 @@ server.
 """
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Literal, get_args
 
 from msgspec import Struct
 
 from metamcp_worker.ipc.code_runs import Failure
+from metamcp_worker.ipc.engine_runs import Method
 from metamcp_worker.ipc.messages import BUCKETS_S, OVERHEAD_BUCKETS_S
 
 STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error",
@@ -25,6 +27,10 @@ STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
 SPANS = ("exported", "lost")
 RECORDED = ("written", "lost")
 RUNS = ("ok", *get_args(Failure))
+ORDERS = tuple(product(get_args(Method), ("ok", "failed", "cancelled")))
+"""Methods of orders to the engine, and their outcomes."""
+WORKFLOW_RUNS = ("queued", "running", "waiting", "needs_decision")
+"""States of runs of workflows that have not ended."""
 AUDITED = ("records", "lost", "refused")
 EMBEDDED = ("embedded", "late", "kept", "failed")
 DRIFT = ("harmless", "drifted", "quarantined")
@@ -191,6 +197,10 @@ _HYGIENE = (
            "Sandboxes that wait for a run."),
     MetricFamily("metamcp_spans_total", "counter", ("outcome",),
            "Spans of traced calls that a collector has, or that were lost on the way to it."),
+    MetricFamily("metamcp_engine_orders_total", "counter", ("method", "outcome"),
+           "Orders to the engine that ended. Absent while nothing is configured for the engine."),
+    MetricFamily("metamcp_workflow_runs", "gauge", ("state",),
+           "Runs of workflows that have not ended."),
     MetricFamily("metamcp_embedded_texts_total", "counter", ("outcome",),
            "Tools and queries that became vectors, tools that had one kept, and what failed."),
     MetricFamily("metamcp_config_last_reload_successful", "gauge", (),

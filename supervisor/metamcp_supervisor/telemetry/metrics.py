@@ -27,12 +27,14 @@ from metamcp_supervisor.telemetry.metric_names import (
     EMBEDDED,
     FAILOVER_BUCKETS_S,
     LAG_BUCKETS_S,
+    ORDERS,
     OUTCOMES,
     RECORDED,
     RESTARTS,
     RUNS,
     STATES,
     STEPS,
+    WORKFLOW_RUNS,
 )
 from metamcp_supervisor.telemetry.page_rows import (
     Caps,
@@ -53,6 +55,7 @@ from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
 
 KINDS_MAX = 16
@@ -104,6 +107,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     spans: dict[str, int] = {}
     embedded: dict[str, int] = {}
     ran: dict[str, int] = {}
+    ordered: dict[str, int] = {}
 
 
 class Metrics:
@@ -129,6 +133,8 @@ class Metrics:
         self._audit_up: bool | None = None
         self._ran: dict[str, int] = dict.fromkeys(RUNS, 0)
         self._code: CodeFigures | None = None
+        self._ordered: dict[str, int] = dict.fromkeys(map(":".join, ORDERS), 0)
+        self._engine: EngineFigures | None = None
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
@@ -203,6 +209,13 @@ class Metrics:
             self._ran[outcome] += counts.get(outcome, 0)
         self._code = now
 
+    def ordered(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
+        """Add numbers of orders to the engine by `METHOD:OUTCOME`. `now`: figures of this moment;
+        None: there is no engine."""
+        for each in self._ordered:
+            self._ordered[each] += counts.get(each, 0)
+        self._engine = now
+
     def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """Note the newest `usage.sample` of all processes."""
         self._processes.sampled(usages)
@@ -252,6 +265,7 @@ class Metrics:
             spans=self.spans.counts,
             embedded=self._embedded,
             ran=self._ran,
+            ordered=self._ordered,
         )
 
     def go_on(self, found: FiguresSnapshot) -> None:
@@ -276,6 +290,7 @@ class Metrics:
         self.spans.counts |= found.spans
         self._embedded |= found.embedded
         self._ran |= found.ran
+        self._ordered |= found.ordered
         cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
         self._processes.go_on(cpu_s, found.usages)
 
@@ -469,6 +484,11 @@ class Metrics:
             yield "metamcp_code_running", [((), now.running)]
             yield "metamcp_code_waiting", [((), now.waiting)]
             yield "metamcp_code_warm", [((), now.warm)]
+        if (engine := self._engine) is not None:
+            orders = ((tuple(each.split(":")), n) for each, n in self._ordered.items())
+            yield "metamcp_engine_orders_total", orders
+            states = dict.fromkeys(WORKFLOW_RUNS, 0) | dict(engine.runs)
+            yield "metamcp_workflow_runs", by_one(states)
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]

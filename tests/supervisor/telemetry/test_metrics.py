@@ -9,6 +9,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import LimitStatus
 from metamcp_worker.ipc.code_runs import CodeFigures
+from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.figures import LimitedStats
 from metamcp_worker.ipc.messages import (
     AnswerStats,
@@ -229,6 +230,7 @@ def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() 
     metrics.reloaded(True, 1.0)
     metrics.audited({}, True)
     metrics.ran({}, CodeFigures(counts={}))
+    metrics.ordered({}, EngineFigures(counts={}))
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
     for family in FAMILIES.values():
         shown = found[family.name.removesuffix("_total")]
@@ -240,6 +242,19 @@ def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() 
     rows = [line for line in documented.splitlines() if any(kind in line for kind in kinds)]
     assert {row.split("`")[1] for row in rows} == set(FAMILIES)
     assert len(rows) == len(FAMILIES)
+
+
+def test_orders_to_the_engine_are_on_the_page_while_there_is_one() -> None:
+    metrics, status = Metrics("1"), gateway("git")
+    metrics.ordered({"agent:ok": 2}, EngineFigures(counts={}, runs={"running": 3}))
+    orders = "metamcp_engine_orders_total"
+    assert value(metrics, status, orders, method="agent", outcome="ok") == 2
+    assert value(metrics, status, "metamcp_workflow_runs", state="running") == 3
+    another = Metrics("2")
+    another.go_on(metrics.handed())
+    assert "metamcp_engine_orders" not in page(another, status, Readings())
+    another.ordered({"agent:ok": 1}, EngineFigures(counts={}))
+    assert value(another, status, orders, method="agent", outcome="ok") == 3
 
 
 def test_runs_of_code_are_on_the_page_while_there_is_code_mode() -> None:
