@@ -32,7 +32,10 @@ CODE = {
     "sandbox", "typescript_types",
 }  # fmt: skip
 """Packages and modules for code mode, and the base of processes that it brought."""
-ENGINE = {"engine", "engine_process", "engine_tables", "loaded_workflows", "workflow_files", "workflows"}
+ENGINE = {
+    "engine", "engine_process", "engine_tables", "loaded_workflows", "workflow_files",
+    "workflow_orders", "workflows",
+}  # fmt: skip
 """Packages and modules for workflows."""
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 19

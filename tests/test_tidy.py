@@ -74,8 +74,8 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor.config": (
         "assemble code_mode config confirmation document engine_tables environment"
-        " foreign_files formats json_schema naming network options overrides parse program references reload sections"
-        " show tools units workflow_files workspaces"
+        " foreign_files formats json_schema naming network options overrides parse program"
+        " references reload sections show tools units workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",

@@ -41,18 +41,23 @@ def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
     timeout_s = table.duration("timeout", default=found.timeout_s)
     if timeout_s < 1:
         table.error("timeout", 'is too short; the shortest time here is "1s"')
-    counts = ("steps_max", STEPS_MAX), ("tokens_max", TOKENS_MAX)
+
+    def count(key: str, default: int, high: int) -> int:
+        return table.whole(key, default=default, low=1, high=high)
+
+    def price(key: str) -> float:
+        return table.number(key, default=0.0, high=PRICE_MAX)
+
+    most = found.answer_tokens_max
     return replace(
         found,
-        **{
-            key: table.whole(key, default=getattr(found, key), low=1, high=high)
-            for key, high in (*counts, ("answer_tokens_max", ANSWER_TOKENS_MAX))
-        },
+        steps_max=count("steps_max", found.steps_max, STEPS_MAX),
+        tokens_max=count("tokens_max", found.tokens_max, TOKENS_MAX),
+        answer_tokens_max=count("answer_tokens_max", most, ANSWER_TOKENS_MAX),
         timeout_s=timeout_s,
-        **{
-            key: table.number(key, default=0.0, high=PRICE_MAX)
-            for key in ("cost_max", "input_price", "output_price")
-        },
+        cost_max=price("cost_max"),
+        input_price=price("input_price"),
+        output_price=price("output_price"),
     )
 
 

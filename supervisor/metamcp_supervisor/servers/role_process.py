@@ -239,7 +239,7 @@ class SocketProcess(RoleProcess, Generic[Figures]):
     ) -> None:
         super().__init__(forker, hearts, journal, self.read)
         self._config = config
-        self._count = count
+        self._count: Callable[[Mapping[str, int], Figures | None], None] = count
         self._listener: socket.socket | None = None
         self._on: Message | None = None
         self._now: Figures = self.zero
