@@ -429,6 +429,9 @@ class Gateway:
     def _crowded_out(self, signal: int) -> str:
         return self._tree.crowded_out(signal)
 
+    def engine_socket(self) -> str:
+        return self._house.engine.socket_path()
+
     def longest_s(self) -> dict[str, float]:
         return self.metrics.longest_s()
 

@@ -44,6 +44,10 @@ class EngineProcess(SocketProcess[EngineFigures]):
         at_once = bool(self._config().workflows.definitions)
         return structs.replace(spec, engine_socket=self._adapted(), engine_at_once=at_once)
 
+    def socket_path(self) -> str:
+        """Return the path of the socket, if it listens."""
+        return self._path() if self._listener is not None else ""
+
     def _order(self, found: Config) -> EngineOn | None:
         files, runs = found.workflows, found.engine
         named = any(endpoint.builtins for endpoint in found.endpoints.values())
