@@ -102,7 +102,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.engine": (
-        "agent definition definition_schema expressions models suggestion workflow"
+        "agent definition definition_schema expressions models suggestion workflow workflow_run"
     ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"

@@ -138,11 +138,13 @@ class Fronts:
 
 
 class OrderHost:
-    """Way to fronts for one order, or, without a link, for runs that no client waits for."""
+    """Way to fronts for one order, or, without a link, for runs that no client waits for.
+    `operator`: the order came from a connection that is not of a front."""
 
     def __init__(self, fronts: Fronts, link: EngineLink | None = None) -> None:
         self._fronts = fronts
         self._link = link
+        self.operator = link is not None and not link.front
 
     async def ask(
         self,

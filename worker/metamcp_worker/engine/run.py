@@ -17,6 +17,7 @@ from metamcp_worker.engine.agent_io import run_agent
 from metamcp_worker.engine.host import EngineLink, Fronts, OrderHost
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.suggestion_io import suggest
+from metamcp_worker.engine.workflows_io import Workflows, guarded
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
     Done,
@@ -76,11 +77,18 @@ class EngineWorker:
         self._counts: Counter[str] = Counter()
         self._chores = Chores(self._faulty)
         self._retires = False
+        self._workflows = Workflows(self._fronts, self._models, self._chores, self._faulty)
         self._handlers: Mapping[str, Handler] = {
             "agent": lambda order, host, tell: run_agent(order, host, tell, self._models),
             "suggest": lambda order, host, tell: suggest(
                 order, host, tell, self._models, self._spec.rules
             ),
+            "workflows": guarded(self._workflows.workflows),
+            "workflow/run": guarded(self._workflows.run),
+            "workflow/runs": guarded(self._workflows.runs),
+            "workflow/status": guarded(self._workflows.status),
+            "workflow/cancel": guarded(self._workflows.cancel),
+            "workflow/decide": guarded(self._workflows.decide),
         }
         self._channel = Channel(sock, self._packet, lambda: self._retire(RETIRE_S_MAX))
 
@@ -91,6 +99,7 @@ class EngineWorker:
             return await self._over
         finally:
             self._deafen()
+            await self._workflows.close()
             await self._chores.close(END_S)
             for link in list(self._links):
                 link.close()
@@ -124,17 +133,19 @@ class EngineWorker:
             self._loop.add_reader(listener, self._accept)
         self._spec = spec
         self._models.configure(spec.ai)
+        self._workflows.configure(spec)
 
     def _retire(self, within_s: float) -> None:
         """Take nothing new, and end when what is under way has ended, at most `within_s` later."""
         if not self._retires:
             self._retires = True
             self._deafen()
+            self._workflows.halt()
             self._loop.call_later(within_s, self._finish, 0)
             self._ended()
 
     def _ended(self) -> None:
-        if any(self._links.values()):
+        if self._workflows.busy or any(self._links.values()):
             self._loop.call_later(RETIRE_STEP_S, self._ended)
         else:
             self._finish(0)
@@ -229,7 +240,7 @@ class EngineWorker:
             due = self._loop.time() + BEAT_S
             await asyncio.sleep(BEAT_S)
             self._tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
-            figures = EngineFigures(counts=dict(self._counts))
+            figures = EngineFigures(counts=dict(self._counts), runs=self._workflows.statuses)
             if figures != told:
                 told = figures
                 self._tell(figures)

@@ -1,0 +1,184 @@
+"""The true process of the engine, and a front that makes its calls from a table of tools."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw, json
+
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.engine_runs import (
+    FRAME,
+    Done,
+    EngineOn,
+    Hello,
+    HostAsk,
+    HostDone,
+    HostDrop,
+    Method,
+    Order,
+    Owner,
+    Progress,
+)
+
+WAIT_S = 60.0
+MAIN = (
+    "import socket, sys; from metamcp_worker.engine.run import main;"
+    "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
+)
+OWNER = Owner(endpoint="default", name="local")
+_read = codec.reader(HostAsk | HostDrop | Done | Progress)
+Tool = Callable[[HostAsk], HostDone | None]
+
+
+def result(value: object, *, failed: bool = False) -> Raw:
+    content = [{"type": "text", "text": json.encode(value).decode()}]
+    return Raw(json.encode({"content": content, "isError": failed}))
+
+
+def echo(ask: HostAsk) -> HostDone:
+    """A tool that returns its arguments."""
+    return HostDone(call=ask.call, result=result(json.decode(ask.arguments)))
+
+
+class Peer:
+    """A connection to the engine. `asked`: requests in their order; `tools`: by name; `harmless`:
+    names of tools that say so. A thread answers."""
+
+    def __init__(
+        self, path: str, tools: dict[str, Tool] | None = None, *, front: str = "front",
+        harmless: frozenset[str] = frozenset(), owner: Owner = OWNER,
+    ) -> None:  # fmt: skip
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(path)
+        self.tools = tools or {}
+        self.harmless = harmless
+        self.owner = owner
+        self.asked: list[HostAsk] = []
+        self.progress: list[Progress] = []
+        self._done: dict[int, Done] = {}
+        self._news = threading.Condition()
+        self._number = 0
+        self.ended = False
+        if front:
+            self.send(Hello(front=front))
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def send(self, message: codec.Message) -> None:
+        body = codec.dump(message)
+        self.sock.sendall(FRAME.pack(len(body)) + body)
+
+    def order(self, method: Method, **params: object) -> int:
+        self._number += 1
+        self.send(Order(
+            id=self._number, method=method, owner=self.owner, params=Raw(json.encode(params)),
+            progress=True, asks=True,
+        ))  # fmt: skip
+        return self._number
+
+    def done(self, order: int) -> Done | None:
+        """The end of an order; None if the engine ended before."""
+        with self._news:
+            assert self._news.wait_for(lambda: order in self._done or self.ended, WAIT_S)
+            return self._done.get(order)
+
+    def ask(self, method: Method, **params: object) -> tuple[dict[str, Any], Done]:
+        found = self.done(self.order(method, **params))
+        assert found is not None
+        return json.decode(found.structured), found
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(WAIT_S)
+        self.sock.close()
+
+    def _live(self) -> None:
+        with suppress(OSError), self.sock.makefile("rb") as stream:
+            while len(head := stream.read(FRAME.size)) == FRAME.size:
+                self._heard(_read(stream.read(FRAME.unpack(head)[0])))
+        with self._news:
+            self.ended = True
+            self._news.notify_all()
+
+    def _heard(self, message: HostAsk | HostDrop | Done | Progress) -> None:
+        match message:
+            case HostAsk(kind="describe") as ask:
+                hints = {"annotations": {"readOnlyHint": ask.name in self.harmless}}
+                self.send(HostDone(call=ask.call, result=Raw(json.encode(hints))))
+            case HostAsk() as ask:
+                self.asked.append(ask)
+                if (done := self.tools.get(ask.name, echo)(ask)) is not None:
+                    self.send(done)
+            case Done() as done:
+                with self._news:
+                    self._done[done.id] = done
+                    self._news.notify_all()
+            case Progress() as progress:
+                self.progress.append(progress)
+            case _:
+                pass
+
+
+class Engine:
+    """The process of the engine; `start` again after `kill` goes on with the same journal."""
+
+    def __init__(self, folder: Path, **members: Any) -> None:
+        self.folder = folder
+        self.path = str(folder / "engine.sock")
+        self.spec = EngineOn(journal=str(folder / "workflows.db"), **members)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(64)
+        self.listener.setblocking(False)
+        self.peers: list[Peer] = []
+        self.start()
+
+    def start(self) -> None:
+        self._control, theirs = packets.pair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        theirs.close()
+        packets.send(self._control, codec.dump(self.spec), [self.listener.fileno()])
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(WAIT_S)
+        self._control.close()
+
+    def peer(self, tools: dict[str, Tool] | None = None, **members: Any) -> Peer:
+        self.peers.append(Peer(self.path, tools, **members))
+        return self.peers[-1]
+
+    def stop(self) -> int:
+        self._control.close()
+        code = self.process.wait(WAIT_S)
+        for peer in self.peers:
+            peer.close()
+        self.listener.close()
+        return code
+
+
+@contextmanager
+def engine(folder: Path, **members: Any) -> Generator[Engine, None, None]:
+    running = Engine(folder, **members)
+    try:
+        yield running
+    finally:
+        assert running.stop() in (0, -signal.SIGKILL)
+
+
+def by_name(peers: list[Peer]) -> Counter[str]:
+    """Number of calls of each tool."""
+    return Counter(ask.name for peer in peers for ask in peer.asked)

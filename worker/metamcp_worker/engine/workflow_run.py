@@ -1,0 +1,303 @@
+"""Runs of workflows: states, what follows after a failure or a crash, and what is told of them.
+
+Owns: words of states, decisions about attempts, idempotency keys, the mask of secrets, arguments
+and answers of orders. Never: the journal (`journal`), carrying out steps (`workflow_run_io`).
+
+A step runs at least once. A step whose end is not in the journal has been interrupted: it runs
+again if that does no harm, else a person decides (`needs_decision`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, json
+
+from metamcp_worker.engine import expressions
+from metamcp_worker.engine.expressions import VALUE_BYTES_MAX, is_list, is_map
+from metamcp_worker.engine.workflow import (
+    AnyStep,
+    CallStep,
+    CodeStep,
+    Step,
+    duration_ms,
+)
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.engine_runs import Done, HostDone, Owner, Trouble
+
+RunStatus: TypeAlias = Literal[
+    "queued", "running", "waiting", "needs_decision", "done", "failed", "cancelled"
+]
+StepStatus: TypeAlias = Literal[
+    "running", "waiting", "needs_decision", "done", "failed", "skipped", "cancelled"
+]
+Decision: TypeAlias = Literal["retry", "skip", "fail"]
+OPEN: Final = frozenset({"queued", "running", "waiting", "needs_decision"})
+"""Words for runs that have not ended."""
+RESULT_BYTES_MAX = VALUE_BYTES_MAX
+"""Maximum bytes of the result of a step, which is kept in its row."""
+RUN_BYTES_MAX = 64 * 1024 * 1024
+"""Maximum bytes of all results of a run, which the engine has in memory."""
+RUNS_SHOWN_MAX = 1000
+STEPS_SHOWN_MAX = 1000
+"""Maximum number of steps in the answer to `workflow/status`."""
+BACKOFF_S_MAX = 3600.0
+INTERRUPTIONS_MAX = 5
+"""Maximum fronts in a row that are lost during one step."""
+SECRET_CHARACTERS_MIN = 4
+"""Shorter secrets are not masked: they would stand in any text."""
+ERROR_CHARACTERS_MAX = 2000
+MASK = "[secret]"
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """Run, as in the journal. `hash`: of its definition; `inputs`, `output`: JSON, without secrets;
+    `step`: path of the step that failed or waits for a decision; `created`, `ended`: seconds since
+    the epoch, 0 if it has not ended."""
+
+    id: str
+    name: str
+    hash: str
+    owner: Owner
+    inputs: bytes = b"{}"
+    status: RunStatus = "queued"
+    step: str = ""
+    error: str = ""
+    output: bytes = b"null"
+    created: float = 0.0
+    ended: float = 0.0
+
+
+class StepRecord(Struct, frozen=True):
+    """Step, as in the journal. `attempt`: number of the last one; `key`: idempotency key; `output`:
+    JSON, of `steps.ID` when it is done, of the end of a `wait` before."""
+
+    path: str
+    attempt: int = 0
+    status: StepStatus = "running"
+    key: str = ""
+    output: bytes = b"null"
+    error: str = ""
+
+
+class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `workflow/run`."""
+
+    name: str = ""
+    definition: Raw | UnsetType = UNSET
+    inputs: Raw = Raw(b"{}")
+    wait: bool | str = True
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds to wait for the end; None for any time. Raises ValueError."""
+        if isinstance(self.wait, bool):
+            return None if self.wait else 0.0
+        if (found := duration_ms(self.wait)) is None:
+            raise ValueError('wait is true, false or a duration such as "30s"')
+        return found / 1000
+
+
+class RunQuestion(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `workflow/status` and `workflow/cancel`."""
+
+    run: str
+
+
+class RunDecision(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `workflow/decide`."""
+
+    run: str
+    step: str
+    decision: Decision
+
+
+class RunList(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `workflow/runs`. `status`: empty for all."""
+
+    limit: int = 100
+    status: Literal["", RunStatus] = ""
+
+
+class StepOutcome(Struct, frozen=True):
+    """End of an attempt. `value`: what `steps.ID` is; `trouble` with `error`: there is none.
+    `repeatable`: another attempt does no harm; `lost`: the front ended meanwhile."""
+
+    value: dict[str, object] = {}
+    trouble: Trouble = ""
+    error: str = ""
+    repeatable: bool = False
+    lost: bool = False
+
+
+def next_pause_ms(step: Step, attempt: int, outcome: StepOutcome) -> int | None:
+    """Return the milliseconds until another attempt after this failure, None for no other."""
+    retry = step.retry
+    if attempt >= retry.attempts or outcome.trouble not in retry.on:
+        return None
+    return min(retry.backoff_ms << (attempt - 1), int(BACKOFF_S_MAX * 1000))
+
+
+def is_open(step: Step, outcome: StepOutcome) -> bool:
+    """Whether nobody knows if the step has happened, and another attempt may do harm."""
+    return outcome.trouble in {"timeout", "unavailable"} and not (step.safe or outcome.repeatable)
+
+
+def harmless(step: AnyStep) -> bool | None:
+    """Whether a step that was interrupted may run again; None if its tool has to be asked."""
+    if isinstance(step, CallStep):
+        return True if step.safe else None
+    return step.safe if isinstance(step, CodeStep) else True
+
+
+def repeatable(done: HostDone) -> bool:
+    """Whether a description of a tool says that it may run twice."""
+    if done.trouble:
+        return False
+    found: object = codec.value(done.result)
+    hints: object = found.get("annotations") if is_map(found) else None
+    if not is_map(hints):
+        return False
+    return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+
+
+def of_call(done: HostDone) -> StepOutcome:
+    """Return the end of an attempt to call a tool."""
+    if done.trouble:
+        return StepOutcome({}, done.trouble, done.error, done.repeatable)
+    value = expressions.step_value(done.result)
+    if value["error"] is not None:
+        return StepOutcome(value, "error", str(value["error"]), done.repeatable)
+    return StepOutcome(value)
+
+
+def of_code(done: HostDone) -> StepOutcome:
+    """Return the end of an attempt to run code."""
+    if done.trouble:
+        return StepOutcome({}, done.trouble, done.error, done.repeatable)
+    read: object = codec.value(done.result)
+    found = read if is_map(read) else {}
+    failure = found.get("failure")
+    if is_map(failure):
+        failure = failure.get("failure")
+    if failure:
+        trouble: Trouble = "timeout" if failure == "timeout" else "error"
+        error = found.get("message") or f"the code failed: {failure}"
+        return StepOutcome({}, trouble, str(error), repeatable=failure == "busy")
+    return StepOutcome(expressions.step_result(found.get("value")))
+
+
+def of_question(done: HostDone) -> StepOutcome:
+    """Return the end of a question to a user."""
+    if done.trouble:
+        return StepOutcome({}, done.trouble, done.error, repeatable=True)
+    read: object = codec.value(done.result)
+    found = read if is_map(read) else {}
+    if found.get("action") == "accept":
+        return StepOutcome(expressions.step_result(found.get("content")))
+    word = "cancelled" if found.get("action") == "cancel" else "declined"
+    return StepOutcome({}, "error", f"the user {word} the question")
+
+
+def failed_value(error: str, text: object = "") -> dict[str, object]:
+    """Return what `steps.ID` is after a failure that does not end the run."""
+    return {"result": None, "text": text if isinstance(text, str) else "", "error": error}
+
+
+def absent_value() -> dict[str, object]:
+    """Return what `steps.ID` is for a step that did not run."""
+    return {"result": None, "text": "", "error": None}
+
+
+def lost_secret(step: AnyStep, secrets: Iterable[str], inputs: Mapping[str, object]) -> str:
+    """Return the sentence why a step cannot run after a crash, because it needs a secret input,
+    which was kept nowhere; else an empty string."""
+    gone = {name for name in secrets if name not in inputs}
+    value = step.arguments if gone and isinstance(step, CallStep | CodeStep) else None
+    for one in expressions.in_value(value):
+        for use in one.references:
+            if use.root == "inputs" and (use.member in gone or not use.member):
+                name = use.member or sorted(gone)[0]
+                why = "is gone: the engine ended meanwhile, and secrets are kept nowhere"
+                return f"the secret input '{name}' {why}; run the workflow again"
+    return ""
+
+
+def secret_texts(values: Iterable[object]) -> tuple[str, ...]:
+    """Return the texts to mask in all that is kept or told, the longest first."""
+    found: set[str] = set()
+    left = list(values)
+    while left:
+        value = left.pop()
+        if is_map(value):
+            left += value.values()
+        elif is_list(value):
+            left += value
+        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+            text = value if isinstance(value, str) else json.encode(value).decode()
+            if len(text) >= SECRET_CHARACTERS_MIN:
+                found.add(text)
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def masked(value: object, secrets: Sequence[str]) -> object:
+    """Return a value with each secret in its texts, keys and numbers replaced."""
+    if not secrets:
+        return value
+    pattern = re.compile("|".join(map(re.escape, secrets)))
+
+    def clean(one: object) -> object:
+        if isinstance(one, str):
+            return pattern.sub(MASK, one)
+        if is_map(one):
+            return {pattern.sub(MASK, key): clean(each) for key, each in one.items()}
+        if is_list(one):
+            return [clean(each) for each in one]
+        if isinstance(one, int | float) and not isinstance(one, bool):
+            return MASK if json.encode(one).decode() in secrets else one
+        return one
+
+    return clean(value)
+
+
+def sees(owner: Owner, run: RunRecord) -> bool:
+    """Whether a client sees a run: its own."""
+    of = run.owner
+    return (owner.workspace, owner.name, owner.auth) == (of.workspace, of.name, of.auth)
+
+
+def shown(run: RunRecord, steps: Sequence[StepRecord] | None = None) -> dict[str, object]:
+    """Return a run for an answer; with its output and its steps if they are given."""
+    found: dict[str, object] = {
+        "run": run.id, "workflow": run.name, "status": run.status, "step": run.step,
+        "error": run.error, "created": run.created, "ended": run.ended or None,
+    }  # fmt: skip
+    if steps is not None:
+        found["output"] = Raw(run.output)
+        found["steps"] = [
+            {"step": one.path, "status": one.status, "attempts": one.attempt, "error": one.error}
+            for one in steps
+        ]
+    return found
+
+
+def told(run: RunRecord) -> str:
+    """Return the state of a run as a sentence, or its output if it is done."""
+    name = f"Run {run.id} of the workflow '{run.name}'"
+    at = f" at step '{run.step}'" if run.step else ""
+    if run.status == "done":
+        output: object = codec.value(run.output)
+        return output if isinstance(output, str) else run.output.decode()
+    if run.status == "failed":
+        return f"{name} failed{at}: {run.error}"
+    if run.status == "needs_decision":
+        how = "decide 'retry', 'skip' or 'fail' for this step (metamcp workflow decide)"
+        return f"{name} needs a decision{at}: {run.error}; {how}"
+    return f"{name} is {run.status}."
+
+
+def answer(order: int, run: RunRecord, steps: Sequence[StepRecord] = ()) -> Done:
+    """Return the answer that tells a run. A run that failed is a failure of the tool."""
+    structured = Raw(json.encode(shown(run, steps)))
+    failed = run.status in {"failed", "cancelled"}
+    return Done(id=order, text=told(run), structured=structured, failed=failed)

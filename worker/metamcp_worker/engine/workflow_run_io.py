@@ -1,0 +1,520 @@
+"""Run of a workflow under way: its steps in turn, with what the journal says of them.
+
+Owns: the scope of expressions, attempts and pauses, rows of steps, a step that waits for a
+decision. Never: decisions that need no I/O (`workflow_run`), orders (`workflows_io`), the front.
+
+After a crash the same steps are gone through again: those that have ended give their value from the
+journal, so only the first ones without an end do anything.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from msgspec import Raw, json
+from msgspec.structs import replace
+
+from metamcp_worker.engine import expressions, workflow_run
+from metamcp_worker.engine.definition import FOREACH_ITEMS_MAX
+from metamcp_worker.engine.expressions import ExpressionError, is_list
+from metamcp_worker.engine.expressions_io import Evaluator
+from metamcp_worker.engine.host import LOST, OrderHost
+from metamcp_worker.engine.journal import Journal
+from metamcp_worker.engine.models import NoAnswer
+from metamcp_worker.engine.workflow import (
+    AiStep,
+    AnyStep,
+    CallStep,
+    CodeStep,
+    ElicitStep,
+    ForeachStep,
+    OutputStep,
+    ParallelStep,
+    SwitchStep,
+    WaitStep,
+    Workflow,
+    duration_ms,
+    later_ids,
+    walk,
+)
+from metamcp_worker.engine.workflow_run import (
+    INTERRUPTIONS_MAX,
+    RESULT_BYTES_MAX,
+    RUN_BYTES_MAX,
+    Decision,
+    RunRecord,
+    RunStatus,
+    StepOutcome,
+    StepRecord,
+)
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.engine_runs import HostDone, Kind
+
+ANSWER_S_MAX = 5.0
+"""Seconds beyond its time limit in which a front tells that a call is over."""
+DESCRIBE_S_MAX = 30.0
+"""Seconds for a front to describe a tool of a call that was interrupted."""
+KEY = "io.metamcp/idempotency-key"
+
+
+class Complete(Protocol):
+    """Question to a model, see `models_io.complete`, with all but these arguments given."""
+
+    async def __call__(self, prompt: str, schema: Raw | None, run: "RunUnderWay") -> Raw:
+        """Return the answer as JSON. Raises NoAnswer."""
+        ...
+
+
+class StepFailed(Exception):
+    """A failure that ends the run. `path`: of the step."""
+
+    def __init__(self, path: str, error: str) -> None:
+        super().__init__(error)
+        self.path = path
+        self.error = error
+
+
+class Scope:
+    """Values of expressions at a place. `indices`: of the items around it, outermost first."""
+
+    def __init__(self, inputs: Mapping[str, object], steps: Iterable[str]) -> None:
+        self.indices: tuple[int, ...] = ()
+        self.steps: dict[str, object] = dict.fromkeys(steps, workflow_run.absent_value())
+        self.variables: dict[str, object] = {"inputs": inputs, "steps": self.steps}
+
+    def within(self, name: str, item: object, index: int, steps: Iterable[str]) -> "Scope":
+        """Return the scope inside of an item of a `foreach`."""
+        inner = Scope({}, steps)
+        inner.steps = self.steps | inner.steps
+        inner.indices = (*self.indices, index)
+        inner.variables = self.variables | {name: item, "index": index, "steps": inner.steps}
+        return inner
+
+
+class RunUnderWay:
+    """Run that has not ended. `order`: id of the order that waits for it, 0 without; `asks`,
+    `samples`: what its client can; `watchers`: called with progress, total and a message; `busy`:
+    number of steps that do something now; `halts`: no further step begins in this process."""
+
+    def __init__(
+        self, record: RunRecord, workflow: Workflow, inputs: Mapping[str, object], host: OrderHost,
+        journal: Journal, evaluator: Evaluator, complete: Complete,
+    ) -> None:  # fmt: skip
+        self.record = record
+        self.workflow = workflow
+        self.host = host
+        self.order = 0
+        self.asks = False
+        self.samples = False
+        self.busy = 0
+        self.halts = False
+        self.watchers: set[Callable[[float, float, str], None]] = set()
+        self.changed: Callable[[], None] = lambda: None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._journal = journal
+        self._evaluator = evaluator
+        self._complete = complete
+        self._inputs = inputs
+        secrets = [inputs[name] for name in workflow.secrets if name in inputs]
+        self._secrets = workflow_run.secret_texts(secrets)
+        self._rows: dict[str, StepRecord] = {}
+        self._bytes = 0
+        self._begun: set[str] = set()
+        self._total = sum(1 for _ in walk(workflow.steps))
+        self._waiting: set[str] = set()
+        self._parked: dict[str, asyncio.Future[Decision]] = {}
+        self._failed: StepFailed | None = None
+        self._settled: asyncio.Future[None] | None = None
+
+    async def run(self, rows: Sequence[StepRecord] = ()) -> None:
+        """Go through the steps and note the end. `rows`: from before a crash. Raises
+        JournalError. When cancelled, nothing is noted."""
+        self._rows = {row.path: row for row in rows}
+        self._bytes = sum(len(row.output) for row in rows)
+        self._set("running")
+        scope = Scope(self._inputs, later_ids(self.workflow.steps))
+        try:
+            output = json.encode(await self._block(self.workflow.steps, scope))
+        except StepFailed as failed:
+            await self.end("failed", failed.path, failed.error)
+        else:
+            await self.end("done", output=output)
+
+    async def end(
+        self, status: RunStatus, step: str = "", error: str = "", output: bytes = b"null"
+    ) -> None:
+        """Note the end of the run, after which its status is durable."""
+        self.record = replace(
+            self.record, status=status, step=step, error=error, output=output, ended=time.time()
+        )
+        await asyncio.shield(self._journal.set_run(self.record))
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self._tell()
+
+    def decide(self, step: str, decision: Decision) -> bool:
+        """Give a decision to a step that waits for one; return whether there is such a step."""
+        future = self._parked.get(step)
+        if future is None or future.done():
+            return False
+        future.set_result(decision)
+        return True
+
+    async def settled(self) -> None:
+        """Wait for the next state of the run."""
+        self._settled = self._settled or asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._settled)
+
+    @property
+    def parked(self) -> list[str]:
+        return list(self._parked)
+
+    # Steps
+
+    async def _block(self, steps: Sequence[AnyStep], scope: Scope) -> object:
+        result: object = None
+        for step in steps:
+            result = await self._step(step, scope)
+        return result
+
+    async def _step(self, step: AnyStep, scope: Scope) -> object:
+        path = step.at(scope.indices)
+        if self._failed is not None:
+            raise self._failed
+        try:
+            value = await self._value(step, path, scope)
+        except ExpressionError as error:
+            await self._put(StepRecord(path, 1, "failed", error=self._masked(str(error))))
+            raise self._failure(path, str(error)) from None
+        if step.id:
+            scope.steps[step.id] = value
+        return value["result"]
+
+    async def _value(self, step: AnyStep, path: str, scope: Scope) -> dict[str, object]:
+        """Return what `steps.ID` is when the step is over. Raises StepFailed, ExpressionError."""
+        if step.when and not await self._true(step.when, scope):
+            return workflow_run.absent_value()
+        found: object = None
+        match step:
+            case ParallelStep(steps=steps):
+                found = await self._parallel(steps, scope)
+            case ForeachStep():
+                found = await self._foreach(step, scope)
+            case SwitchStep(cases=cases):
+                for case in cases:
+                    if not case.when or await self._true(case.when, scope):
+                        found = await self._block(case.steps, scope)
+                        break
+            case OutputStep(value=value):
+                found = await self._evaluator.filled(value, scope.variables)
+            case _:
+                return await self._leaf(step, path, scope)
+        return {"result": found, "text": "", "error": None}
+
+    async def _true(self, text: str, scope: Scope) -> bool:
+        found = await self._evaluator.condition(text, scope.variables)
+        if not isinstance(found, bool):
+            raise ExpressionError(f"the condition '{text}' is neither true nor false")
+        return found
+
+    async def _parallel(self, steps: Sequence[AnyStep], scope: Scope) -> list[object]:
+        """Run steps at the same time. When one fails, the others end what they have begun."""
+        tasks = [asyncio.ensure_future(self._step(step, scope)) for step in steps]
+        try:
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raise
+        for one in found:
+            if isinstance(one, BaseException):
+                raise self._failed or one
+        return list(found)
+
+    async def _foreach(self, step: ForeachStep, scope: Scope) -> list[object]:
+        if isinstance(step.items, str):
+            items = await self._evaluator.condition(step.items, scope.variables)
+        else:
+            items = await self._evaluator.filled(step.items, scope.variables)
+        if not is_list(items):
+            raise ExpressionError(f"'foreach' of step '{step.path}' is not a list")
+        if len(items) > FOREACH_ITEMS_MAX:
+            raise ExpressionError(f"'foreach' has more than {FOREACH_ITEMS_MAX:,} items")
+        ids = later_ids(step.steps)
+        return [
+            await self._block(step.steps, scope.within(step.name, item, index, ids))
+            for index, item in enumerate(items)
+        ]
+
+    async def _leaf(self, step: AnyStep, path: str, scope: Scope) -> dict[str, object]:
+        row = self._rows.get(path, StepRecord(path, key=f"{self.record.id}:{path}"))
+        if row.status in {"done", "skipped"} or (row.status == "failed" and step.may_fail):
+            return json.decode(row.output, type=dict[str, object])
+        if row.status == "failed":
+            raise self._failure(path, row.error)
+        why = row.error if row.status == "needs_decision" else ""
+        if row.attempt and row.status == "running" and not await self._harmless(step):
+            why = "it was interrupted, may have happened, and is not known to be repeatable"
+        lost = 0
+        while True:
+            if why:
+                row, value = await self._decided(step, replace(row, error=why))
+                if value is not None:
+                    return value
+            outcome, row = await self._attempt(step, row, scope)
+            if not outcome.trouble:
+                return await self._done(row, outcome.value)
+            lost = lost + 1 if outcome.lost else 0
+            why = ""
+            if outcome.lost and lost <= INTERRUPTIONS_MAX:
+                if not await self._harmless(step):
+                    why = outcome.error
+                continue
+            pause_ms = workflow_run.next_pause_ms(step, row.attempt, outcome)
+            if pause_ms is None:
+                return await self._over(step, row, outcome)
+            if workflow_run.is_open(step, outcome):
+                why = outcome.error
+                continue
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _done(self, row: StepRecord, value: dict[str, object]) -> dict[str, object]:
+        """Note the value of a step. The next transaction is not awaited: nothing that follows is
+        durable before it."""
+        clean = workflow_run.masked(value, self._secrets)
+        output = json.encode(clean)
+        self._bytes += len(output)
+        if len(output) > RESULT_BYTES_MAX or self._bytes > RUN_BYTES_MAX:
+            most = RESULT_BYTES_MAX if len(output) > RESULT_BYTES_MAX else RUN_BYTES_MAX
+            whose = "the result" if most == RESULT_BYTES_MAX else "with its result, the run"
+            error = f"{whose} has more than {most:,} bytes; let the step return less"
+            await self._put(replace(row, status="failed", error=error))
+            raise self._failure(row.path, error)
+        self._post(replace(row, status="done", output=output, error=""))
+        return json.decode(output, type=dict[str, object])
+
+    async def _over(self, step: AnyStep, row: StepRecord, end: StepOutcome) -> dict[str, object]:
+        """Note the failure of a step, and go on if it may fail. Raises StepFailed."""
+        error = self._masked(end.error)
+        value = workflow_run.failed_value(error, self._masked(str(end.value.get("text", ""))))
+        await self._put(replace(row, status="failed", error=error, output=json.encode(value)))
+        if step.may_fail:
+            return value
+        raise self._failure(row.path, error)
+
+    async def _decided(
+        self, step: AnyStep, row: StepRecord
+    ) -> tuple[StepRecord, dict[str, object] | None]:
+        """Wait for a decision. Return the value of a skipped step, or None for another attempt.
+        Raises StepFailed."""
+        row = replace(row, status="needs_decision", error=self._masked(row.error))
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._parked[row.path] = future
+        try:
+            await self._put(row)
+            self._state()
+            decision = "fail" if self._failed is not None else await future
+        finally:
+            del self._parked[row.path]
+            self._state()
+        if decision == "skip":
+            value = workflow_run.absent_value()
+            await self._put(replace(row, status="skipped", output=json.encode(value)))
+            return row, value
+        if decision == "fail":
+            return row, await self._over(step, row, StepOutcome({}, "error", row.error))
+        return row, None
+
+    async def _harmless(self, step: AnyStep) -> bool:
+        """Whether a step that was interrupted may run again, by its tool if need be."""
+        known = workflow_run.harmless(step)
+        if known is not None or not isinstance(step, CallStep):
+            return bool(known)
+        try:
+            async with asyncio.timeout(DESCRIBE_S_MAX):
+                done = await self.host.ask(
+                    self.record.owner, "describe", name=step.tool, server=step.server
+                )
+        except TimeoutError:
+            return False
+        return workflow_run.repeatable(done)
+
+    # Attempts
+
+    async def _attempt(
+        self, step: AnyStep, row: StepRecord, scope: Scope
+    ) -> tuple[StepOutcome, StepRecord]:
+        """Note that an attempt begins, and make it. Raises ExpressionError."""
+        if self.halts:
+            await asyncio.get_running_loop().create_future()  # until this process ends
+        if why := workflow_run.lost_secret(step, self.workflow.secrets, self._inputs):
+            raise ExpressionError(why)
+        self.busy += 1
+        try:
+            if isinstance(step, WaitStep):
+                return await self._wait(step, row, scope), replace(row, attempt=1)
+            filled = await self._filled(step, scope)
+            row = replace(row, attempt=row.attempt + 1, status="running", error="")
+            await self._put(row)
+            self._progress(step)
+            try:
+                async with asyncio.timeout(self._limit_s(step)):
+                    return await self._made(step, filled, row), row
+            except TimeoutError:
+                error = f"the step did not end within {step.timeout_ms / 1000:g} s"
+                return StepOutcome({}, "timeout", error), row
+        finally:
+            self.busy -= 1
+
+    async def _filled(self, step: AnyStep, scope: Scope) -> object:
+        """Return what an attempt is made with. Raises ExpressionError."""
+        match step:
+            case CallStep(arguments=value) | CodeStep(arguments=value):
+                return await self._evaluator.filled(value, scope.variables)
+            case AiStep(prompt=text) | ElicitStep(message=text):
+                return await self._evaluator.filled(text, scope.variables)
+            case _:
+                return None
+
+    async def _made(self, step: AnyStep, filled: object, row: StepRecord) -> StepOutcome:
+        """Make an attempt and return its end."""
+        match step:
+            case CallStep(tool=tool, server=server):
+                kind: Kind = "server" if server else "call"
+                done = await self._ask(step, kind, filled, row, name=tool, server=server)
+                return _lost(done, workflow_run.of_call(done))
+            case CodeStep(code=code, language=language):
+                arguments = {"code": code, "language": language, "args": filled}
+                done = await self._ask(step, "code", arguments, row)
+                return _lost(done, workflow_run.of_code(done))
+            case ElicitStep(schema=schema):
+                if not (self.asks and self.order):
+                    why = "no client that can ask its user waits for this run"
+                    return StepOutcome({}, "error", why)
+                arguments = {"message": str(filled), "requestedSchema": schema}
+                done = await self._ask(step, "elicit", arguments, row)
+                return workflow_run.of_question(done)
+            case AiStep(schema=schema):
+                wanted = None if schema is None else Raw(json.encode(schema))
+                text = filled if isinstance(filled, str) else json.encode(filled).decode()
+                try:
+                    answer = await self._complete(text, wanted, self)
+                except NoAnswer as error:
+                    return StepOutcome({}, "error", str(error), repeatable=True)
+                return StepOutcome(expressions.step_result(codec.value(answer)), repeatable=True)
+            case _:
+                raise AssertionError(step)
+
+    async def _ask(
+        self, step: AnyStep, kind: Kind, arguments: object, row: StepRecord, *, name: str = "",
+        server: str = "",
+    ) -> HostDone:  # fmt: skip
+        return await self.host.ask(
+            self.record.owner, kind, name=name, server=server, arguments=json.encode(arguments),
+            meta=json.encode({KEY: row.key}), run=self.record.id, order=self.order,
+            timeout_ms=step.timeout_ms,
+        )  # fmt: skip
+
+    async def _wait(self, step: WaitStep, row: StepRecord, scope: Scope) -> StepOutcome:
+        """Wait until the time that the journal has. Raises ExpressionError."""
+        if row.status == "waiting":
+            due = json.decode(row.output, type=float)
+        else:
+            due = await self._due(step, scope)
+            await self._put(replace(row, attempt=1, status="waiting", output=json.encode(due)))
+        self.busy -= 1
+        self._waiting.add(row.path)
+        self._state()
+        self._progress(step)
+        try:
+            await asyncio.sleep(max(due - time.time(), 0.0))
+        finally:
+            self.busy += 1
+            self._waiting.discard(row.path)
+            self._state()
+        return StepOutcome(expressions.step_result(None))
+
+    async def _due(self, step: WaitStep, scope: Scope) -> float:
+        """Return the seconds since the epoch at which a pause ends. Raises ExpressionError."""
+        value = await self._evaluator.filled(step.pause or step.until, scope.variables)
+        if step.pause:
+            ms = duration_ms(value) if isinstance(value, str) else None
+            if ms is None and isinstance(value, int | float) and not isinstance(value, bool):
+                ms = round(value * 1000)
+            if ms is None:
+                raise ExpressionError("'wait' is neither a duration such as \"5s\" nor a number")
+            return time.time() + max(ms, 0) / 1000
+        with contextlib.suppress(ValueError):
+            found = datetime.fromisoformat(str(value))
+            return found.replace(tzinfo=found.tzinfo or UTC).timestamp()
+        raise ExpressionError("'until' is not a time such as 2026-12-01T08:00:00Z")
+
+    def _limit_s(self, step: AnyStep) -> float | None:
+        """Return the seconds after which an attempt is given up; a front is to do so before."""
+        if not step.timeout_ms:
+            return None
+        beyond = ANSWER_S_MAX if isinstance(step, CallStep | CodeStep) else 0.0
+        return step.timeout_ms / 1000 + beyond
+
+    # State
+
+    def _failure(self, path: str, error: str) -> StepFailed:
+        """Note that the run fails: steps that wait for a decision fail too."""
+        if self._failed is None:
+            self._failed = StepFailed(path, self._masked(error))
+            for future in self._parked.values():
+                if not future.done():
+                    future.set_result("fail")
+        return self._failed
+
+    def _masked(self, text: str) -> str:
+        clean = workflow_run.masked(text, self._secrets)
+        return str(clean)[: workflow_run.ERROR_CHARACTERS_MAX]
+
+    def _post(self, row: StepRecord) -> asyncio.Future[None]:
+        self._rows[row.path] = row
+        return self._journal.put_step(self.record.id, row)
+
+    async def _put(self, row: StepRecord) -> None:
+        """Note the state of a step and wait until it is durable."""
+        await asyncio.shield(self._post(row))
+
+    def _state(self) -> None:
+        """Tell what the run as a whole does now."""
+        if self.record.ended:
+            return
+        if self.busy or (not self._parked and not self._waiting):
+            self._set("running")
+        elif self._parked:
+            step = next(iter(self._parked))
+            self._set("needs_decision", step, self._rows[step].error)
+        else:
+            self._set("waiting", next(iter(self._waiting)))
+
+    def _set(self, status: RunStatus, step: str = "", error: str = "") -> None:
+        if (status, step) != (self.record.status, self.record.step):
+            self.record = replace(self.record, status=status, step=step, error=error)
+            self._journal.set_run(self.record)
+            self._tell()
+
+    def _tell(self) -> None:
+        self.changed()
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+        self._settled = None
+
+    def _progress(self, step: AnyStep) -> None:
+        if step.path not in self._begun:
+            self._begun.add(step.path)
+            name = step.id or step.path
+            text = f"step {len(self._begun)} of {self._total}: {name}"
+            for tell in list(self.watchers):
+                tell(len(self._begun), self._total, text)
+
+
+def _lost(done: HostDone, outcome: StepOutcome) -> StepOutcome:
+    return replace(outcome, lost=True) if done.error == LOST else outcome

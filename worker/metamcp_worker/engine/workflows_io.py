@@ -1,0 +1,364 @@
+"""Workflows of the engine: orders about them, runs under way, runs of an engine that ended.
+
+Owns: which runs go on, whose turn it is, who sees a run, the age of ended ones. Never: the steps of
+a run (`workflow_run_io`), words and decisions (`workflow_run`), rows (`journal`).
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from msgspec import UNSET, Raw, json
+from msgspec.structs import replace
+
+from metamcp_worker.engine import models_io, workflow_run
+from metamcp_worker.engine.definition import parse
+from metamcp_worker.engine.expressions_io import Evaluator
+from metamcp_worker.engine.host import Fronts, OrderHost
+from metamcp_worker.engine.journal import Journal, JournalError
+from metamcp_worker.engine.models_io import Models
+from metamcp_worker.engine.workflow import Workflow, with_defaults, wrong_inputs
+from metamcp_worker.engine.workflow_run import (
+    RUNS_SHOWN_MAX,
+    STEPS_SHOWN_MAX,
+    RunDecision,
+    RunList,
+    RunOrder,
+    RunQuestion,
+    RunRecord,
+)
+from metamcp_worker.engine.workflow_run_io import RunUnderWay
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.engine_runs import Done, EngineOn, Order
+from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.runtime.loop import Chores
+
+log = logging.getLogger("metamcp.engine")
+T = TypeVar("T")
+Tell = Callable[[float, float, str], None]
+
+OPEN_MAX = 10_000
+"""Maximum runs that have not ended; each takes some kilobytes of memory."""
+OPEN_S_MAX = 35.0
+"""Seconds that an order waits for the journal, which an engine before this one may still have."""
+SWEEP_S = 3600.0
+"""Seconds between two searches for runs that are too old."""
+
+
+class Refused(MetaMCPError):
+    """Raised for an order that is not carried out. The text is a sentence for its client."""
+
+
+class Workflows:
+    """`configure` comes first, and again with other settings. `failed`: called when the journal
+    cannot be written; then the process is to end, and the next one goes on."""
+
+    def __init__(
+        self,
+        fronts: Fronts,
+        models: Models,
+        chores: Chores,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._fronts = fronts
+        self._models = models
+        self._chores = chores
+        self._failed = failed
+        self._spec = EngineOn(journal="")
+        self._journal: Journal | None = None
+        self._opened = asyncio.Event()
+        self._evaluator = Evaluator()
+        self._open: dict[str, RunUnderWay] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._halts = False
+        self._due = False
+
+    def configure(self, spec: EngineOn) -> None:
+        """Begin, or go on with other settings."""
+        self._spec = spec
+        if self._journal is None and spec.journal:
+            self._journal = Journal(spec.journal, self._failed)
+            self._chores.begin(self._live(self._journal))
+        self._changed()
+
+    def halt(self) -> None:
+        """Begin no further step."""
+        self._halts = True
+        for run in self._open.values():
+            run.halts = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether steps are under way."""
+        return any(run.busy for run in self._open.values())
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Runs that have not ended, by status."""
+        return dict(Counter(run.record.status for run in self._open.values()))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._evaluator.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    # Orders
+
+    async def run(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflow/run`: begin a run and wait for its end as long as is wanted."""
+        given = _arguments(RunOrder, order)
+        try:
+            wait_s = given.wait_s
+        except ValueError as error:
+            raise Refused(f"The arguments are wrong: {error}.") from None
+        data, workflow = self._definition(order, given)
+        if why := wrong_inputs(workflow, given.inputs):
+            raise Refused(f"The workflow '{workflow.name}' cannot run: {why}.")
+        journal = await self._ready()
+        if len(self._open) >= OPEN_MAX:
+            raise Refused(f"{OPEN_MAX:,} runs have not ended; cancel some of them.")
+        inputs = with_defaults(workflow, codec.value(given.inputs))
+        kept = {name: one for name, one in inputs.items() if name not in workflow.secrets}
+        record = RunRecord(
+            id=uuid.uuid4().hex[:16], name=workflow.name, hash=hashlib.sha256(data).hexdigest(),
+            owner=order.owner, inputs=json.encode(kept), created=time.time(),
+        )  # fmt: skip
+        run = self._under_way(record, workflow, inputs, host, journal)
+        run.order, run.asks, run.samples = order.id, order.asks, order.samples
+        self._open[record.id] = run
+        await asyncio.shield(journal.put_run(record, data))
+        self._start(run, known=False)
+        try:
+            if wait_s != 0.0:
+                await self._waited(run, tell, wait_s)
+        finally:
+            run.order = 0
+        return await self._told(order, run.record, journal)
+
+    async def status(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflow/status`."""
+        journal = await self._ready()
+        found = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
+        return await self._told(order, found, journal, failure=False)
+
+    async def cancel(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflow/cancel`: calls under way are dropped."""
+        journal = await self._ready()
+        found = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
+        run = self._open.get(found.id)
+        if run is None:
+            raise Refused(f"Run {found.id} has ended already: it is {found.status}.")
+        if (task := self._tasks.get(found.id)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if not run.record.ended:
+            await run.end("cancelled")
+        self._open.pop(found.id, None)
+        return await self._told(order, run.record, journal, failure=False)
+
+    async def decide(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflow/decide`: the run goes on by itself."""
+        given = _arguments(RunDecision, order)
+        journal = await self._ready()
+        found = await self._seen(order, host, given.run, journal)
+        run = self._open.get(found.id)
+        if run is None or not run.decide(given.step, given.decision):
+            waiting = ", ".join(run.parked if run is not None else ())
+            which = f"; these do: {waiting}" if waiting else ""
+            step = f"The step '{given.step[:100]}' of run {found.id}"
+            raise Refused(f"{step} does not wait for a decision{which}.")
+        return await self._told(order, run.record, journal, failure=False)
+
+    async def runs(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflow/runs`: the latest runs that the client sees."""
+        given = _arguments(RunList, order)
+        if not 1 <= given.limit <= RUNS_SHOWN_MAX:
+            raise Refused(f"The arguments are wrong: limit is a number from 1 to {RUNS_SHOWN_MAX}.")
+        journal = await self._ready()
+        owner = None if host.operator else order.owner
+        found = await journal.runs(given.limit, owner, given.status)
+        lines = [f"{one.id} {one.name} {one.status}" for one in found]
+        shown = [workflow_run.shown(one) for one in found]
+        text = "\n".join(lines) or "There are no runs."
+        return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": shown})))
+
+    async def workflows(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflows`: definitions with their inputs."""
+        found: list[dict[str, object]] = []
+        for data in self._spec.definitions.get(order.owner.workspace, {}).values():
+            workflow, _ = parse(codec.value(data))
+            if workflow is not None:
+                inputs = {
+                    name: one.schema
+                    | ({} if one.required else {"default": None if one.secret else one.default})
+                    | ({"secret": True} if one.secret else {})
+                    for name, one in workflow.inputs.items()
+                }
+                about = {"name": workflow.name, "description": workflow.description}
+                found.append({**about, "inputs": inputs})
+        lines = [f"{one['name']}: {one['description']}" for one in found]
+        text = "\n".join(lines) or "There are no workflows; name files with 'workflows'."
+        return Done(id=order.id, text=text, structured=Raw(json.encode({"workflows": found})))
+
+    # Runs
+
+    async def _live(self, journal: Journal) -> None:
+        """Open the journal, go on with the runs in it, and forget old ones. Raises JournalError."""
+        await journal.open(self._spec.sync)
+        for record in await journal.open_runs():
+            data = await journal.definition(record.hash)
+            workflow, _ = parse(codec.value(data))
+            if workflow is None:
+                error = "this version of MetaMCP cannot read its definition; run it again"
+                journal.set_run(replace(record, status="failed", error=error, ended=time.time()))
+                continue
+            inputs = with_defaults(workflow, codec.value(record.inputs))
+            host = OrderHost(self._fronts)
+            run = self._under_way(record, workflow, inputs, host, journal)
+            self._open[record.id] = run
+            if record.status != "queued":
+                self._start(run, known=True, at_once=True)
+        self._opened.set()
+        self._changed()
+        while True:
+            await asyncio.shield(journal.forget(time.time() - self._spec.keep_s))
+            await asyncio.sleep(SWEEP_S)
+
+    def _under_way(
+        self, record: RunRecord, workflow: Workflow, inputs: dict[str, object], host: OrderHost,
+        journal: Journal,
+    ) -> RunUnderWay:  # fmt: skip
+        run = RunUnderWay(record, workflow, inputs, host, journal, self._evaluator, self._complete)
+        run.halts = self._halts
+        run.changed = self._changed
+        return run
+
+    def _start(self, run: RunUnderWay, *, known: bool, at_once: bool = False) -> None:
+        """Let a run go on as soon as there is a place. `known`: its journal may have steps."""
+        under_way = sum(one.record.status == "running" for one in self._open.values())
+        if run.record.id in self._tasks or (under_way >= self._spec.runs_max and not at_once):
+            return
+        task = asyncio.get_running_loop().create_task(self._carried(run, known=known))
+        self._tasks[run.record.id] = task
+        run.record = replace(run.record, status="running")
+
+    async def _carried(self, run: RunUnderWay, *, known: bool) -> None:
+        assert self._journal is not None
+        number = run.record.id
+        try:
+            await run.run(await self._journal.steps(number) if known else ())
+            self._open.pop(number, None)
+        except JournalError as error:
+            self._failed(error)
+        except Exception as error:  # a fault of ours is not to end all runs at each start
+            log.exception("run %s has a fault of the engine", number)
+            await run.end("failed", error=f"the engine has a fault: {type(error).__name__}")
+            self._open.pop(number, None)
+        finally:
+            self._tasks.pop(number, None)
+            self._changed()
+
+    def _changed(self) -> None:
+        """Begin runs that wait for a place, soon."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self._due = False
+        if not self._halts and self._opened.is_set():
+            for run in list(self._open.values()):
+                if run.record.status == "queued":
+                    self._start(run, known=True)
+
+    async def _complete(self, prompt: str, schema: Raw | None, run: RunUnderWay) -> Raw:
+        return await models_io.complete(
+            prompt, schema, run.record.owner, run.order, run.host, self._models,
+            samples=run.samples,
+        )  # fmt: skip
+
+    async def _waited(self, run: RunUnderWay, tell: Tell, within_s: float | None) -> None:
+        """Wait for the end of a run, or until it needs a decision, and tell its progress."""
+        run.watchers.add(tell)
+        try:
+            async with asyncio.timeout(within_s):
+                while run.record.status != "needs_decision" and not run.ended.done():
+                    await run.settled()
+        except TimeoutError:
+            pass
+        finally:
+            run.watchers.discard(tell)
+
+    # Answers
+
+    async def _ready(self) -> Journal:
+        try:
+            async with asyncio.timeout(OPEN_S_MAX):
+                await self._opened.wait()
+        except TimeoutError:
+            raise Refused("The journal of workflows is not open; the log says why.") from None
+        assert self._journal is not None
+        return self._journal
+
+    def _definition(self, order: Order, given: RunOrder) -> tuple[bytes, Workflow]:
+        if (given.definition is UNSET) == (not given.name):
+            raise Refused("The arguments are wrong: give either 'name' or 'definition'.")
+        if isinstance(given.definition, Raw):
+            data = bytes(given.definition)
+        else:
+            known = self._spec.definitions.get(order.owner.workspace, {})
+            if given.name not in known:
+                names = ", ".join(sorted(known)[:20]) or "none"
+                raise Refused(f"There is no workflow '{given.name[:64]}'. There are: {names}.")
+            data = bytes(known[given.name])
+        workflow, problems = parse(codec.value(data))
+        if workflow is None:
+            faults = "; ".join(f"{one.path or 'it'} {one.message}" for one in problems[:10])
+            raise Refused(f"The definition is wrong: {faults}.")
+        return data, workflow
+
+    async def _seen(self, order: Order, host: OrderHost, run: str, journal: Journal) -> RunRecord:
+        """Return a run that the client may see. Raises Refused."""
+        under_way = self._open.get(run)
+        found = under_way.record if under_way is not None else await journal.run(run)
+        if found is None or not (host.operator or workflow_run.sees(order.owner, found)):
+            raise Refused(f"There is no run '{run[:64]}'; list_workflows and runs name them.")
+        return found
+
+    async def _told(
+        self, order: Order, run: RunRecord, journal: Journal, *, failure: bool = True
+    ) -> Done:
+        steps = await journal.steps(run.id, STEPS_SHOWN_MAX, outputs=False)
+        done = workflow_run.answer(order.id, run, steps)
+        return done if failure else Done(id=done.id, text=done.text, structured=done.structured)
+
+
+def guarded(
+    work: Callable[[Order, OrderHost, Tell], Awaitable[Done]],
+) -> Callable[[Order, OrderHost, Tell], Awaitable[Done]]:
+    """Return the handler of an order, whose refusals are its failure."""
+
+    async def handler(order: Order, host: OrderHost, tell: Tell) -> Done:
+        try:
+            return await work(order, host, tell)
+        except (Refused, JournalError, codec.Malformed) as error:
+            return Done(id=order.id, text=str(error), failed=True)
+
+    return handler
+
+
+def _arguments(kind: type[T], order: Order) -> T:
+    try:
+        return codec.typed(kind, order.params)
+    except codec.Malformed as error:
+        raise Refused(f"The arguments are wrong: {error}.") from None
