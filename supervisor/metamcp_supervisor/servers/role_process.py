@@ -276,7 +276,7 @@ class SocketProcess(RoleProcess, Generic[Figures]):
         return self._path() if self._listener is not None else ""
 
     def _adapt(self) -> None:
-        """Listen or not, and tell a process other settings, as the configuration says. What is
+        """Listen or not, and tell a process other settings, as the configuration says. An order
         under way goes on with the settings that it began with."""
         on = self._order(self._config())
         listens = self._listener is not None

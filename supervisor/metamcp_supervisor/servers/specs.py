@@ -217,6 +217,10 @@ def _model(wanted: Embeddings) -> str:
     return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
 
 
+def _hosts_of(gateway: GatewayConfig, listen: Address | None) -> tuple[str, ...]:
+    return (*hosts(listen or gateway.listen), *gateway.allowed_hosts)
+
+
 def front_spec(
     config: Config, version: str, listen: Address | None = None, pinned: Pinned | None = None
 ) -> FrontSpec:
@@ -252,11 +256,7 @@ def front_spec(
             for endpoint in config.endpoints.values()
             for found in [tools.at(config, endpoint)]
         ),
-        hosts=(
-            *hosts(listen or config.gateway.listen),
-            *config.gateway.allowed_hosts,
-            *_certified(config.gateway),
-        ),
+        hosts=(*_hosts_of(config.gateway, listen), *_certified(config.gateway)),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
         retries={
             server.name: server.retry
