@@ -48,7 +48,7 @@ def ran(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def engine(gateway: Gateway) -> int:
-    return next(each["pid"] for each in gateway.status()["roles"] if each["role"] == "engine")
+    return next(int(each["pid"]) for each in gateway.status()["roles"] if each["role"] == "engine")
 
 
 def test_a_run_tells_its_steps_and_prints_its_output(gateway: Gateway) -> None:
