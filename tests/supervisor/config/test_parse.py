@@ -29,8 +29,9 @@ ISSUER = IssuerSpec(
     client_secret="/home/me", allow_private=True,
 )  # fmt: skip
 EVERYTHING = """
-ai = { provider = "anthropic", url = "https://models.example", model = "small", steps_max = 5, tokens_max = 1000, \
-timeout = "1m", answer_tokens_max = 100, cost_max = 1.5, input_price = 3, output_price = 15, key = "${USER:-somebody}" }
+ai = { provider = "anthropic", url = "https://models.example", model = "small", steps_max = 5, \
+tokens_max = 1000, timeout = "1m", answer_tokens_max = 100, cost_max = 1.5, input_price = 3, \
+output_price = 15, key = "${USER:-somebody}" }
 embeddings = { url = "https://host/v1/embeddings", model = "small", weight = 0.5, timeout = "3s", \
 key = "${USER:-somebody}", batch = 8 }
 engine = { keep = "7d", sync = "normal", runs_max = 3 }
