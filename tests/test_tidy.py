@@ -73,9 +73,9 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble code_mode config confirmation document environment foreign_files formats"
-        " json_schema naming network options overrides parse program references reload sections"
-        " show tools units workflow_files workspaces"
+        "assemble code_mode config confirmation document engine_tables environment"
+        " foreign_files formats json_schema naming network options overrides parse program"
+        " references reload sections show tools units workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",

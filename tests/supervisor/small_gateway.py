@@ -143,6 +143,12 @@ class SmallGateway:
     def tree(self) -> ConfigTree:
         return ConfigTree(workspaces=())
 
+    engine = ""
+    """Path of the socket of an engine."""
+
+    def engine_socket(self) -> str:
+        return self.engine
+
     def longest_s(self) -> dict[str, float]:
         return {}
 

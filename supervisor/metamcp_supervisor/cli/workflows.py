@@ -1,20 +1,23 @@
-"""`metamcp workflow`: check and draw definitions of workflows.
+"""`metamcp workflow`: check, draw and run workflows.
 
 Owns: these verbs at the prompt. Never: what a definition may hold (`metamcp_worker.engine`).
 
-The verbs here read files alone and need no gateway. YAML and CEL are imported when a verb runs.
+`check`, `graph` and `schema` need no gateway. YAML and CEL are imported when a verb runs.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Raw
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
 from metamcp_supervisor.config.document import printable
+from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.loaded_workflows import SHIPPED
@@ -34,6 +37,40 @@ WORDS = {
     "draw": "did you mean 'graph'?",
     "add": "a workflow is a file; 'workflows' of the configuration names it",
 }
+ORDER_S_MAX = 7 * 86_400.0
+"""Maximum seconds that a verb waits for the engine between two notifications."""
+Asking = Callable[[str, Mapping[str, object]], None]
+"""Gives the order of this method with its parameters, and prints its outcome."""
+
+
+def at_gateway(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of verbs that give an order to the engine of the running gateway."""
+
+    def ordered(runtime_dir: str | None, endpoint: str, *, as_json: bool, **given: object) -> None:
+        def ask(method: str, params: Mapping[str, object]) -> None:
+            order = {"method": method, "params": params, "endpoint": endpoint}
+            with client.connect_here(runtime_dir) as gateway:
+                for kind, raw in gateway.stream("workflow", order, timeout_s=ORDER_S_MAX):
+                    found = codec.value(raw)
+                    if kind == "progress":
+                        click.echo(printable(str(found["message"])), err=True)
+                        continue
+                    text = codec.dump(found["structured"]).decode() if as_json else found["text"]
+                    click.echo(text if as_json else "\n".join(map(printable, text.split("\n"))))
+                    if found["failed"]:
+                        raise SystemExit(Exit.FAILED)
+
+        verb(ask, **given)
+
+    for option in (
+        click.option("--runtime-dir", metavar="PATH", help="Where the control socket is."),
+        click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
+        json_option,
+    ):
+        ordered = option(ordered)
+    return functools.wraps(verb)(ordered)
+
+
 file_argument = click.argument("file", metavar="FILE")
 
 
@@ -91,6 +128,90 @@ def schema() -> None:
     from metamcp_worker.engine.definition_schema import schema as made
 
     click.echo(codec.dump(made()).decode())
+
+
+@workflow_.command()
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--input", "given", multiple=True, metavar="NAME=VALUE", help="JSON, or a text.")
+@click.option("--inputs", default="{}", metavar="JSON", help="All inputs, as an object.")
+@click.option("--no-wait", is_flag=True, help="Print the id of the run at once.")
+@at_gateway
+def run(ask: "Asking", name: str, given: tuple[str, ...], inputs: str, no_wait: bool) -> None:
+    """Run a workflow of the running gateway, or one of a file, and print its output."""
+    try:
+        values: dict[str, object] = codec.value(inputs.encode())
+    except codec.Malformed as error:
+        raise click.UsageError(f"--inputs is not JSON: {error}") from None
+    for each in given:
+        key, equals, text = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--input {each!r} has no '='; write --input NAME=VALUE")
+        values[key] = _value(text)
+    what: dict[str, object] = {"name": name}
+    if Path(name).suffix in (".yaml", ".yml"):
+        loaded = _loaded((name,))
+        if loaded.problems:
+            raise CommandRefused(
+                "\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG
+            )
+        what = {"definition": Raw(bytes(next(iter(loaded.definitions[DEFAULT].values()))))}
+    ask("workflow/run", {**what, "inputs": values, "wait": not no_wait})
+
+
+@workflow_.command("list")
+@at_gateway
+def list_(ask: "Asking") -> None:
+    """List the workflows of the running gateway."""
+    ask("workflows", {})
+
+
+@workflow_.command()
+@click.option("-n", "limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@at_gateway
+def runs(ask: "Asking", limit: int) -> None:
+    """List the latest runs."""
+    ask("workflow/runs", {"limit": limit})
+
+
+@workflow_.command("show")
+@click.argument("run_id", metavar="RUN")
+@at_gateway
+def show_(ask: "Asking", run_id: str) -> None:
+    """Show a run and its steps."""
+    ask("workflow/status", {"run": run_id})
+
+
+@workflow_.command()
+@click.argument("run_id", metavar="RUN")
+@at_gateway
+def cancel(ask: "Asking", run_id: str) -> None:
+    """Cancel a run."""
+    ask("workflow/cancel", {"run": run_id})
+
+
+@workflow_.command()
+@click.argument("run_id", metavar="RUN")
+@click.argument("step", metavar="STEP")
+@click.argument("decision", type=click.Choice(["retry", "skip", "fail"]))
+@at_gateway
+def decide(ask: "Asking", run_id: str, step: str, decision: str) -> None:
+    """Say how a run goes on whose step may have happened or not."""
+    ask("workflow/decide", {"run": run_id, "step": step, "decision": decision})
+
+
+@workflow_.command()
+@click.argument("task", metavar="TASK")
+@at_gateway
+def suggest(ask: "Asking", task: str) -> None:
+    """Suggest a workflow for a task."""
+    ask("suggest", {"task": task})
+
+
+def _value(text: str) -> object:
+    try:
+        return codec.value(text.encode())
+    except codec.Malformed:
+        return text
 
 
 def _loaded(files: Sequence[str]) -> "Loaded":

@@ -23,6 +23,7 @@ from metamcp_supervisor.control import (
     script_orders,
     set_signal,
     toolsets,
+    workflow_orders,
 )
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.services import (
@@ -276,6 +277,7 @@ VERBS: dict[str, Verb] = {
     "scripts-change": Verb(
         script_orders.ScriptsChange, script_orders.scripts_change, about=script_orders.about
     ),
+    "workflow": Verb(workflow_orders.WorkflowOrder, workflow_orders.workflow, Role.OPERATOR),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),

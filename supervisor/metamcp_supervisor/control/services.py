@@ -155,6 +155,10 @@ class Steering(Protocol):
 
     def status(self) -> GatewayStatus: ...
 
+    def engine_socket(self) -> str:
+        """Return the path of the engine's socket; empty if the configuration has nothing for it."""
+        ...
+
     def longest_s(self) -> dict[str, float]:
         """Return the seconds of the longest call so far, by server."""
         ...

@@ -335,6 +335,9 @@ class Gateway:
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
 
+    def engine_socket(self) -> str:
+        return self._house.engine.path
+
     def _front_spec(self) -> FrontSpec:
         pinned = self._tree.pinned
         found = specs.front_spec(self.config, self.version, self.listen, pinned)

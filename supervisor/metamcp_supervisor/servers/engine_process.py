@@ -1,12 +1,10 @@
 """The engine, which runs agents and workflows, started at the first connection.
 
-Owns: the settings of the process, its figures, orders of operators to it. Never: runs
-(`metamcp_worker.engine`), what a run asks for (fronts), the socket to which fronts connect
-(`socket_process`).
+Owns: the settings of the process, its figures. Never: runs (`metamcp_worker.engine`), what a run
+asks for (fronts), the socket to which fronts and orders of operators connect (`socket_process`).
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Raw, structs
@@ -16,25 +14,16 @@ from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
-from metamcp_supervisor.verbs import Exit, RoleStatus
-from metamcp_worker.access.gate import LOCAL
+from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
-    FRAME,
-    FRAME_BYTES_MAX,
     SOCKET,
     AiSettings,
-    Done,
     EngineFigures,
     EngineOn,
     EngineSettings,
-    Method,
-    Order,
-    Owner,
-    Progress,
 )
-from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import FrontSpec
 
@@ -44,18 +33,8 @@ JOURNAL = "workflows.db"
 """Database of runs, in the state directory."""
 END_S_MAX = 35.0
 """Seconds that steps and orders under way have to end when the engine is not wanted any more."""
-CONNECT_S_MAX = 10.0
-"""Seconds in which the engine has to take a connection."""
-_NOT_ON = (
-    "the engine is not configured; name files with 'workflows', or add the table [ai] or 'builtins'"
-    " to an endpoint"
-)
-_GONE = (
-    "the engine ended before it answered; a run that it had begun goes on: metamcp workflow runs"
-)
 
 _read = codec.reader(EngineFigures | Beat)
-_read_answer = codec.reader(Progress | Done)
 
 
 class EngineProcess(SocketProcess):
@@ -89,35 +68,6 @@ class EngineProcess(SocketProcess):
         socket listens from now on."""
         at_once = bool(self._config().workflows.definitions)
         return structs.replace(spec, engine_socket=self.path, engine_at_once=at_once)
-
-    async def order(
-        self, method: Method, params: bytes, endpoint: str, workspace: str
-    ) -> AsyncGenerator[Progress | Done]:
-        """Give an order of the operator to the engine, and yield what it says up to its end.
-        Raises ProtocolError."""
-        if not (path := self.path):
-            raise ProtocolError(Exit.FAILED, _NOT_ON)
-        owner = Owner(endpoint=endpoint, name=LOCAL, workspace=workspace)
-        order = Order(id=1, method=method, owner=owner, params=Raw(params), progress=True)
-        body = codec.dump(order)
-        writer: asyncio.StreamWriter | None = None
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                reader, writer = await asyncio.open_unix_connection(path)
-            writer.write(FRAME.pack(len(body)) + body)
-            while True:
-                (size,) = FRAME.unpack(await reader.readexactly(FRAME.size))
-                if size > FRAME_BYTES_MAX:
-                    raise ProtocolError(Exit.FAILED, f"the engine sent a frame of {size} bytes")
-                message = _read_answer(await reader.readexactly(size))
-                yield message
-                if isinstance(message, Done):
-                    return
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            raise ProtocolError(Exit.FAILED, _GONE) from None
-        finally:
-            if writer is not None:
-                writer.close()
 
     def adapted(self, *, on: bool) -> None:
         self._count({}, self._now if on else None)

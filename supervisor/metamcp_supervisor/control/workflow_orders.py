@@ -1,0 +1,93 @@
+"""The verb about workflows: an order to the engine for the local user, and what comes of it.
+
+Owns: its parameters, a connection to the engine, the relay of progress. Never: carrying an order
+out (`metamcp_worker.engine`), the engine's process (`servers.engine_process`).
+
+The order acts for the local user at an endpoint, who sees all runs. If the client goes away, the
+connection ends: a workflow goes on, an agent ends.
+"""
+
+import asyncio
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.engine_runs import (
+    FRAME,
+    FRAME_BYTES_MAX,
+    Done,
+    Method,
+    Order,
+    Owner,
+    Progress,
+)
+from metamcp_worker.ipc.errors import ProtocolError
+
+LOCAL = "local"
+"""Name of the local user as the owner of a run."""
+NONE = 'nothing is configured for the engine: write workflows = ["FOLDER"] or the table [ai]'
+
+_read = codec.reader(Progress | Done)
+
+
+class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `workflow`. `params`: raw, as of the order `method` (`ipc.engine_runs`);
+    `endpoint`: for which it acts, empty for the default one."""
+
+    method: Method
+    params: Raw = Raw(b"{}")
+    endpoint: str = ""
+
+
+class OrderResult(Struct, frozen=True):
+    """Last notification of `workflow`, `done`: as `engine_runs.Done`."""
+
+    text: str
+    structured: Raw
+    failed: bool
+
+
+async def workflow(steering: Steering, line: ControlStream, params: WorkflowOrder) -> object:
+    """Give an order to the engine; tell its progress. Raises ProtocolError."""
+    places = {
+        endpoint: space.name
+        for space in steering.tree().workspaces
+        for namespace in space.namespaces
+        for endpoint in namespace.endpoints
+    }
+    name = params.endpoint or next(iter(steering.shelf.endpoints()), "")
+    if name not in places:
+        why = f"no endpoint is named {name[:64]!r}; {hint(name, places)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    if not (path := steering.engine_socket()):
+        raise ProtocolError(Exit.FAILED, NONE)
+    owner = Owner(endpoint=name, name=LOCAL, workspace=places[name])
+    order = Order(id=1, method=params.method, owner=owner, params=params.params, progress=True)
+    body = codec.dump(order)
+    try:
+        reader, writer = await asyncio.open_unix_connection(path)
+        try:
+            writer.write(FRAME.pack(len(body)) + body)
+            await writer.drain()
+            await line.tell("done", await _relayed(reader, line))
+        finally:
+            writer.close()
+    except (OSError, EOFError, codec.Malformed) as error:
+        why = "the engine ended before it answered; 'metamcp workflow runs' shows what goes on"
+        raise ProtocolError(Exit.FAILED, why) from error
+    return {"v": VERSION}
+
+
+async def _relayed(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:
+    """Relay progress until the order is over. Raises OSError, EOFError and codec.Malformed."""
+    while True:
+        (size,) = FRAME.unpack(await reader.readexactly(FRAME.size))
+        if size > FRAME_BYTES_MAX:
+            raise codec.Malformed("a frame of the engine is too large")
+        message = _read(await reader.readexactly(size))
+        if isinstance(message, Done):
+            return OrderResult(message.text, message.structured, message.failed)
+        await line.tell("progress", message)

@@ -1,0 +1,152 @@
+"""The engine, played by the test over a real control socket: what it is told, and what is told of
+it. Its socket and start are as those of the process of the sandboxes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metamcp_supervisor.config.config import AiConfig, Endpoint, EngineConfig, WorkflowFiles
+from metamcp_supervisor.processes.nursery import ForkedWorker
+from metamcp_supervisor.servers.engine_process import EngineProcess
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn
+from tests.supervisor.configs import config
+from tests.supervisor.servers.test_code_process import SPEC, CodeHouse, PlayedSandboxes
+from tests.supervisor.stage import until
+
+pytestmark = pytest.mark.process
+
+HELLO = b'{"name":"hello","steps":[]}'
+AI = AiConfig(url="https://models.example", model="small", key="of-the-model", timeout_s=2.0)
+FILES = WorkflowFiles(definitions={"default": {"hello": HELLO}})
+_read = codec.reader(EngineOn)
+
+
+class PlayedEngine(PlayedSandboxes):
+    """`told`: every message, and whether a socket came with it."""
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        if not hasattr(self, "told"):
+            self.told: list[tuple[EngineOn, int]] = []
+        self.told.append((_read(packets.value(fds)), len(fds)))
+        packets.close_all(fds)
+
+
+class EngineHouse(CodeHouse):
+    """What the engine is wired to. `config`: the configuration in force."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.config = config(runtime_dir=folder, state_dir=folder)
+        self.figures: list[tuple[dict[str, int], EngineFigures | None]] = []
+        self.engines: list[PlayedEngine] = []
+        self.engine = EngineProcess(
+            self, self._hearts, self.journal, lambda: self.config, self.note
+        )
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "engine.sock"
+
+    def note(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
+        self.figures.append((dict(counts), now))
+
+    async def fork(self, role: str, name: str) -> ForkedWorker:
+        ours, theirs = packets.pair()
+        self.engines.append(PlayedEngine(theirs, 100 + len(self.engines)))
+        return ForkedWorker(self.engines[-1].pid, role, name, ours)
+
+    def front(self) -> tuple[str, bool]:
+        """Settle; return what fronts are told."""
+        found = self.engine.with_engine(SPEC)
+        return found.engine_socket, found.engine_at_once
+
+    async def messages(self, number: int) -> list[tuple[EngineOn, int]]:
+        """The first messages to the engine, when it has so many."""
+        await until(lambda: bool(self.engines), "it is forked")
+        await until(lambda: len(getattr(self.engines[0], "told", ())) >= number, "it is told")
+        return self.engines[0].told
+
+    async def close(self) -> None:
+        await self.engine.close()
+        for each in self.engines:
+            each.close()
+        await super().close()
+
+
+def play(folder: Path, test: Callable[[EngineHouse], Awaitable[None]]) -> None:
+    async def main() -> None:
+        house = EngineHouse(folder)
+        try:
+            async with asyncio.timeout(30):
+                await test(house)
+        finally:
+            await house.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> None:
+    async def test(house: EngineHouse) -> None:
+        plain = house.config
+        assert house.front() == ("", False)
+        assert (house.engine.wanted, house.path.exists()) == (False, False)
+        named = Endpoint(name="x", namespace="default", builtins=("catalog",))
+        for changed, at_once in (
+            (replace(plain, ai=AI), False),
+            (replace(plain, workflows=FILES), True),
+            (replace(plain, workflows=WorkflowFiles(rules=(b"{}",))), False),
+            (replace(plain, endpoints={"x": named}), False),
+        ):
+            house.config = changed
+            assert house.front() == (str(house.path), at_once)
+            house.config = plain
+            assert house.front() == ("", False)
+        assert house.engines == []
+
+    play(tmp_path, test)
+
+
+def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_without(
+    tmp_path: Path,
+) -> None:
+    async def test(house: EngineHouse) -> None:
+        engine = EngineConfig(keep_s=60.0, sync="normal", runs_max=3)
+        house.config = replace(house.config, ai=AI, workflows=FILES, engine=engine)
+        house.front()
+        with house.connect():
+            ((on, fds),) = await house.messages(1)
+        settings = AiSettings("openai", AI.url, "small", AI.key, timeout_ms=2000)
+        assert (fds, on.ai, on.journal) == (1, settings, str(tmp_path / "workflows.db"))
+        assert bytes(on.definitions["default"]["hello"]) == HELLO
+        assert (on.keep_s, on.sync, on.runs_max) == (60.0, "normal", 3)
+        house.config = replace(house.config, ai=AiConfig())
+        house.front()
+        house.front()
+        (_, (second, fds)) = await house.messages(2)
+        assert (fds, second.ai, len(house.engines)) == (0, None, 1)
+
+    play(tmp_path, test)
+
+
+def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None:
+    async def test(house: EngineHouse) -> None:
+        house.config = replace(house.config, ai=AI)
+        house.front()
+        with house.connect():
+            await house.messages(1)
+        house.engines[0].say(EngineFigures(counts={"agent:ok": 2}))
+        last = EngineFigures(counts={"agent:ok": 3}, runs={"running": 1})
+        house.engines[0].say(last)
+        await until(lambda: bool(house.figures) and house.figures[-1][1] == last, "it is counted")
+        assert house.figures[-1][0] == {"agent:ok": 1}
+        assert house.engine.status().counts == {"orders": 3, "running": 1}
+        house.config = replace(house.config, ai=AiConfig())
+        house.front()
+        await until(lambda: house.engines[0].gone, "it is to end")
+        assert house.figures[-1] == ({}, None)
+
+    play(tmp_path, test)
