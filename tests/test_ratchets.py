@@ -19,7 +19,7 @@ import pytest
 from tests.house import ROOT, SOURCES, at, imports, module_name, nodes, none, parsed
 
 MODULES_MAX = 300
-"""As many as a newcomer can survey; the goal was 300. DOOR and CODE are counted apart."""
+"""As many as a newcomer can survey; the goal was 300. DOOR, CODE and ENGINE are counted apart."""
 DOOR = {
     "access", "audit", "audit_link", "audit_records", "audit_writer", "call_audit", "certificates",
     "doctor_security", "key_table", "keys", "network", "store", "tls", "token_issuers",
@@ -33,13 +33,14 @@ CODE = {
 }  # fmt: skip
 """Packages and modules for code mode, and the base of processes that it brought."""
 ENGINE = {
-    "engine", "engine_calls", "engine_calls_io", "engine_runs", "engine_tables", "engine_tools",
-    "loaded_workflows", "workflow_files", "workflows",
+    "engine", "engine_calls", "engine_calls_io", "engine_process", "engine_runs", "engine_tables",
+    "engine_tools", "frame_link", "loaded_workflows", "socket_process", "workflow_files",
+    "workflow_orders", "workflows",
 }  # fmt: skip
-"""Packages and modules for workflows."""
+"""Packages and modules for agents, models and workflows."""
 DOOR_MODULES_MAX = 27
-CODE_MODULES_MAX = 19
-ENGINE_MODULES_MAX = 9
+CODE_MODULES_MAX = 22
+ENGINE_MODULES_MAX = 29
 """Modules of these packages."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7

@@ -31,7 +31,7 @@ FUNCTION_LINES_MAX = 60
 #: The packages that each package may import, beside itself and the files at the top of its side.
 MAY_IMPORT = {
     "metamcp_worker": {
-        "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "http ipc",
+        "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "access http ipc",
         "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
         "audit": "ipc runtime", "sandbox": "ipc runtime",
         "engine": "http ipc runtime", "embedder": "http ipc runtime search",
@@ -106,13 +106,14 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
-        " engine_calls front_views guard jsonrpc_bytes mcp_request mrtr resume server_processes"
+        " engine_calls front_views guard mcp_request mrtr resume server_processes"
         " stats task_ids trace watches"
     ),
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
-        " errors exposed_names figures frame_bytes frames key_table loaded_workflows messages"
+        " errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table loaded_workflows"
+        " messages"
         " parameters"
         " process_names records roots saved_scripts server_catalog spec validation"
     ),
@@ -144,7 +145,7 @@ DEPENDENCIES = {
         "metamcp_worker.http.fetch",
         "metamcp_worker.oauth.flow",
         "metamcp_worker.oauth.checked_http",
-        "metamcp_worker.front.token_issuers",
+        "metamcp_worker.oauth.token_issuers",
     },
     "jwt": {"metamcp_worker.access.oauth_token"},
     "mcp": {

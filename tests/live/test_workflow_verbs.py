@@ -66,4 +66,4 @@ def test_a_run_goes_on_after_its_engine_was_killed(gateway: Gateway) -> None:
 def test_what_is_not_known_is_one_sentence(gateway: Gateway) -> None:
     done = ran(gateway, "run", "hallo")
     assert done.returncode == 1
-    assert "no workflow 'hallo'" in done.stdout
+    assert done.stdout == "No workflow is named 'hallo'; there are: hello.\n"

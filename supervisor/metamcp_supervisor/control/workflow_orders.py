@@ -19,10 +19,10 @@ from metamcp_worker.ipc.engine_runs import (
     FRAME,
     FRAME_BYTES_MAX,
     Done,
+    EngineOrder,
     Method,
-    Order,
-    Owner,
-    Progress,
+    OrderProgress,
+    RunOwner,
 )
 from metamcp_worker.ipc.errors import ProtocolError
 
@@ -30,7 +30,7 @@ LOCAL = "local"
 """Name of the local user as the owner of a run."""
 NONE = 'nothing is configured for the engine: write workflows = ["FOLDER"] or the table [ai]'
 
-_read = codec.reader(Progress | Done)
+_read = codec.reader(OrderProgress | Done)
 
 
 class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
@@ -64,8 +64,10 @@ async def workflow(steering: Steering, line: ControlStream, params: WorkflowOrde
         raise ProtocolError(Exit.UNKNOWN_NAME, why)
     if not (path := steering.engine_socket()):
         raise ProtocolError(Exit.FAILED, NONE)
-    owner = Owner(endpoint=name, name=LOCAL, workspace=places[name])
-    order = Order(id=1, method=params.method, owner=owner, params=params.params, progress=True)
+    owner = RunOwner(endpoint=name, name=LOCAL, workspace=places[name])
+    order = EngineOrder(
+        id=1, method=params.method, owner=owner, params=params.params, progress=True
+    )
     body = codec.dump(order)
     try:
         reader, writer = await asyncio.open_unix_connection(path)

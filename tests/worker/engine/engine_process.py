@@ -21,15 +21,15 @@ from metamcp_worker.ipc.engine_runs import (
     SOCKET,
     Done,
     EngineOn,
+    EngineOrder,
     EngineSettings,
-    Hello,
+    FrontHello,
     HostAsk,
     HostDone,
     HostDrop,
     Leave,
     Method,
-    Order,
-    Progress,
+    OrderProgress,
 )
 from metamcp_worker.ipc.errors import PeerGone
 from tests.worker.engine.notes_front import OWNER
@@ -39,7 +39,7 @@ MAIN = (
     "import socket, sys; from metamcp_worker.engine.run import main;"
     "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
 )
-_read = codec.reader(HostAsk | HostDrop | Progress | Done)
+_read = codec.reader(HostAsk | HostDrop | OrderProgress | Done)
 
 
 class EngineProcess:
@@ -95,7 +95,7 @@ class SocketFront:
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._numbers = itertools.count(1)
         self._ends: dict[int, asyncio.Future[Done]] = {}
-        self.told: list[Progress] = []
+        self.told: list[OrderProgress] = []
 
     def send(self, message: codec.Message) -> None:
         body = codec.dump(message)
@@ -106,7 +106,9 @@ class SocketFront:
         number = next(self._numbers)
         self._ends[number] = asyncio.get_running_loop().create_future()
         raw = Raw(codec.dump(params))
-        self.send(Order(id=number, method=method, owner=OWNER, params=raw, progress=True, **fields))
+        self.send(
+            EngineOrder(id=number, method=method, owner=OWNER, params=raw, progress=True, **fields)
+        )
         return number
 
     async def end(self, number: int) -> Done:
@@ -134,7 +136,7 @@ class SocketFront:
                 self._asked[call].cancel()
             case Done() as done:
                 self._ends[done.id].set_result(done)
-            case Progress() as progress:
+            case OrderProgress() as progress:
                 self.told.append(progress)
             case _:
                 raise AssertionError
@@ -150,7 +152,7 @@ class SocketFront:
 async def connected(path: str, notes: FrontHost) -> AsyncGenerator[SocketFront]:
     reader, writer = await asyncio.open_unix_connection(path)
     front = SocketFront(notes, reader, writer)
-    front.send(Hello(front="front-1"))
+    front.send(FrontHello(front="front-1"))
     serving = asyncio.create_task(front.serve())
     try:
         yield front

@@ -19,15 +19,15 @@ from metamcp_worker.ipc.engine_runs import (
     FRAME,
     Done,
     EngineOn,
+    EngineOrder,
     EngineSettings,
-    Hello,
+    FrontHello,
     HostAsk,
     HostDone,
     HostDrop,
     Method,
-    Order,
-    Owner,
-    Progress,
+    OrderProgress,
+    RunOwner,
 )
 
 WAIT_S = 60.0
@@ -35,8 +35,8 @@ MAIN = (
     "import socket, sys; from metamcp_worker.engine.run import main;"
     "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
 )
-OWNER = Owner(endpoint="default", name="local")
-_read = codec.reader(HostAsk | HostDrop | Done | Progress)
+OWNER = RunOwner(endpoint="default", name="local")
+_read = codec.reader(HostAsk | HostDrop | Done | OrderProgress)
 Tool = Callable[[HostAsk], HostDone | None]
 
 
@@ -56,7 +56,7 @@ class Peer:
 
     def __init__(
         self, path: str, tools: dict[str, Tool] | None = None, *, front: str = "front",
-        harmless: frozenset[str] = frozenset(), owner: Owner = OWNER,
+        harmless: frozenset[str] = frozenset(), owner: RunOwner = OWNER,
     ) -> None:  # fmt: skip
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(path)
@@ -64,14 +64,14 @@ class Peer:
         self.harmless = harmless
         self.owner = owner
         self.asked: list[HostAsk] = []
-        self.progress: list[Progress] = []
+        self.progress: list[OrderProgress] = []
         self._done: dict[int, Done] = {}
         self._news = threading.Condition()
         self._number = 0
         self.ended = False
         self.fault: BaseException | None = None
         if front:
-            self.send(Hello(front=front))
+            self.send(FrontHello(front=front))
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
@@ -83,7 +83,7 @@ class Peer:
 
     def order(self, method: Method, **params: object) -> int:
         self._number += 1
-        self.send(Order(
+        self.send(EngineOrder(
             id=self._number, method=method, owner=self.owner, params=Raw(json.encode(params)),
             progress=True, asks=True,
         ))  # fmt: skip
@@ -121,7 +121,7 @@ class Peer:
             self.ended = True
             self._news.notify_all()
 
-    def _heard(self, message: HostAsk | HostDrop | Done | Progress) -> None:
+    def _heard(self, message: HostAsk | HostDrop | Done | OrderProgress) -> None:
         match message:
             case HostAsk(kind="describe") as ask:
                 hints = {"annotations": {"readOnlyHint": ask.name in self.harmless}}
@@ -134,7 +134,7 @@ class Peer:
                 with self._news:
                     self._done[done.id] = done
                     self._news.notify_all()
-            case Progress() as progress:
+            case OrderProgress() as progress:
                 self.progress.append(progress)
             case _:
                 pass

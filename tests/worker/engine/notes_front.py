@@ -10,7 +10,7 @@ from msgspec import Raw
 from metamcp_worker.builtin_tools import code_tools, typescript_types
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import HostCall, HostReply
-from metamcp_worker.ipc.engine_runs import HostDone, Kind, Owner
+from metamcp_worker.ipc.engine_runs import HostDone, Kind, RunOwner
 from tests.worker.sandbox.sandboxes import Front, text_result
 
 NOTES = {"monday": "buy milk", "tuesday": "call the bank", "friday": "milk again"}
@@ -25,7 +25,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
         },
     },
 }
-OWNER = Owner(endpoint="default", name="somebody")
+OWNER = RunOwner(endpoint="default", name="somebody")
 
 
 def listed(tool: str) -> dict[str, str]:
@@ -59,7 +59,13 @@ class NotesFront:
         self.cancelled: list[str] = []
 
     async def ask(
-        self, owner: Owner, kind: Kind, *, name: str = "", arguments: bytes = b"{}", order: int = 0
+        self,
+        owner: RunOwner,
+        kind: Kind,
+        *,
+        name: str = "",
+        arguments: bytes = b"{}",
+        order: int = 0,
     ) -> HostDone:
         assert owner == OWNER
         self.asked.append((kind, name))

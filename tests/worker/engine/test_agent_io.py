@@ -14,7 +14,7 @@ from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import AiSettings, Done, Order
+from metamcp_worker.ipc.engine_runs import AiSettings, Done, EngineOrder
 from tests.waiting import until
 from tests.worker.engine.model_server import (
     KEY,
@@ -100,7 +100,7 @@ def ordered(
     async def main() -> tuple[Done, Told]:
         models, told = Models(), Told()
         models.configure(ai)
-        order = Order(
+        order = EngineOrder(
             id=7, method=method, owner=OWNER, progress=True, params=Raw(codec.dump(params)),
             samples=samples,
         )  # fmt: skip
@@ -207,7 +207,7 @@ def test_an_order_that_is_left_leaves_the_model_and_the_front() -> None:
     async def left(server: ModelServer, reached: Callable[[], bool]) -> None:
         models = Models()
         models.configure(settings(server))
-        order = Order(id=1, method="agent", owner=OWNER, params=Raw(b'{"task":"x"}'))
+        order = EngineOrder(id=1, method="agent", owner=OWNER, params=Raw(b'{"task":"x"}'))
         task = asyncio.create_task(run_agent(order, front, Told(), models))
         await asyncio.to_thread(until, reached, "it has asked")
         task.cancel()

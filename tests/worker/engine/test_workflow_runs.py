@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, Owner
+from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, RunOwner
 from tests.worker.engine.engines import (
     WAIT_S,
     Engine,
@@ -85,8 +85,8 @@ def test_a_client_sees_its_own_runs_and_the_operator_all(tmp_path: Path) -> None
     with engine(tmp_path) as running:
         peer = running.peer()
         found, _ = peer.ask("workflow/run", definition=workflow(call("a")))
-        other = running.peer(owner=Owner(endpoint="default", name="other"))
-        operator = running.peer(front="", owner=Owner(endpoint="default", name="root"))
+        other = running.peer(owner=RunOwner(endpoint="default", name="other"))
+        operator = running.peer(front="", owner=RunOwner(endpoint="default", name="root"))
         assert other.ask("workflow/status", run=found["run"])[1].failed
         assert other.ask("workflow/runs")[0]["runs"] == []
         assert operator.ask("workflow/status", run=found["run"])[0]["status"] == "done"

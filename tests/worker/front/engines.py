@@ -9,20 +9,20 @@ from msgspec import Raw, Struct, json
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
     Done,
-    Hello,
+    EngineOrder,
+    FrontHello,
     HostAsk,
     HostDone,
     HostDrop,
     Kind,
     Leave,
-    Order,
-    Owner,
-    Progress,
+    OrderProgress,
+    RunOwner,
 )
 
 T = TypeVar("T", bound=Struct)
-_read = json.Decoder(Hello | Order | Leave | HostDone).decode
-OWNER = Owner("default", "local", "default")
+_read = json.Decoder(FrontHello | EngineOrder | Leave | HostDone).decode
+OWNER = RunOwner("default", "local", "default")
 
 
 class Engine:
@@ -48,7 +48,7 @@ class Engine:
     async def meet(self) -> None:
         """Take a connection of the front, which begins with its name."""
         self._open = await self._streams.get()
-        assert isinstance(await self._next(), Hello)
+        assert isinstance(await self._next(), FrontHello)
 
     async def read(self, kind: type[T]) -> T:
         """The next message of the front, which is of this kind."""
@@ -65,7 +65,7 @@ class Engine:
         found: Struct = _read(await reader.readexactly(size))
         return found
 
-    def write(self, *messages: HostAsk | HostDrop | Progress | Done) -> None:
+    def write(self, *messages: HostAsk | HostDrop | OrderProgress | Done) -> None:
         assert self._open is not None
         bodies = [json.encode(one) for one in messages]
         self._open[1].write(b"".join(FRAME.pack(len(body)) + body for body in bodies))

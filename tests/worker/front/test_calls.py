@@ -7,10 +7,10 @@ from msgspec import Raw
 
 from metamcp_worker.front.calls import CallAnswer
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.jsonrpc_bytes import NOT_FOUND_LEGACY
 from metamcp_worker.front.mcp_request import NAME_BYTES_MAX
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice, Progress, Result
+from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY
 from metamcp_worker.ipc.messages import ToolStats
 
 from .called import Front, request, with_front

@@ -17,7 +17,15 @@ from metamcp_worker.front.mcp_request import InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import CodeLimits, RunEnded
-from metamcp_worker.ipc.engine_runs import Done, HostDone, HostDrop, Kind, Leave, Order, Progress
+from metamcp_worker.ipc.engine_runs import (
+    Done,
+    EngineOrder,
+    HostDone,
+    HostDrop,
+    Kind,
+    Leave,
+    OrderProgress,
+)
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Result
 from metamcp_worker.ipc.messages import ServerState
@@ -107,7 +115,7 @@ def test_a_tool_is_an_order_and_its_end_the_result(
 ) -> None:
     async def talk(front: Front, engine: Engine) -> None:
         call = begin(front, tool, arguments=arguments)
-        order = await engine.read(Order)
+        order = await engine.read(EngineOrder)
         assert (order.method, order.owner.endpoint, order.owner.name) == (
             method, "default", "local",
         )  # fmt: skip
@@ -125,9 +133,9 @@ def test_progress_reaches_a_client_that_wants_it() -> None:
     async def talk(front: Front, engine: Engine) -> None:
         client = Client()
         call = begin(front, client=client, wants_progress=True, caller=ASKABLE)
-        order = await engine.read(Order)
+        order = await engine.read(EngineOrder)
         assert (order.asks, order.samples, order.progress) == (True, True, True)
-        engine.write(Progress(id=order.id, progress=1, total=3, message="step"))
+        engine.write(OrderProgress(id=order.id, progress=1, total=3, message="step"))
         engine.write(Done(id=order.id, text="done"))
         await call.answer
         assert client.progress == [{"progress": 1, "total": 3, "message": "step"}]
@@ -138,7 +146,7 @@ def test_progress_reaches_a_client_that_wants_it() -> None:
 def test_a_client_that_leaves_is_told_to_the_engine() -> None:
     async def talk(front: Front, engine: Engine) -> None:
         call = begin(front)
-        order = await engine.read(Order)
+        order = await engine.read(EngineOrder)
         call.cancel("gone")
         assert (await engine.read(Leave)).id == order.id
 
@@ -148,13 +156,13 @@ def test_a_client_that_leaves_is_told_to_the_engine() -> None:
 def test_a_lost_engine_fails_its_orders_with_a_sentence_and_is_met_again() -> None:
     async def talk(front: Front, engine: Engine) -> None:
         call = begin(front, "run_workflow", arguments={"name": "w"})
-        await engine.read(Order)
+        await engine.read(EngineOrder)
         engine.die()
         result = await outcome(call)
         assert result["isError"]
         assert "goes on when it is back; workflow_status" in result["content"][0]["text"]
         begin(front)
-        assert (await engine.read(Order)).method == "agent"
+        assert (await engine.read(EngineOrder)).method == "agent"
 
     with_engine(talk)
 
@@ -324,7 +332,7 @@ def test_a_question_of_a_run_goes_to_the_client_that_waits_for_it(kind: Kind, me
     async def talk(front: Front, engine: Engine) -> None:
         client = Client()
         begin(front, client=client, caller=ASKABLE)
-        order = await engine.read(Order)
+        order = await engine.read(EngineOrder)
         engine.asked(kind, arguments={"message": "?"}, order=order.id)
         question = await client.questions.get()
         assert (question.method, codec.value(question.params)) == (method, {"message": "?"})
@@ -394,7 +402,7 @@ def test_a_suggestion_is_a_method_too() -> None:
     async def talk(front: Front, engine: Engine) -> None:
         made = request("metamcp/suggest_workflow", b'{"task":"x"}')
         call = front.calls.start(front.view, made, None)
-        order = await engine.read(Order)
+        order = await engine.read(EngineOrder)
         assert (order.method, bytes(order.params)) == ("suggest", b'{"task":"x"}')
         engine.write(Done(id=order.id, text="a", structured=Raw(b'{"workflow":{}}')))
         assert codec.value((await call.answer).body) == {"resultType": "complete", "workflow": {}}

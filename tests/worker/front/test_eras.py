@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.front.jsonrpc_bytes import converted
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.jsonrpc_bytes import converted
 
 
 @pytest.mark.promise("M22")

@@ -6,8 +6,8 @@ import json
 import pytest
 from hypothesis import given, settings, strategies
 
-from metamcp_worker.front import jsonrpc_bytes, mcp_request
-from metamcp_worker.ipc import codec
+from metamcp_worker.front import mcp_request
+from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
-from metamcp_worker.front import jsonrpc_bytes
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, CallFrame, Error, Progress, ReplyFrame, Result
 

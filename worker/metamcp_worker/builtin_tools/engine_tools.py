@@ -26,17 +26,17 @@ from metamcp_worker.ipc.engine_runs import Method
 from metamcp_worker.search.definitions import read
 
 
-class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RunAgentLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     steps: Annotated[int, Meta(ge=1)] = 0
     tokens: Annotated[int, Meta(ge=1)] = 0
     timeout: Annotated[float, Meta(gt=0)] = 0.0
     cost: Annotated[float, Meta(gt=0)] = 0.0
 
 
-class AgentArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RunAgentArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     task: str
     dry_run: bool = False
-    limits: AgentLimits = AgentLimits()
+    limits: RunAgentLimits = RunAgentLimits()
 
 
 class SuggestArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -59,7 +59,7 @@ class StatusArguments(Struct, frozen=True, forbid_unknown_fields=True):
     run: str = ""
 
 
-class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
+class ListWorkflowsArguments(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
@@ -144,14 +144,14 @@ def _said(entry: ListEntry) -> str:
     return tool_text.first_sentence(said.description or said.title)
 
 
-AGENT: Mapping[str, Work] = {"run_agent": (AgentArguments, _order("agent"))}
+AGENT: Mapping[str, Work] = {"run_agent": (RunAgentArguments, _order("agent"))}
 WORKS: Mapping[str, Work] = {
     "get_catalog": (CatalogArguments, lambda given, context: catalogue(context, given.server)),
     "suggest_workflow": (SuggestArguments, _order("suggest")),
     "run_workflow": (WorkflowArguments, _workflow),
     "workflow_status": (StatusArguments, _status),
     "cancel_workflow": (RunArgument, _order("workflow/cancel")),
-    "list_workflows": (NoArguments, _order("workflows")),
+    "list_workflows": (ListWorkflowsArguments, _order("workflows")),
     **AGENT,
 }
 TOOLS: Mapping[str, Builtin] = {

@@ -17,7 +17,7 @@ from metamcp_worker.engine.agent import Agent, AgentArguments, AgentEnd, AskFron
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import FrontHost, ModelClient, Models
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, Order
+from metamcp_worker.ipc.engine_runs import Done, EngineOrder
 
 SEARCH_S_MAX = 30.0
 """Seconds for the front to find the tools of an answer without a model."""
@@ -26,7 +26,7 @@ Tell = Callable[[float, float, str], None]
 """Takes progress, total and a message."""
 
 
-async def run_agent(order: Order, host: FrontHost, tell: Tell, models: Models) -> Done:
+async def run_agent(order: EngineOrder, host: FrontHost, tell: Tell, models: Models) -> Done:
     """Carry out the order `agent`."""
     try:
         given = codec.typed(AgentArguments, order.params)
@@ -50,7 +50,12 @@ async def run_agent(order: Order, host: FrontHost, tell: Tell, models: Models) -
 
 
 async def _carry_out(
-    machine: Agent, order: Order, host: FrontHost, tell: Tell, model: ModelClient, until: float
+    machine: Agent,
+    order: EngineOrder,
+    host: FrontHost,
+    tell: Tell,
+    model: ModelClient,
+    until: float,
 ) -> None:
     told = 0
     while True:
@@ -74,7 +79,7 @@ async def _carry_out(
                 return
 
 
-async def _without_model(order: Order, host: FrontHost, task: str) -> Done:
+async def _without_model(order: EngineOrder, host: FrontHost, task: str) -> Done:
     """Return the best tools for a task, and a program to begin with."""
     how = models_io.HOW
     try:

@@ -23,8 +23,8 @@ from metamcp_worker.ipc.engine_runs import (
     HostDone,
     HostDrop,
     Kind,
-    Owner,
-    Progress,
+    OrderProgress,
+    RunOwner,
 )
 from metamcp_worker.ipc.errors import TooLarge
 
@@ -62,7 +62,7 @@ class EngineLink:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
 
-    def send(self, message: HostAsk | HostDrop | Progress | Done) -> None:
+    def send(self, message: HostAsk | HostDrop | OrderProgress | Done) -> None:
         """Send a message, or drop it if the connection has ended."""
         if self._writer is None or self._writer.is_closing():
             return
@@ -108,8 +108,8 @@ class EngineLink:
             del self._asked[number]
 
 
-class Fronts:
-    """Fronts that are connected."""
+class FrontLinks:
+    """FrontLinks that are connected."""
 
     def __init__(self) -> None:
         self._links: dict[EngineLink, None] = {}
@@ -141,14 +141,14 @@ class OrderHost:
     """Way to fronts for one order, or, without a link, for runs that no client waits for.
     `operator`: the order came from a connection that is not of a front."""
 
-    def __init__(self, fronts: Fronts, link: EngineLink | None = None) -> None:
+    def __init__(self, fronts: FrontLinks, link: EngineLink | None = None) -> None:
         self._fronts = fronts
         self._link = link
         self.operator = link is not None and not link.front
 
     async def ask(
         self,
-        owner: Owner,
+        owner: RunOwner,
         kind: Kind,
         *,
         name: str = "",

@@ -22,7 +22,7 @@ from metamcp_worker.engine.models import (
 )
 from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable, Untrusted
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.engine_runs import AiSettings, HostDone, Kind, Order, Owner
+from metamcp_worker.ipc.engine_runs import AiSettings, EngineOrder, HostDone, Kind, RunOwner
 from metamcp_worker.ipc.errors import TooLarge
 
 ATTEMPT_S_MAX = 120.0
@@ -45,7 +45,7 @@ class FrontHost(Protocol):
 
     async def ask(
         self,
-        owner: Owner,
+        owner: RunOwner,
         kind: Kind,
         *,
         name: str = "",
@@ -79,12 +79,12 @@ class Models:
             self._settings = settings
             self._endpoint = None if settings is None else HttpModel(settings)
 
-    def of(self, order: Order, host: FrontHost) -> ModelClient | None:
+    def of(self, order: EngineOrder, host: FrontHost) -> ModelClient | None:
         """Return the model for an order: of `[ai]`, else of its client, else None."""
         return self.lent(order.owner, order.id, host, samples=order.samples)
 
     def lent(
-        self, owner: Owner, order: int, host: FrontHost, *, samples: bool
+        self, owner: RunOwner, order: int, host: FrontHost, *, samples: bool
     ) -> ModelClient | None:
         if self._endpoint is not None:
             return self._endpoint
@@ -186,7 +186,7 @@ class SampledModel:
 
     settings = AiSettings(provider="openai", url="", model="")
 
-    def __init__(self, owner: Owner, order: int, host: FrontHost) -> None:
+    def __init__(self, owner: RunOwner, order: int, host: FrontHost) -> None:
         self._owner = owner
         self._order = order
         self._host = host
@@ -233,7 +233,7 @@ async def fitting(
 async def complete(
     prompt: str,
     schema: Raw | None,
-    owner: Owner,
+    owner: RunOwner,
     order: int,
     host: FrontHost,
     models_: Models,

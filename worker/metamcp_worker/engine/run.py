@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from metamcp_worker.engine.agent_io import run_agent
-from metamcp_worker.engine.host import EngineLink, Fronts, OrderHost
+from metamcp_worker.engine.host import EngineLink, FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.engine.workflows_io import Workflows, guarded
@@ -23,12 +23,12 @@ from metamcp_worker.ipc.engine_runs import (
     Done,
     EngineFigures,
     EngineOn,
+    EngineOrder,
     EngineSettings,
-    Hello,
+    FrontHello,
     HostDone,
     Leave,
-    Order,
-    Progress,
+    OrderProgress,
 )
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Beat, Stop, Tune
@@ -52,10 +52,10 @@ ORDERS_MAX = 1024
 log = logging.getLogger("metamcp.engine")
 _read = codec.reader(EngineSettings | Tune | Stop)
 _settings = codec.reader(EngineOn)
-_read_link = codec.reader(Hello | Order | Leave | HostDone)
+_read_link = codec.reader(FrontHello | EngineOrder | Leave | HostDone)
 
 Tell = Callable[[float, float, str], None]
-Handler = Callable[[Order, OrderHost, Tell], Awaitable[Done]]
+Handler = Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]]
 
 
 def main(sock: socket.socket) -> int:
@@ -73,7 +73,7 @@ class EngineWorker:
         self._over: asyncio.Future[int] = self._loop.create_future()
         self._spec = EngineOn(journal="")
         self._listener: socket.socket | None = None
-        self._fronts = Fronts()
+        self._fronts = FrontLinks()
         self._models = Models()
         self._links: dict[EngineLink, dict[int, asyncio.Task[None]]] = {}
         self._counts: Counter[str] = Counter()
@@ -189,11 +189,11 @@ class EngineWorker:
     def _message(self, link: EngineLink, body: bytes) -> None:
         """Carry out a message. Raises codec.Malformed."""
         match _read_link(body):
-            case Hello(front=front):
+            case FrontHello(front=front):
                 self._fronts.add(link, front)
             case HostDone() as done:
                 link.answered(done)
-            case Order() as order:
+            case EngineOrder() as order:
                 self._order(link, order)
             case Leave(id=number):
                 if (task := self._links[link].get(number)) is not None:
@@ -201,7 +201,7 @@ class EngineWorker:
             case _:
                 pass
 
-    def _order(self, link: EngineLink, order: Order) -> None:
+    def _order(self, link: EngineLink, order: EngineOrder) -> None:
         tasks = self._links[link]
         if order.id in tasks:
             raise codec.Malformed(f"the order {order.id} is under way already")
@@ -213,10 +213,12 @@ class EngineWorker:
         tasks[order.id] = task
         task.add_done_callback(lambda _: tasks.pop(order.id, None))
 
-    async def _carry_out(self, link: EngineLink, order: Order) -> None:
+    async def _carry_out(self, link: EngineLink, order: EngineOrder) -> None:
         def tell(progress: float, total: float, message: str) -> None:
             if order.progress:
-                link.send(Progress(id=order.id, progress=progress, total=total, message=message))
+                link.send(
+                    OrderProgress(id=order.id, progress=progress, total=total, message=message)
+                )
 
         outcome = "cancelled"
         try:

@@ -17,14 +17,14 @@ from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import FrontHost, ModelClient, Models
 from metamcp_worker.engine.suggestion import Suggested, SuggestionArguments, ToolRoutes
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, Order
+from metamcp_worker.ipc.engine_runs import Done, EngineOrder
 
 FRONT_S_MAX = 30.0
 """Seconds for the front to tell tools."""
 
 
 async def suggest(
-    order: Order, host: FrontHost, tell: Tell, models: Models, rules: Sequence[Raw]
+    order: EngineOrder, host: FrontHost, tell: Tell, models: Models, rules: Sequence[Raw]
 ) -> Done:
     """Carry out the order `suggest`."""
     try:
@@ -62,7 +62,7 @@ async def suggest(
     return _by_tools(order, given, best, details, catalogue, notes)
 
 
-async def _tools(order: Order, host: FrontHost, query: str) -> list[Mapping[str, str]]:
+async def _tools(order: EngineOrder, host: FrontHost, query: str) -> list[Mapping[str, str]]:
     """Return the tools that fit a query, all for an empty one. Raises NoAnswer."""
     done = await host.ask(order.owner, "tools", name=query, order=order.id)
     if done.trouble:
@@ -70,7 +70,9 @@ async def _tools(order: Order, host: FrontHost, query: str) -> list[Mapping[str,
     return agent.tools(done.result)
 
 
-async def _details(order: Order, host: FrontHost, tools: Sequence[Mapping[str, str]]) -> list[Raw]:
+async def _details(
+    order: EngineOrder, host: FrontHost, tools: Sequence[Mapping[str, str]]
+) -> list[Raw]:
     asked = [
         await host.ask(order.owner, "describe", name=one["name"], order=order.id) for one in tools
     ]
@@ -107,7 +109,7 @@ async def _by_model(
 
 
 def _by_tools(
-    order: Order,
+    order: EngineOrder,
     given: SuggestionArguments,
     best: Sequence[Mapping[str, str]],
     details: Sequence[Raw],

@@ -1,7 +1,7 @@
 """Runs of workflows: states, what follows after a failure or a crash, and what is told of them.
 
 Owns: words of states, decisions about attempts, idempotency keys, the mask of secrets, arguments
-and answers of orders. Never: the journal (`journal`), carrying out steps (`workflow_run_io`).
+and answers of orders. Never: the journal (`run_journal`), carrying out steps (`workflow_run_io`).
 
 A step runs at least once. A step whose end is not in the journal has been interrupted: it runs
 again if that does no harm, else a person decides.
@@ -24,7 +24,7 @@ from metamcp_worker.engine.workflow import (
     duration_ms,
 )
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, HostDone, Owner, Trouble
+from metamcp_worker.ipc.engine_runs import Done, HostDone, RunOwner, Trouble
 
 RunStatus: TypeAlias = Literal[
     "queued", "running", "waiting", "needs_decision", "done", "failed", "cancelled"
@@ -59,7 +59,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     id: str
     name: str
     hash: str
-    owner: Owner
+    owner: RunOwner
     inputs: bytes = b"{}"
     status: RunStatus = "queued"
     step: str = ""
@@ -270,7 +270,7 @@ def masked(value: object, secrets: Sequence[str]) -> object:
     return clean(value)
 
 
-def sees(owner: Owner, run: RunRecord) -> bool:
+def sees(owner: RunOwner, run: RunRecord) -> bool:
     """Whether a client sees a run: its own."""
     of = run.owner
     return (owner.workspace, owner.name, owner.auth) == (of.workspace, of.name, of.auth)

@@ -22,8 +22,8 @@ from metamcp_worker.engine.definition import FOREACH_ITEMS_MAX
 from metamcp_worker.engine.expressions import ExpressionError, is_list
 from metamcp_worker.engine.expressions_io import Evaluator
 from metamcp_worker.engine.host import LOST, OrderHost
-from metamcp_worker.engine.journal import Journal
 from metamcp_worker.engine.models import NoAnswer
+from metamcp_worker.engine.run_journal import RunJournal
 from metamcp_worker.engine.workflow import (
     AiStep,
     AnyStep,
@@ -63,7 +63,7 @@ KEY = "io.metamcp/idempotency-key"
 class Complete(Protocol):
     """Question to a model, see `models_io.complete`, with all but these arguments given."""
 
-    async def __call__(self, prompt: str, schema: Raw | None, run: "RunUnderWay") -> Raw:
+    async def __call__(self, prompt: str, schema: Raw | None, run: "RunningWorkflow") -> Raw:
         """Return the answer as JSON. Raises NoAnswer."""
         ...
 
@@ -94,14 +94,14 @@ class Scope:
         return inner
 
 
-class RunUnderWay:
+class RunningWorkflow:
     """Run that has not ended. `order`: id of the order that waits for it, 0 without; `asks`,
     `samples`: what its client can; `watchers`: called with progress, total and a message; `busy`:
     number of steps that do something now; `halts`: no further step begins in this process."""
 
     def __init__(
         self, record: RunRecord, workflow: Workflow, inputs: Mapping[str, object], host: OrderHost,
-        journal: Journal, evaluator: Evaluator, complete: Complete,
+        journal: RunJournal, evaluator: Evaluator, complete: Complete,
     ) -> None:  # fmt: skip
         self.record = record
         self.workflow = workflow

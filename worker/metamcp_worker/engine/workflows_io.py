@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from metamcp_worker.engine import models_io, workflow_run
 from metamcp_worker.engine.definition import parse
 from metamcp_worker.engine.expressions_io import Evaluator
-from metamcp_worker.engine.host import Fronts, OrderHost
-from metamcp_worker.engine.journal import Journal, JournalError
+from metamcp_worker.engine.host import FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
+from metamcp_worker.engine.run_journal import JournalError, RunJournal
 from metamcp_worker.engine.workflow import Workflow, with_defaults, wrong_inputs
 from metamcp_worker.engine.workflow_run import (
     RUNS_SHOWN_MAX,
@@ -32,9 +32,9 @@ from metamcp_worker.engine.workflow_run import (
     RunQuestion,
     RunRecord,
 )
-from metamcp_worker.engine.workflow_run_io import RunUnderWay
+from metamcp_worker.engine.workflow_run_io import RunningWorkflow
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, EngineOn, Order
+from metamcp_worker.ipc.engine_runs import Done, EngineOn, EngineOrder
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.runtime.loop import Chores
 
@@ -60,7 +60,7 @@ class Workflows:
 
     def __init__(
         self,
-        fronts: Fronts,
+        fronts: FrontLinks,
         models: Models,
         chores: Chores,
         failed: Callable[[BaseException], None],
@@ -70,10 +70,10 @@ class Workflows:
         self._chores = chores
         self._failed = failed
         self._spec = EngineOn(journal="")
-        self._journal: Journal | None = None
+        self._journal: RunJournal | None = None
         self._opened = asyncio.Event()
         self._evaluator = Evaluator()
-        self._open: dict[str, RunUnderWay] = {}
+        self._open: dict[str, RunningWorkflow] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._halts = False
         self._due = False
@@ -82,7 +82,7 @@ class Workflows:
         """Begin, or go on with other settings."""
         self._spec = spec
         if self._journal is None and spec.journal:
-            self._journal = Journal(spec.journal, self._failed)
+            self._journal = RunJournal(spec.journal, self._failed)
             self._chores.begin(self._live(self._journal))
         self._changed()
 
@@ -114,7 +114,7 @@ class Workflows:
 
     # Orders
 
-    async def run(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+    async def run(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/run`: begin a run and wait for its end as long as is wanted."""
         given = _arguments(RunOrder, order)
         try:
@@ -145,13 +145,13 @@ class Workflows:
             run.order = 0
         return await self._told(order, run.record, journal)
 
-    async def status(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+    async def status(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/status`."""
         journal = await self._ready()
         found = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
         return await self._told(order, found, journal, failure=False)
 
-    async def cancel(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+    async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/cancel`: calls under way are dropped."""
         journal = await self._ready()
         found = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
@@ -166,7 +166,7 @@ class Workflows:
         self._open.pop(found.id, None)
         return await self._told(order, run.record, journal, failure=False)
 
-    async def decide(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+    async def decide(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/decide`: the run goes on by itself, also after a crash."""
         given = _arguments(RunDecision, order)
         journal = await self._ready()
@@ -179,7 +179,7 @@ class Workflows:
             raise Refused(f"{step} does not wait for a decision{which}.")
         return await self._told(order, run.record, journal, failure=False)
 
-    async def runs(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+    async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/runs`: the latest runs that the client sees."""
         given = _arguments(RunList, order)
         if not 1 <= given.limit <= RUNS_SHOWN_MAX:
@@ -192,7 +192,7 @@ class Workflows:
         text = "\n".join(lines) or "No run is recorded."
         return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": shown})))
 
-    async def workflows(self, order: Order, host: OrderHost, tell: Tell) -> Done:
+    async def workflows(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflows`: definitions with their inputs."""
         found: list[dict[str, object]] = []
         for data in self._spec.definitions.get(order.owner.workspace, {}).values():
@@ -212,7 +212,7 @@ class Workflows:
 
     # Runs
 
-    async def _live(self, journal: Journal) -> None:
+    async def _live(self, journal: RunJournal) -> None:
         """Open the journal, go on with the runs in it, and forget old ones. Raises JournalError."""
         await journal.open(self._spec.sync)
         for record in await journal.open_runs():
@@ -236,14 +236,16 @@ class Workflows:
 
     def _under_way(
         self, record: RunRecord, workflow: Workflow, inputs: dict[str, object], host: OrderHost,
-        journal: Journal,
-    ) -> RunUnderWay:  # fmt: skip
-        run = RunUnderWay(record, workflow, inputs, host, journal, self._evaluator, self._complete)
+        journal: RunJournal,
+    ) -> RunningWorkflow:  # fmt: skip
+        run = RunningWorkflow(
+            record, workflow, inputs, host, journal, self._evaluator, self._complete
+        )
         run.halts = self._halts
         run.changed = self._changed
         return run
 
-    def _start(self, run: RunUnderWay, *, known: bool, at_once: bool = False) -> None:
+    def _start(self, run: RunningWorkflow, *, known: bool, at_once: bool = False) -> None:
         """Let a run go on as soon as there is a place. `known`: its journal may have steps."""
         under_way = sum(one.record.status == "running" for one in self._open.values())
         if run.record.id in self._tasks or (under_way >= self._spec.runs_max and not at_once):
@@ -252,7 +254,7 @@ class Workflows:
         self._tasks[run.record.id] = task
         run.begin()
 
-    async def _carried(self, run: RunUnderWay, *, known: bool) -> None:
+    async def _carried(self, run: RunningWorkflow, *, known: bool) -> None:
         assert self._journal is not None
         number = run.record.id
         try:
@@ -281,13 +283,13 @@ class Workflows:
                 if run.record.status == "queued":
                     self._start(run, known=True)
 
-    async def _complete(self, prompt: str, schema: Raw | None, run: RunUnderWay) -> Raw:
+    async def _complete(self, prompt: str, schema: Raw | None, run: RunningWorkflow) -> Raw:
         return await models_io.complete(
             prompt, schema, run.record.owner, run.order, run.host, self._models,
             samples=run.samples,
         )  # fmt: skip
 
-    async def _waited(self, run: RunUnderWay, tell: Tell, within_s: float | None) -> None:
+    async def _waited(self, run: RunningWorkflow, tell: Tell, within_s: float | None) -> None:
         """Wait for the end of a run, or until it needs a decision, and tell its progress."""
         run.watchers.add(tell)
         try:
@@ -301,7 +303,7 @@ class Workflows:
 
     # Answers
 
-    async def _ready(self) -> Journal:
+    async def _ready(self) -> RunJournal:
         try:
             async with asyncio.timeout(OPEN_S_MAX):
                 await self._opened.wait()
@@ -310,7 +312,7 @@ class Workflows:
         assert self._journal is not None
         return self._journal
 
-    def _definition(self, order: Order, given: RunOrder) -> tuple[bytes, Workflow]:
+    def _definition(self, order: EngineOrder, given: RunOrder) -> tuple[bytes, Workflow]:
         if (given.definition is UNSET) == (not given.name):
             raise Refused("The arguments are wrong: give either 'name' or 'definition'.")
         if isinstance(given.definition, Raw):
@@ -327,7 +329,9 @@ class Workflows:
             raise Refused(f"The definition is wrong: {faults}.")
         return data, workflow
 
-    async def _seen(self, order: Order, host: OrderHost, run: str, journal: Journal) -> RunRecord:
+    async def _seen(
+        self, order: EngineOrder, host: OrderHost, run: str, journal: RunJournal
+    ) -> RunRecord:
         """Return a run that the client may see. Raises Refused."""
         under_way = self._open.get(run)
         found = under_way.record if under_way is not None else await journal.run(run)
@@ -336,7 +340,7 @@ class Workflows:
         return found
 
     async def _told(
-        self, order: Order, run: RunRecord, journal: Journal, *, failure: bool = True
+        self, order: EngineOrder, run: RunRecord, journal: RunJournal, *, failure: bool = True
     ) -> Done:
         steps = await journal.steps(run.id, STEPS_SHOWN_MAX, outputs=False)
         done = workflow_run.answer(order.id, run, steps)
@@ -344,11 +348,11 @@ class Workflows:
 
 
 def guarded(
-    work: Callable[[Order, OrderHost, Tell], Awaitable[Done]],
-) -> Callable[[Order, OrderHost, Tell], Awaitable[Done]]:
+    work: Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]],
+) -> Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]]:
     """Return the handler of an order, whose refusals are its failure."""
 
-    async def handler(order: Order, host: OrderHost, tell: Tell) -> Done:
+    async def handler(order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         try:
             return await work(order, host, tell)
         except (Refused, JournalError, codec.Malformed) as error:
@@ -357,7 +361,7 @@ def guarded(
     return handler
 
 
-def _arguments(kind: type[T], order: Order) -> T:
+def _arguments(kind: type[T], order: EngineOrder) -> T:
     try:
         return codec.typed(kind, order.params)
     except codec.Malformed as error:

@@ -29,13 +29,7 @@ from metamcp_worker.builtin_tools.builtin import (
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import (
-    builtin_calls,
-    code_calls_io,
-    jsonrpc_bytes,
-    mcp_request,
-    task_ids,
-)
+from metamcp_worker.front import builtin_calls, code_calls_io, mcp_request, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
@@ -51,7 +45,7 @@ from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
-from metamcp_worker.ipc import codec, figures, process_names, roots
+from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import CallFrame, payer

@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from metamcp_worker.front import jsonrpc_bytes
 from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
 from metamcp_worker.front.resume import Memory, Tape, Tapes
-from metamcp_worker.ipc import codec, process_names, roots
+from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord
 
 HANDSHAKE_VERSIONS: tuple[str, ...] = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")

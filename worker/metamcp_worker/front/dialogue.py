@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import call_faults, client_questions, jsonrpc_bytes, mrtr
+from metamcp_worker.front import call_faults, client_questions, mrtr
 from metamcp_worker.front.calls import Calls, McpRequest
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import (
@@ -38,7 +38,7 @@ from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.http.requests import Pending
-from metamcp_worker.ipc import codec, process_names, roots
+from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.spec import EndpointSpec

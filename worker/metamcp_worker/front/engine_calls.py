@@ -18,7 +18,7 @@ from metamcp_worker.front import call_faults, client_questions, code_calls, mrtr
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
 from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, Method, Order, Owner, Trouble
+from metamcp_worker.ipc.engine_runs import EngineOrder, HostAsk, HostDone, Method, RunOwner, Trouble
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 ELICIT, SAMPLE = "elicitation/create", "sampling/createMessage"
@@ -57,10 +57,12 @@ def lost(method: Method) -> str:
     return _GOES_ON if method == "workflow/run" else f"{_LOST[:1].upper()}{_LOST[1:]}."
 
 
-def order(number: int, work: EngineWork, view: View, request: McpRequest, *, here: bool) -> Order:
+def order(
+    number: int, work: EngineWork, view: View, request: McpRequest, *, here: bool
+) -> EngineOrder:
     """Return the order for the engine. `here`: whether the client can be told and asked things."""
     said = request.caller
-    return Order(
+    return EngineOrder(
         id=number, method=work.method, owner=owner(view, request), params=work.params,
         progress=here and request.wants_progress,
         asks=here and client_questions.may_be_asked(said, ELICIT, b"{}"),
@@ -68,10 +70,10 @@ def order(number: int, work: EngineWork, view: View, request: McpRequest, *, her
     )  # fmt: skip
 
 
-def owner(view: View, request: McpRequest) -> Owner:
+def owner(view: View, request: McpRequest) -> RunOwner:
     """Return the owner of a run that this request begins."""
     who = request.principal
-    return Owner(
+    return RunOwner(
         endpoint=view.spec.part_of or view.endpoint, name=who.name,
         workspace=view.spec.workspace,
         scopes=None if who.scopes is None else tuple(sorted(who.scopes)),
@@ -81,7 +83,7 @@ def owner(view: View, request: McpRequest) -> Owner:
     )  # fmt: skip
 
 
-def principal(of: Owner) -> Principal:
+def principal(of: RunOwner) -> Principal:
     """Return the principal that an owner was."""
     if of.auth == gate.USER.auth and of.name == gate.LOCAL:
         return gate.USER

@@ -32,12 +32,12 @@ from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
     Done,
-    Hello,
+    FrontHello,
     HostAsk,
     HostDone,
     HostDrop,
     Leave,
-    Progress,
+    OrderProgress,
 )
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frame_link import FrameLink
@@ -61,7 +61,7 @@ _LATE = "the call got no answer in {:g} s"
 _DROPPED = "the run that made this call does not wait for it"
 
 log = logging.getLogger("metamcp.front")
-_read = codec.reader(Progress | Done | HostAsk | HostDrop)
+_read = codec.reader(OrderProgress | Done | HostAsk | HostDrop)
 
 
 class OrderPipeline(Pipeline, Protocol):
@@ -221,7 +221,7 @@ class EngineCalls:
             return
         self._opening = None
         self._link = link
-        link.write(frame_link.packed(Hello(front=self.front)))
+        link.write(frame_link.packed(FrontHello(front=self.front)))
         early, self._early = self._early, []
         for frame in early:
             link.write(frame)
@@ -434,7 +434,7 @@ def _over(work: _HostWork, why: str) -> None:
     work.end(why)
 
 
-def _tell_progress(order: OrderUnderWay, told: Progress) -> None:
+def _tell_progress(order: OrderUnderWay, told: OrderProgress) -> None:
     if order.call.caller is None or not order.request.wants_progress:
         return
     members: dict[str, object] = {"progress": told.progress}

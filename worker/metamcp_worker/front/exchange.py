@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec import Raw
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import client_questions, front_recovery, jsonrpc_bytes
+from metamcp_worker.front import client_questions, front_recovery
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
 from metamcp_worker.front.guard import RequestFacts
@@ -26,7 +26,7 @@ from metamcp_worker.http import request_head
 from metamcp_worker.http.connection_moves import NOBODY, Elsewhere
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import HttpRequest, Pending
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 _OK = request_head.head(200, [request_head.JSON])

@@ -28,7 +28,7 @@ from metamcp_worker.access.door import (
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import guard, jsonrpc_bytes, mcp_request, streams
+from metamcp_worker.front import guard, mcp_request, streams
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.dialogue import Dialogue, Notices
@@ -47,7 +47,7 @@ from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import Elsewhere
 from metamcp_worker.http.requests import HttpRequest, Pending
-from metamcp_worker.ipc import messages
+from metamcp_worker.ipc import jsonrpc_bytes, messages
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError, TooLarge
@@ -57,7 +57,7 @@ from metamcp_worker.ipc.messages import SessionRecord
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 if TYPE_CHECKING:
-    from metamcp_worker.front.token_issuers import TokenIssuers
+    from metamcp_worker.oauth.token_issuers import TokenIssuers
 
 SESSION_ID_BYTES = 24
 """Random bytes in a session id; it cannot be guessed, although it opens nothing."""
@@ -162,7 +162,7 @@ class App:
         self._guard = Guard(spec.hosts, paths)
         self.door.configure(spec.endpoints)
         if self._issuers is None and any(endpoint.oauth for endpoint in spec.endpoints):
-            from metamcp_worker.front.token_issuers import TokenIssuers  # loads a lot
+            from metamcp_worker.oauth.token_issuers import TokenIssuers  # loads a lot
 
             self._issuers = TokenIssuers()
             self.door.verify = self._issuers.verify

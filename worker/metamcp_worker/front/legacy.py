@@ -16,7 +16,7 @@ from msgspec import Raw
 from metamcp_worker.access import door, gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import jsonrpc_bytes, mcp_request, modern
+from metamcp_worker.front import mcp_request, modern
 from metamcp_worker.front.client_sessions import (
     CALLER_BYTES_MAX,
     ClientSession,
@@ -31,7 +31,7 @@ from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.http.connection_moves import Elsewhere, missing
 from metamcp_worker.http.requests import Pending
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import SessionRecord

@@ -20,7 +20,6 @@ from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import TASKS_EXTENSION, Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
-from metamcp_worker.front.jsonrpc_bytes import NOT_FOUND_LEGACY, READ
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import Path
 from metamcp_worker.http.request_head import BLANKS, Headers
@@ -28,6 +27,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
+from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY, READ
 
 BESIDE_BYTES_MAX = 64 * 1024
 """Maximum bytes of a message beside its params, if repeated members have to be looked for; nothing

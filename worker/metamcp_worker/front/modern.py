@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import client_identity, client_questions, jsonrpc_bytes, mcp_request, mrtr
+from metamcp_worker.front import client_identity, client_questions, mcp_request, mrtr
 from metamcp_worker.front.calls import OWN, Call, CallAnswer, Calls
 from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
@@ -32,7 +32,7 @@ from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
-from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names
 from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import DISCOVER

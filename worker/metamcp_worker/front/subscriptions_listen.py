@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.offers import TASKS_EXTENSION
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import client_questions, jsonrpc_bytes
+from metamcp_worker.front import client_questions
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.resource_subscriptions import (
     SUBSCRIPTION_ID,
@@ -21,7 +21,7 @@ from metamcp_worker.front.resource_subscriptions import (
 )
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.front.tasks import Tasks
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 ACK_S_MAX = 5.0

@@ -32,7 +32,7 @@ Trouble = Literal["", "error", "timeout", "unavailable"]
 the server or the front is not there (then the call may have happened)."""
 
 
-class Owner(Struct, frozen=True):
+class RunOwner(Struct, frozen=True):
     """Client for whom a run acts, kept with the run. Fields as in `access.gate.Principal`;
     `endpoint`: its name; `modern`: era of the client. The front makes a request of it again, and
     refuses it when its key is revoked, its credential has expired, or its endpoint is gone."""
@@ -49,21 +49,21 @@ class Owner(Struct, frozen=True):
     modern: bool = True
 
 
-class Hello(Message, frozen=True, kw_only=True):
+class FrontHello(Message, frozen=True, kw_only=True):
     """Either side's first message of a front: this connection makes calls. A connection without it
     (the supervisor's, for `metamcp workflow`) only gives orders."""
 
     front: str
 
 
-class Order(Message, frozen=True, kw_only=True):
+class EngineOrder(Message, frozen=True, kw_only=True):
     """Front or supervisor: do this. `id`: unique on its connection; `params`: raw, the arguments of
     the tool or verb; `owner`: for whom; `progress`: whether progress is wanted; `asks`: whether the
     client can be asked, by `elicit`; `samples`: whether it lends its model, by `sample`."""
 
     id: int
     method: Method
-    owner: Owner
+    owner: RunOwner
     params: Raw = Raw(b"{}")
     progress: bool = False
     asks: bool = False
@@ -76,7 +76,7 @@ class Leave(Message, frozen=True, kw_only=True):
     id: int
 
 
-class Progress(Message, frozen=True, kw_only=True):
+class OrderProgress(Message, frozen=True, kw_only=True):
     """Engine: an order goes on. `progress` grows; `total`: 0 if not known."""
 
     id: int
@@ -107,7 +107,7 @@ class HostAsk(Message, frozen=True, kw_only=True):
     the run, `parent` in the audit; `timeout_ms`: 0 for the limit of the endpoint."""
 
     call: int
-    owner: Owner
+    owner: RunOwner
     kind: Kind
     name: str = ""
     server: str = ""

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple
 from msgspec import json
 
 from metamcp_worker.engine.workflow_run import OPEN, RunRecord, StepRecord
-from metamcp_worker.ipc.engine_runs import Owner
+from metamcp_worker.ipc.engine_runs import RunOwner
 from metamcp_worker.ipc.errors import MetaMCPError
 
 VERSION = 1
@@ -57,7 +57,7 @@ class JournalError(MetaMCPError):
     """Raised if the journal cannot be read or written. The text is a sentence."""
 
 
-class Journal:
+class RunJournal:
     """Runs and steps. `open` comes before all else. All methods may raise JournalError. `failed`:
     called with the error of a transaction; what was posted is lost then. Futures are shared: await
     them with `asyncio.shield`."""
@@ -140,7 +140,7 @@ class Journal:
     # Reading
 
     async def runs(
-        self, limit: int, owner: Owner | None = None, status: str = ""
+        self, limit: int, owner: RunOwner | None = None, status: str = ""
     ) -> list[RunRecord]:
         """Return the latest runs without outputs, of all owners if `owner` is None."""
         where, values = ["1"], list[object]()
@@ -268,6 +268,6 @@ def _run(row: tuple[Any, ...]) -> RunRecord:
     run, name, digest, owner, inputs, *rest, output = row
     status, step, error, created, ended = rest
     return RunRecord(
-        id=run, name=name, hash=digest, owner=json.decode(owner, type=Owner), inputs=inputs,
+        id=run, name=name, hash=digest, owner=json.decode(owner, type=RunOwner), inputs=inputs,
         status=status, step=step, error=error, output=output, created=created, ended=ended,
     )  # fmt: skip
