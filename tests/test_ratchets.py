@@ -40,7 +40,7 @@ ENGINE = {
 """Packages and modules for agents, models and workflows."""
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22
-ENGINE_MODULES_MAX = 29
+ENGINE_MODULES_MAX = 30
 """Modules of these packages."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7

@@ -31,8 +31,9 @@ FUNCTION_LINES_MAX = 60
 #: The packages that each package may import, beside itself and the files at the top of its side.
 MAY_IMPORT = {
     "metamcp_worker": {
-        "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc", "oauth": "access http ipc",
-        "access": "ipc", "catalog": "access ipc", "builtin_tools": "catalog ipc search",
+        "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
+        "access": "ipc", "oauth": "access http ipc", "catalog": "access ipc",
+        "builtin_tools": "catalog ipc search",
         "audit": "ipc runtime", "sandbox": "ipc runtime",
         "engine": "http ipc runtime", "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
