@@ -32,7 +32,7 @@ FUNCTION_LINES_MAX = 60
 MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
-        "access": "ipc", "oauth": "access http ipc", "catalog": "access ipc",
+        "oauth": "http ipc", "access": "http ipc oauth", "catalog": "access ipc",
         "builtin_tools": "catalog ipc search",
         "audit": "ipc runtime", "sandbox": "ipc runtime",
         "engine": "http ipc runtime", "embedder": "http ipc runtime search",
@@ -146,7 +146,7 @@ DEPENDENCIES = {
         "metamcp_worker.http.fetch",
         "metamcp_worker.oauth.flow",
         "metamcp_worker.oauth.checked_http",
-        "metamcp_worker.oauth.token_issuers",
+        "metamcp_worker.access.token_issuers",
     },
     "jwt": {"metamcp_worker.access.oauth_token"},
     "mcp": {

@@ -5,9 +5,9 @@ import re
 from collections.abc import Awaitable, Callable
 
 from metamcp_worker.access.door import FAILURES_MAX
+from metamcp_worker.access.token_issuers import ANSWERS_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import EndpointSpec, IssuerSpec, NamingSpec
-from metamcp_worker.oauth.token_issuers import ANSWERS_MAX
 
 from ..rawhttp import listener
 from .door import OFF, Door, modern, with_door

@@ -2,7 +2,7 @@
 
 Owns: the algorithms, the claims that a token must have (RFC 9068, section 4), its scopes, when the
 keys of an issuer are fetched again (`IssuerKeys`), the document about an endpoint (RFC 9728).
-Never: fetching anything (`oauth.token_issuers`), API keys, the answers to clients (`door`).
+Never: fetching anything (`token_issuers`), API keys, the answers to clients (`door`).
 
 A client learns nothing about why its token is not valid; `TokenUnfit` says it, for the log.
 """

@@ -57,7 +57,7 @@ from metamcp_worker.ipc.messages import SessionRecord
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 if TYPE_CHECKING:
-    from metamcp_worker.oauth.token_issuers import TokenIssuers
+    from metamcp_worker.access.token_issuers import TokenIssuers
 
 SESSION_ID_BYTES = 24
 """Random bytes in a session id; it cannot be guessed, although it opens nothing."""
@@ -162,7 +162,7 @@ class App:
         self._guard = Guard(spec.hosts, paths)
         self.door.configure(spec.endpoints)
         if self._issuers is None and any(endpoint.oauth for endpoint in spec.endpoints):
-            from metamcp_worker.oauth.token_issuers import TokenIssuers  # loads a lot
+            from metamcp_worker.access.token_issuers import TokenIssuers  # loads a lot
 
             self._issuers = TokenIssuers()
             self.door.verify = self._issuers.verify
