@@ -87,6 +87,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Get the gateway authorized to use a remote server.",
     ),
     "logout": ("metamcp_supervisor.cli.login:logout", "Remove the tokens for a remote server."),
+    "catalog": (
+        "metamcp_supervisor.cli.tools:catalog",
+        "List all commands of all servers, as they were last offered.",
+    ),
     "tools": (
         "metamcp_supervisor.cli.tools:tools",
         "List the tools that the servers offered last, and what drifted.",

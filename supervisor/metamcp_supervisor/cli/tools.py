@@ -378,3 +378,62 @@ def _row(drift: ToolDrift, *, kept: bool, first: bool) -> Row:
     state = drift.word if drift.is_news else "as first seen" if first else "as approved"
     state += ", in quarantine" if kept else ""
     return drift.server, drift.tool, known.fingerprint if known is not None else "", state
+
+
+CATALOG = ("SERVER", "COMMAND", "DESCRIPTION")
+
+
+class CatalogServer(Struct, frozen=True):
+    """Offer of a server. `available`: whether it was seen yet; `descriptions`: of the commands,
+    in the same order; `resources`: URIs, and templates of URIs."""
+
+    server_id: str
+    available: bool
+    commands: tuple[str, ...] = ()
+    descriptions: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
+@click.command()
+@click.argument("server", metavar="[SERVER]", required=False)
+@lock.config_option
+@lock.state_option
+@lock.json_option
+def catalog(server: str | None, path: Path | None, state_dir: str | None, as_json: bool) -> None:
+    """List all commands of all servers, as they were last offered.
+
+    The gateway need not run, nor its servers.
+    """
+    found = offers.kept(path, state_dir, None)
+    wish = _wish(server, found)
+    servers = [
+        _catalog(name, each) for name, each in found.catalogues.items() if wish.meant(name, "")
+    ]
+    if as_json:
+        click.echo(codec.dump({"v": VERSION, "servers": servers}))
+        return
+    rows = [
+        (one.server_id, command, description)
+        for one in servers
+        for command, description in zip(one.commands, one.descriptions, strict=True)
+    ]
+    unseen = ", ".join(one.server_id for one in servers if not one.available)
+    foot = f"not seen yet: {unseen}; start the gateway once" if unseen else ""
+    show.picture(show.Picture(CATALOG if rows else ("",), rows, foot=foot, sentences=True))
+
+
+def _catalog(name: str, each: ServerCatalogue | None) -> CatalogServer:
+    if each is None:
+        return CatalogServer(name, available=False)
+    keys = {kind: list(server_catalog.keyed(kind, each.of(kind))) for kind in server_catalog.KINDS}
+    tools = keys["tools"]
+    uris = (*keys["resources"], *keys["resourceTemplates"])
+    return CatalogServer(
+        name,
+        True,
+        tuple(one.key for one in tools),
+        tuple(codec.text(codec.level(one.raw).get("description", b"null")) or "" for one in tools),
+        tuple(one.key for one in keys["prompts"]),
+        tuple(one.key for one in uris),
+    )

@@ -139,9 +139,9 @@ def schema() -> None:
 def run(ask: "Asking", name: str, given: tuple[str, ...], inputs: str, no_wait: bool) -> None:
     """Run a workflow of the running gateway, or one of a file, and print its output."""
     try:
-        values: dict[str, object] = codec.value(inputs.encode())
+        values = codec.typed(dict[str, object], inputs.encode())
     except codec.Malformed as error:
-        raise click.UsageError(f"--inputs is not JSON: {error}") from None
+        raise click.UsageError(f"--inputs is not a JSON object: {error}") from None
     for each in given:
         key, equals, text = each.partition("=")
         if not equals:
@@ -154,7 +154,10 @@ def run(ask: "Asking", name: str, given: tuple[str, ...], inputs: str, no_wait: 
             raise CommandRefused(
                 "\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG
             )
-        what = {"definition": Raw(bytes(next(iter(loaded.definitions[DEFAULT].values()))))}
+        found = list(loaded.definitions.get(DEFAULT, {}).values())
+        if len(found) != 1:
+            raise CommandRefused(f"{name} has no workflow", Exit.CONFIG)
+        what = {"definition": Raw(bytes(found[0]))}
     ask("workflow/run", {**what, "inputs": values, "wait": not no_wait})
 
 

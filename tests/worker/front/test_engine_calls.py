@@ -306,6 +306,7 @@ def test_the_principal_of_an_owner_is_the_one_that_began_the_run() -> None:
     with_front(talk, SPEC, **OFFERS)
 
 
+@pytest.mark.promise("M50")
 def test_tools_and_the_catalogue_are_found_also_of_servers_that_are_down() -> None:
     async def talk(front: Front, engine: Engine) -> None:
         await engine.meet()
