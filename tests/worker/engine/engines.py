@@ -116,9 +116,11 @@ class Peer:
                     self._heard(_read(stream.read(FRAME.unpack(head)[0])))
         except BaseException as error:
             self.fault = error
-        with self._news:
-            self.ended = True
-            self._news.notify_all()
+            raise
+        finally:
+            with self._news:
+                self.ended = True
+                self._news.notify_all()
 
     def _heard(self, message: HostAsk | HostDrop | Done | Progress) -> None:
         match message:
