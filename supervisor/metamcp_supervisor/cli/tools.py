@@ -405,14 +405,23 @@ def catalog(server: str | None, path: Path | None, state_dir: str | None, as_jso
 
     The gateway need not run, nor its servers.
     """
-    found = offers.kept(path, state_dir, None)
-    wish = _wish(server, found)
-    servers = [
-        _catalog(name, each) for name, each in found.catalogues.items() if wish.meant(name, "")
-    ]
-    if as_json:
-        click.echo(codec.dump({"v": VERSION, "servers": servers}))
-        return
+
+    def work() -> int:
+        found = offers.kept(path, state_dir, None)
+        wish = _wish(server, found)
+        servers = [
+            _catalog(name, each) for name, each in found.catalogues.items() if wish.meant(name, "")
+        ]
+        if as_json:
+            click.echo(codec.dump({"v": VERSION, "servers": servers}))
+        else:
+            _tell_catalog(servers)
+        return Exit.OK
+
+    recordings.ending(work)
+
+
+def _tell_catalog(servers: Sequence[CatalogServer]) -> None:
     rows = [
         (one.server_id, command, description)
         for one in servers
