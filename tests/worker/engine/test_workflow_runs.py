@@ -201,7 +201,7 @@ def test_a_decision_that_was_answered_is_in_the_journal(tmp_path: Path, decision
 
 def finished(peer: Peer, run: str, *, parked: bool = True) -> dict[str, Any]:
     """The run when it has ended, or waits for a decision if `parked`."""
-    over = {"done", "failed", "cancelled"} | ({"needs_decision"} if parked else set())
+    over = {"done", "failed", "cancelled"} | ({"needs_decision"} if parked else set[str]())
     until = time.monotonic() + WAIT_S
     while True:
         found, _ = peer.ask("workflow/status", run=run)
