@@ -117,9 +117,11 @@ class Peer:
                     self._heard(_read(stream.read(FRAME.unpack(head)[0])))
         except BaseException as error:  # noqa: BLE001 - fails the test
             self.fault = error
-        with self._news:
-            self.ended = True
-            self._news.notify_all()
+            raise
+        finally:
+            with self._news:
+                self.ended = True
+                self._news.notify_all()
 
     def _heard(self, message: HostAsk | HostDrop | Done | OrderProgress) -> None:
         match message:

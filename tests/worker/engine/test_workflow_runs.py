@@ -233,7 +233,7 @@ def made(random_: random.Random) -> tuple[dict[str, Any], set[str], set[str]]:
         if kind == "parallel":
             return {"parallel": inner}
         if kind == "foreach":
-            return {"foreach": [1, 2], "steps": inner}
+            return {"foreach": [1, 2], "as": f"item{depth}", "steps": inner}
         if kind == "switch":
             return {"switch": [{"when": "inputs.yes", "steps": inner}]}
         name = f"t{count}"
