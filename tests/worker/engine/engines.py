@@ -115,7 +115,7 @@ class Peer:
             with suppress(OSError), self.sock.makefile("rb") as stream:
                 while len(head := stream.read(FRAME.size)) == FRAME.size:
                     self._heard(_read(stream.read(FRAME.unpack(head)[0])))
-        except BaseException as error:  # noqa: BLE001 - fails the test
+        except BaseException as error:
             self.fault = error
             raise
         finally:
