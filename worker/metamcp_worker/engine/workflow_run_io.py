@@ -151,10 +151,11 @@ class RunningWorkflow:
         self, status: RunStatus, step: str = "", error: str = "", output: bytes = b"null"
     ) -> None:
         """Note the end of the run, after which its status is durable."""
-        self.record = replace(
+        record = replace(
             self.record, status=status, step=step, error=error, output=output, ended=time.time()
         )
-        await asyncio.shield(self._journal.set_run(self.record))
+        await asyncio.shield(self._journal.set_run(record))
+        self.record = record
         if not self.ended.done():
             self.ended.set_result(None)
         self._tell()
