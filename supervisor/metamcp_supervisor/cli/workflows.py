@@ -39,18 +39,21 @@ WORDS = {
 }
 ORDER_S_MAX = 7 * 86_400.0
 """Maximum seconds that a verb waits for the engine between two notifications."""
+CHANGES = frozenset({"workflow/run", "workflow/cancel", "workflow/decide"})
+"""Orders of the verb `workflow-change`; the others change nothing."""
 Asking = Callable[[str, Mapping[str, object]], None]
 """Gives the order of this method with its parameters, and prints its outcome."""
 
 
-def at_gateway(verb: Callable[..., None]) -> Callable[..., None]:
+def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of verbs that give an order to the engine of the running gateway."""
 
     def ordered(runtime_dir: str | None, endpoint: str, *, as_json: bool, **given: object) -> None:
         def ask(method: str, params: Mapping[str, object]) -> None:
             order = {"method": method, "params": params, "endpoint": endpoint}
+            verb = "workflow-change" if method in CHANGES else "workflow"
             with client.connect_here(runtime_dir) as gateway:
-                for kind, raw in gateway.stream("workflow", order, timeout_s=ORDER_S_MAX):
+                for kind, raw in gateway.stream(verb, order, timeout_s=ORDER_S_MAX):
                     found = codec.value(raw)
                     if kind == "progress":
                         click.echo(printable(str(found["message"])), err=True)
@@ -60,7 +63,7 @@ def at_gateway(verb: Callable[..., None]) -> Callable[..., None]:
                     if found["failed"]:
                         raise SystemExit(Exit.FAILED)
 
-        verb(ask, **given)
+        command(ask, **given)
 
     for option in (
         click.option("--runtime-dir", metavar="PATH", help="Where the control socket is."),
@@ -68,7 +71,7 @@ def at_gateway(verb: Callable[..., None]) -> Callable[..., None]:
         json_option,
     ):
         ordered = option(ordered)
-    return functools.wraps(verb)(ordered)
+    return functools.wraps(command)(ordered)
 
 
 file_argument = click.argument("file", metavar="FILE")
@@ -147,8 +150,10 @@ def run(ask: "Asking", name: str, given: tuple[str, ...], inputs: str, no_wait: 
         if not equals:
             raise click.UsageError(f"--input {each!r} has no '='; write --input NAME=VALUE")
         values[key] = _value(text)
+    from metamcp_worker.engine.load import SUFFIXES
+
     what: dict[str, object] = {"name": name}
-    if Path(name).suffix in (".yaml", ".yml"):
+    if Path(name).suffix in SUFFIXES:
         loaded = _loaded((name,))
         if loaded.problems:
             raise CommandRefused(
@@ -169,11 +174,12 @@ def list_(ask: "Asking") -> None:
 
 
 @workflow_.command()
-@click.option("-n", "limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--status", metavar="STATUS", help="Only those, for example needs_decision.")
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @at_gateway
-def runs(ask: "Asking", limit: int) -> None:
+def runs(ask: "Asking", status: str | None, limit: int) -> None:
     """List the latest runs."""
-    ask("workflow/runs", {"limit": limit})
+    ask("workflow/runs", {"limit": limit} | ({"status": status} if status else {}))
 
 
 @workflow_.command("show")
@@ -204,10 +210,11 @@ def decide(ask: "Asking", run_id: str, step: str, decision: str) -> None:
 
 @workflow_.command()
 @click.argument("task", metavar="TASK")
+@click.option("--refine", is_flag=True, help="A model adapts what a rule suggests.")
 @at_gateway
-def suggest(ask: "Asking", task: str) -> None:
+def suggest(ask: "Asking", task: str, refine: bool) -> None:
     """Suggest a workflow for a task."""
-    ask("suggest", {"task": task})
+    ask("suggest", {"task": task, "refine": refine})
 
 
 def _value(text: str) -> object:

@@ -277,7 +277,12 @@ VERBS: dict[str, Verb] = {
     "scripts-change": Verb(
         script_orders.ScriptsChange, script_orders.scripts_change, about=script_orders.about
     ),
-    "workflow": Verb(workflow_orders.WorkflowOrder, workflow_orders.workflow, Role.OPERATOR),
+    "workflow": Verb(
+        workflow_orders.WorkflowQuery, workflow_orders.workflow, Role.OPERATOR, reads=True
+    ),
+    "workflow-change": Verb(
+        workflow_orders.WorkflowOrder, workflow_orders.workflow, about=workflow_orders.about
+    ),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),

@@ -1,6 +1,6 @@
-"""The verb about workflows: an order to the engine for the local user, and what comes of it.
+"""The verbs about workflows: an order to the engine for the local user, and what comes of it.
 
-Owns: its parameters, a connection to the engine, the relay of progress. Never: carrying an order
+Owns: their parameters, a connection to the engine, the relay of progress. Never: carrying an order
 out (`metamcp_worker.engine`), the engine's process (`servers.engine_process`).
 
 The order acts for the local user at an endpoint, who sees all runs. If the client goes away, the
@@ -8,6 +8,8 @@ connection ends: a workflow goes on, an agent ends.
 """
 
 import asyncio
+from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Raw, Struct
 
@@ -20,7 +22,6 @@ from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
     Done,
     EngineOrder,
-    Method,
     OrderProgress,
     RunOwner,
 )
@@ -33,24 +34,39 @@ NONE = 'nothing is configured for the engine: write workflows = ["FOLDER"] or th
 _read = codec.reader(OrderProgress | Done)
 
 
-class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
+class WorkflowQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Parameters of `workflow`. `params`: raw, as of the order `method` (`ipc.engine_runs`);
     `endpoint`: for which it acts, empty for the default one."""
 
-    method: Method
+    method: Literal["workflows", "workflow/runs", "workflow/status", "suggest"]
+    params: Raw = Raw(b"{}")
+    endpoint: str = ""
+
+
+class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `workflow-change`, as of `workflow`."""
+
+    method: Literal["workflow/run", "workflow/cancel", "workflow/decide"]
     params: Raw = Raw(b"{}")
     endpoint: str = ""
 
 
 class OrderResult(Struct, frozen=True):
-    """Last notification of `workflow`, `done`: as `engine_runs.Done`."""
+    """Last notification of both verbs, `done`: as `engine_runs.Done`."""
 
     text: str
     structured: Raw
     failed: bool
 
 
-async def workflow(steering: Steering, line: ControlStream, params: WorkflowOrder) -> object:
+def about(params: WorkflowOrder, result: object) -> Sequence[str]:
+    """Return the words of the audit for an order."""
+    return (params.method, params.endpoint) if params.endpoint else (params.method,)
+
+
+async def workflow(
+    steering: Steering, line: ControlStream, params: WorkflowQuery | WorkflowOrder
+) -> object:
     """Give an order to the engine; tell its progress. Raises ProtocolError."""
     places = {
         endpoint: space.name
@@ -74,13 +90,26 @@ async def workflow(steering: Steering, line: ControlStream, params: WorkflowOrde
         try:
             writer.write(FRAME.pack(len(body)) + body)
             await writer.drain()
-            await line.tell("done", await _relayed(reader, line))
+            await line.tell("done", await _while_here(reader, line))
         finally:
             writer.close()
     except (OSError, EOFError, codec.Malformed) as error:
         why = "the engine ended before it answered; 'metamcp workflow runs' shows what goes on"
         raise ProtocolError(Exit.FAILED, why) from error
     return {"v": VERSION}
+
+
+async def _while_here(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:
+    """Relay until the order is over. A run takes days, so an upgrade does not wait for it. Raises
+    as `_relayed`, and PeerGone when the client leaves."""
+    relay = asyncio.create_task(_relayed(reader, line))
+    relay.add_done_callback(lambda _: line.wake())
+    try:
+        while not relay.done():
+            await line.woken(None)
+        return relay.result()
+    finally:
+        relay.cancel()
 
 
 async def _relayed(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:
