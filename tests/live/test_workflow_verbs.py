@@ -1,10 +1,12 @@
 """`metamcp workflow` against a real gateway and its engine, also one that is killed."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,14 @@ steps:
   - output: "Hello ${{ inputs.who }}"
 """
 
+SLOW = {
+    "name": "slow",
+    "steps": [
+        {"id": "pause", "call": "git.sleep", "with": {"ms": 2000}},
+        {"output": "over"},
+    ],
+}
+
 EXTRA = """
 [workspaces.w]
 workflows = ["{file}"]
@@ -36,8 +46,12 @@ namespace = "n"
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     file = tmp_path_factory.mktemp("workflows") / "hello.yaml"
     file.write_text(HELLO)
+    words = file.with_name("words")
+    words.write_text(json.dumps({"sleep": {"annotations": {}}}))
     extra = EXTRA.format(file=file)
-    with Gateway({"git": fake("--only", "echo")}, extra=extra) as running:
+    git = fake("--only", "echo,sleep", "--words", str(words))
+    with Gateway({"git": git}, extra=extra) as running:
+        (running.folder / "slow.json").write_text(json.dumps(SLOW))
         yield running
 
 
@@ -45,6 +59,12 @@ def ran(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[str]:
     place = ["--endpoint", "e", "--runtime-dir", str(gateway.folder / "run")]
     command = [sys.executable, "-m", "metamcp_supervisor", "workflow", *arguments, *place]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def structured(gateway: Gateway, *arguments: str) -> dict[str, Any]:
+    done = ran(gateway, *arguments, "--json")
+    found: dict[str, Any] = json.loads(done.stdout or "{}")
+    return found
 
 
 def engine(gateway: Gateway) -> int:
@@ -67,3 +87,33 @@ def test_what_is_not_known_is_one_sentence(gateway: Gateway) -> None:
     done = ran(gateway, "run", "hallo")
     assert done.returncode == 1
     assert done.stdout == "No workflow is named 'hallo'; there are: hello.\n"
+
+
+def test_a_step_that_may_have_happened_waits_for_a_decision(gateway: Gateway) -> None:
+    file = str(gateway.folder / "slow.json")
+    begun = structured(gateway, "run", file, "--no-wait")["run"]
+
+    def shown() -> dict[str, Any]:
+        return structured(gateway, "show", begun)
+
+    until(lambda: [one["status"] for one in shown()["steps"]] == ["running"], "it is in the call")
+    os.kill(engine(gateway), signal.SIGKILL)
+    until(lambda: shown().get("status") == "needs_decision", "nobody knows whether it happened")
+    waiting = structured(gateway, "runs", "--status", "needs_decision")["runs"]
+    assert [one["run"] for one in waiting] == [begun]
+    assert ran(gateway, "decide", begun, "pause", "retry").returncode == 0
+    until(lambda: shown()["status"] == "done", "it goes on by itself")
+    assert (shown()["output"], shown()["steps"][0]["attempts"]) == ("over", 2)
+
+
+def test_a_run_that_waits_does_not_hold_up_an_upgrade(gateway: Gateway) -> None:
+    place = ["--endpoint", "e", "--runtime-dir", str(gateway.folder / "run")]
+    command = [sys.executable, "-m", "metamcp_supervisor", "workflow", "run", *place]
+    file = str(gateway.folder / "slow.json")
+    long = json.dumps({**SLOW, "steps": [{"wait": "1h"}]})
+    (gateway.folder / "slow.json").write_text(long)
+    with subprocess.Popen([*command, file], stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline()
+        assert "upgraded" in gateway.ctl("upgrade")
+        waiting.kill()
