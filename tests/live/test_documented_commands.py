@@ -67,6 +67,11 @@ exposure = "toolset"
 namespace = "default"
 exposure = "code"
 """
+HELLO = """
+name: hello
+inputs: {who: {type: string}}
+steps: [output: "Hello ${{ inputs.who }}"]
+"""
 SCRIPT = "return args.n + 1\n"
 COMMAND = re.compile(r"^(?:\$ )?((?:metamcp|make) [^#\n]*?)\s*(?:#.*)?$")
 
@@ -88,7 +93,10 @@ def gateway() -> Iterator[Gateway]:
         "git": fake("--garbage", "--only", "echo,git_status,git_log"),
         "time": fake("--only", "echo,get_current_time"),
     }
-    with Gateway(servers, extra=EXTRA) as running:
+    found = Gateway(servers, extra=EXTRA)
+    (found.folder / "hello.yaml").write_text(HELLO)
+    found.config.write_text(f'workflows = ["hello.yaml"]\n{found.config.read_text()}')
+    with found as running:
         (running.folder / "add-one.ts").write_text(SCRIPT)
         client = Client(running.port)
         client.call("time__echo", text="to be recorded")
