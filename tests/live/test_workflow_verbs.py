@@ -104,16 +104,3 @@ def test_a_step_that_may_have_happened_waits_for_a_decision(gateway: Gateway) ->
     assert ran(gateway, "decide", begun, "pause", "retry").returncode == 0
     until(lambda: shown()["status"] == "done", "it goes on by itself")
     assert (shown()["output"], shown()["steps"][0]["attempts"]) == ("over", 2)
-
-
-def test_a_run_that_waits_does_not_hold_up_an_upgrade(gateway: Gateway) -> None:
-    place = ["--endpoint", "e", "--runtime-dir", str(gateway.folder / "run")]
-    command = [sys.executable, "-m", "metamcp_supervisor", "workflow", "run", *place]
-    file = str(gateway.folder / "slow.json")
-    long = json.dumps({**SLOW, "steps": [{"wait": "1h"}]})
-    (gateway.folder / "slow.json").write_text(long)
-    with subprocess.Popen([*command, file], stderr=subprocess.PIPE, text=True) as waiting:
-        assert waiting.stderr is not None
-        assert waiting.stderr.readline()
-        assert "upgraded" in gateway.ctl("upgrade")
-        waiting.kill()
