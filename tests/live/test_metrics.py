@@ -24,13 +24,14 @@ EMPTY = {
     "metamcp_call_retries_total", "metamcp_stop_escalations_total",
     "metamcp_requests_refused_total", "metamcp_protocol_errors_total",
     "metamcp_sessions", "metamcp_call_errors_total", "metamcp_tool_errors_total",
+    "metamcp_engine_orders_total", "metamcp_engine_runs",
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     servers = {"one": fake() | {"memory_max": "1G", "limits": {"calls_per_day": 1000}}}
-    with Gateway(servers, extra='[code]\n[audit]\nlevel = "metadata"') as found:
+    with Gateway(servers, extra='[code]\n[suggestions]\n[audit]\nlevel = "metadata"') as found:
         client = Client(found.port, MODERN)
         for number in range(CALLS):
             client.text("one__echo", text=str(number))

@@ -9,6 +9,8 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -69,7 +71,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "guest": fake(),
     "paid": {**fake(), "limits": {"calls_per_day": 10}},
 }
-SETTINGS = '[audit]\nlevel = "metadata"\n[code]\nruns_max = 1\nwarm = 1'
+SETTINGS = '[audit]\nlevel = "metadata"\n[code]\nruns_max = 1\nwarm = 1\n[suggestions]'
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 
 
@@ -224,6 +226,25 @@ def _code_that_waits(run: Run) -> None:
             front.end(number)
 
 
+def _a_run_that_waits(run: Run) -> None:
+    """A run of a workflow that waits, and orders to the engine about it."""
+    folder = run.gateway.folder
+    (folder / "waits.yaml").write_text("name: waits\nsteps:\n  - wait: 10m\n")
+
+    def ordered(*words: str) -> str:
+        where = ["--runtime-dir", str(folder / "run")]
+        command = [sys.executable, "-m", "metamcp_supervisor", "workflow", *words, *where]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+
+    begun = ordered("run", str(folder / "waits.yaml"), "--no-wait").split()[1]
+    run.sees("sum(metamcp_engine_runs) > 0", "it waits")
+    ordered("runs")
+    run.sees('metamcp_engine_orders_total{method="workflow/runs"} > 0', "an order is counted")
+    ordered("runs")
+    ordered("cancel", begun)
+
+
 def _slow_calls(run: Run) -> None:
     for ms in SLOW_MS:
         _sleep(run, "search", ms)
@@ -345,8 +366,8 @@ def _resident(pid: int) -> int:
 
 
 FAULTS = (
-    _half_a_request, _code_that_waits, _slow_calls, _somebody_is_kept_out, _a_dead_worker,
-    _a_frozen_worker,
+    _half_a_request, _code_that_waits, _a_run_that_waits, _slow_calls, _somebody_is_kept_out,
+    _a_dead_worker, _a_frozen_worker,
     _someone_in_the_way, _odd_answers, _a_late_answer, _strangers, _what_is_left_behind,
     _a_full_queue, _other_fronts, _other_tools, _few_descriptors, _little_memory, _a_bad_file,
     _odd_answers, _strangers, _what_is_left_behind,
