@@ -74,7 +74,11 @@ class EngineProcess(SocketProcess):
 
     def _tell(self, on: Message, fds: tuple[int, ...] = ()) -> None:
         assert self._channel is not None
-        blob = packets.blob(codec.dump(on))
+        try:
+            blob = packets.blob(codec.dump(on))
+        except OSError:
+            packets.close_all(fds)
+            raise
         self._channel.send(messages.pack(EngineSettings()), [blob, *fds])
 
     def _part(self) -> None:

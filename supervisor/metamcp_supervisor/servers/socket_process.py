@@ -99,7 +99,12 @@ class SocketProcess(RoleProcess):
             self._dismiss()
             self._deaf()
         elif self._channel is not None:
-            self._tell(on)
+            try:
+                self._tell(on)
+            except OSError as error:  # the next process begins with these settings
+                self._journal.add(self.who, "error", f"no free descriptor: {error.strerror}")
+                self._dismiss()
+                self._watch()
         else:
             self._listen()
 
