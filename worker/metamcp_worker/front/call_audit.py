@@ -36,6 +36,8 @@ SAID_BYTES_MAX = 1024
 """Maximum bytes that a client says of itself with which the members of its records are kept."""
 KINDS_MAX = 4096
 """Maximum kinds of calls, by tool and client, of which the members of their records are kept."""
+TOGETHER_MAX = 256
+"""Maximum records that are made and sent together; those with arguments and results are alone."""
 CLOSE_S_MAX = 2.0
 """Seconds for the last records of a front that ends."""
 WORKER = "front"
@@ -128,8 +130,8 @@ class CallAudit:
         arguments = bytes(params.get("arguments", b""))
         found = b""
         if arguments:
-            digest = audit.pseudonym(self._spec.salt, arguments)
-            found = b',"args_bytes":%d,"args_hmac":"%b"' % (len(arguments), digest.encode())
+            digest = audit.pseudonym(self._spec.salt, arguments).encode()
+            found = b',"args_bytes":%d,"args_hmac":"%b"' % (len(arguments), digest)
         trace = request.meta.get("traceparent") if request.meta else None
         if run or self._shows or trace is not None or request.run is not None:
             found += audit.behind({
@@ -178,12 +180,9 @@ class CallAudit:
     def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
         """Record a call that is over, and pass its answer on when that is committed. `answer`: None
         if it was cancelled; `outcome`: empty, or what was wrong."""
-        link, begun = self._link, call.record
+        begun = call.record
         # A call that a front before this one began has no origin, but somebody who waits for it.
-        ours = begun is not None or (call.caller is not None and call.label in COMMITTED)
-        if link is None or not ours or self._drops(link):
-            if link is not None and ours:
-                link.lost += 1
+        if begun is None and (call.caller is None or call.label not in COMMITTED):
             if answer is not None and not call.answer.done():
                 call.answer.set_result(answer)
             return
@@ -204,22 +203,35 @@ class CallAudit:
         if link is None or not self._over:
             return
         over, self._over = self._over, []
-        for call, (subject, begun), answer, ts, seconds, outcome in over:
-            end, told = begun, "cancelled"
-            if answer is not None:
-                end += self._result(answer)
-                told = "error" if answer.code else outcome or "ok"
-            body = audit.of_call(ts, link.number, self._members(call, subject), end, told, seconds)
-            link.add(body, None if answer is None else (call, answer))
-        link.send()
+        most = 1 if self._shows else TOGETHER_MAX
+        for at in range(0, len(over), most):
+            self._send(link, over[at : at + most])
 
-    def _result(self, answer: CallAnswer) -> bytes:
-        found = b',"result_bytes":%d' % len(answer.body)
+    def _send(self, link: _Link, over: list[_Over]) -> None:
+        waiting: list[tuple[Call, CallAnswer]] = []
+        if self._drops(link):
+            link.lost += len(over)
+            self._told([(call, answer) for call, _, answer, *_ in over if answer is not None], 0)
+            return
+        bodies: list[bytes] = []
+        for number, (call, begun, answer, ts, seconds, failed) in enumerate(over, link.number):
+            outcome, (subject, end) = failed or "ok", begun
+            if answer is not None:
+                waiting.append((call, answer))
+                end = b'%b,"result_bytes":%d' % (end, len(answer.body))
+                if answer.code or self._shows:
+                    end, outcome = self._ended(end, answer, outcome)
+            common = self._members(call, subject)
+            bodies.append(audit.of_call(ts, number, common, end, outcome, seconds))
+        link.send_all(bodies, waiting)
+
+    def _ended(self, end: bytes, answer: CallAnswer, outcome: str) -> tuple[bytes, str]:
+        """Return the last members of a record, and the outcome."""
         if answer.code:
-            found += b',"code":%d' % answer.code
+            end, outcome = b'%b,"code":%d' % (end, answer.code), "error"
         if self._shows:
-            found += audit.behind({"result": self._shown(answer.body)})
-        return found
+            end += audit.behind({"result": self._shown(answer.body)})
+        return end, outcome
 
     def _drops(self, link: _Link) -> bool:
         """Whether a record is dropped, and the next gap tells of it."""

@@ -207,6 +207,14 @@ class AuditLink(Generic[Waits]):
         elif self._turn is None:
             self._turn = self._loop.call_soon(self._turn_over)
 
+    def send_all(self, bodies: list[bytes], waiting: list[Waits]) -> None:
+        """Send records with the numbers from `number` on now, of FRAME_BYTES together or a single
+        one. `waiting`: passed to `told` when all are safe."""
+        self._new += bodies
+        self._waiting += waiting
+        self._weight += len(bodies)
+        self.send()
+
     def _turn_over(self) -> None:
         self._turn = None
         self.send()

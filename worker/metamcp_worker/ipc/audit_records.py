@@ -201,9 +201,8 @@ def behind(texts: Mapping[str, str]) -> bytes:
 def of_call(ts: int, n: int, common: bytes, end: bytes, outcome: str, seconds: float) -> bytes:
     """Return the body of the record of a call. `common`: `members` of calls of this kind; `end`:
     the others, each with a comma before it."""
-    micros = int(seconds * 1e6)
-    return b'{"ts":%d,"n":%d,%b%b,"outcome":"%b","ms":%d.%03d}' % (
-        ts, n, common, end, outcome.encode(), micros // 1000, micros % 1000,
+    return b'{"ts":%d,"n":%d,%b%b,"outcome":"%b","ms":%.3f}' % (
+        ts, n, common, end, outcome.encode(), seconds * 1000,
     )  # fmt: skip
 
 
