@@ -27,7 +27,7 @@ from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
-from metamcp_worker.ipc import codec, frame_link
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,
     CodeLimits,
@@ -42,7 +42,6 @@ from metamcp_worker.ipc.frame_link import FrameLink
 
 RUN_WAIT_S_MAX = 60.0
 """Seconds that a run may take beyond its own time: to wait for a sandbox, and to be ended."""
-CONNECT_S_MAX = 5.0
 UNSENT_BYTES_MAX = 2 * FRAME_BYTES_MAX
 """Maximum bytes that wait for the sandboxes to read them; a call beyond gets an error."""
 RUN_ID_BYTES = 8
@@ -112,29 +111,20 @@ class CodeRuns:
     def __init__(self, pipeline: Pipeline, builtins: Builtins) -> None:
         self._pipeline = pipeline
         self._builtins = builtins
-        self._path = ""
         self._runs: dict[int, RunUnderWay] = {}
         self._names: dict[str, ToolNames] = {}
-        self._link: FrameLink | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._early: list[bytes] = []
-        """Frames from before the connection is there."""
+        self._link = FrameLink("the process of the sandboxes", self._frame, self._lost)
 
     def configure(self, path: str) -> None:
         """Use the sandboxes behind the socket at this path; empty: there are none."""
         self._names.clear()
-        if path != self._path:
-            self._path = path
+        if path != self._link.path:
             self.close()
+            self._link.path = path
 
     def close(self) -> None:
         """End all runs, and close the connection."""
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        self._link.close()
         self._lost()
 
     def under_way(self) -> Iterable[Call]:
@@ -146,7 +136,7 @@ class CodeRuns:
         most = run.view.spec.code
         if why := code_calls.refusal(what, run.request):
             run.done(ToolReply(why, failed=True))
-        elif most is None or not self._path:
+        elif most is None or not self._link.path:
             run.done(ToolReply("Code mode is not configured here, see [code].", failed=True))
         else:
             limits, within = code_calls.limits(most, what), run.request.run
@@ -161,53 +151,15 @@ class CodeRuns:
                 run.outer = outer
                 outer.starts.append(start)
             if outer is None or len(outer.starts) == 1:
-                self._send(start)
+                self._link.send(start)
 
     def leave(self, number: int) -> None:
         """End this run, if it is one: its client does not wait any more."""
-        if self._take(number) is not None and self._connected:
-            self._send(EndRun(run=number))
-
-    # --- the connection -----------------------------------------------------------------------
-
-    @property
-    def _connected(self) -> bool:
-        return self._link is not None or self._opening is not None
-
-    def _send(self, message: StartRun | EndRun | HostReply) -> None:
-        frame = frame_link.packed(message)
-        if self._link is not None:
-            self._link.write(frame)
-            return
-        self._early.append(frame)
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-
-    async def _open(self) -> None:
-        link = FrameLink("the process of the sandboxes", self._frame, self._closed)
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                await loop.create_unix_connection(lambda: link, self._path)
-        except (OSError, TimeoutError) as error:
-            log.error("the sandboxes cannot be reached at %s: %s", self._path, error)
-            self._opening = None
-            self._lost()
-            return
-        self._opening = None
-        self._link = link
-        early, self._early = self._early, []
-        for frame in early:
-            link.write(frame)
-
-    def _closed(self, link: FrameLink) -> None:
-        """End the runs of a connection that has ended."""
-        if link is self._link:
-            self._link = None
-            self._lost()
+        if self._take(number) is not None and self._link.there:
+            self._link.send(EndRun(run=number))
 
     def _lost(self) -> None:
-        self._early.clear()
+        """End all runs."""
         for run in self._runs.values():
             run.starts.clear()
         for number in list(self._runs):
@@ -246,8 +198,8 @@ class CodeRuns:
 
     def _end(self, end: RunEnded) -> None:
         """End a run from this side."""
-        if end.run in self._runs and self._connected:
-            self._send(EndRun(run=end.run))
+        if end.run in self._runs and self._link.there:
+            self._link.send(EndRun(run=end.run))
         self._over(end)
 
     def _over(self, end: RunEnded) -> None:
@@ -273,7 +225,7 @@ class CodeRuns:
         starts = outer.starts
         outer.starts = [start for start in starts if start.run != ended]
         if outer.starts[:1] != starts[:1] and outer.starts and outer.number in self._runs:
-            self._send(outer.starts[0])
+            self._link.send(outer.starts[0])
 
     # --- calls of a run -----------------------------------------------------------------------
 
@@ -311,7 +263,7 @@ class CodeRuns:
         view = self._pipeline.now(run.view, run.request)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
-        if self._link is not None and self._link.unsent > UNSENT_BYTES_MAX:
+        if self._link.unsent > UNSENT_BYTES_MAX:
             raise ProtocolError(Code.OVERLOADED, _FULL)
         return view
 
@@ -361,7 +313,7 @@ class CodeRuns:
 
     def _reply(self, reply: HostReply) -> None:
         if reply.run in self._runs:
-            self._send(reply)
+            self._link.send(reply)
 
 
 class _InnerCaller:

@@ -27,7 +27,7 @@ from metamcp_worker.front.exchange import Declined
 from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
-from metamcp_worker.ipc import codec, frame_link
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
@@ -42,7 +42,6 @@ from metamcp_worker.ipc.engine_runs import (
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frame_link import FrameLink
 
-CONNECT_S_MAX = 5.0
 AGAIN_S = 0.5
 """Seconds from the loss of the connection to the next attempt, where workflows need it."""
 ORDERS_MAX = 1024
@@ -130,24 +129,20 @@ class EngineCalls:
         self.part: Callable[[str, frozenset[str]], str] = lambda endpoint, servers: endpoint
         self._pipeline = pipeline
         self._builtins = builtins
-        self._path = ""
         self._at_once = False
         self._orders: dict[int, OrderUnderWay] = {}
         self._works: dict[int, _HostWork] = {}
         self._names: dict[str, tuple[ToolNames, Repeatable]] = {}
-        self._link: FrameLink | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._link = FrameLink("the engine", self._frame, self._lost)
         self._again: asyncio.TimerHandle | None = None
-        self._early: list[bytes] = []
-        """Frames from before the connection is there."""
 
     def configure(self, path: str, *, at_once: bool) -> None:
         """Use the engine behind the socket at this path; empty: there is none. `at_once`: connect
         without waiting for an order, and again after a loss."""
         self._names.clear()
-        if path != self._path:
+        if path != self._link.path:
             self.close()
-            self._path = path
+            self._link.path = path
         self._at_once = at_once
         if at_once and path:
             self._open()
@@ -158,12 +153,7 @@ class EngineCalls:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        self._link.close()
         self._lost()
 
     def under_way(self) -> Iterable[Call]:
@@ -172,7 +162,7 @@ class EngineCalls:
 
     def begin(self, order: OrderUnderWay) -> None:
         """Give an order for a client. `order.done` is called with the result, at once or later."""
-        why = engine_calls.refusal(order.work, order.request, self._path)
+        why = engine_calls.refusal(order.work, order.request, self._link.path)
         if not why and len(self._orders) >= ORDERS_MAX:
             why = _FULL_ORDERS
         if why:
@@ -184,63 +174,31 @@ class EngineCalls:
 
     def leave(self, number: int) -> None:
         """Tell the engine that the client does not wait for this order any more, if it is one."""
-        if self._orders.pop(number, None) is not None and self._connected:
+        if self._orders.pop(number, None) is not None and self._link.there:
             self._send(Leave(id=number))
 
     # --- the connection -----------------------------------------------------------------------
 
-    @property
-    def _connected(self) -> bool:
-        return self._link is not None or self._opening is not None
-
     def _send(self, message: Message) -> None:
-        frame = frame_link.packed(message)
-        if self._link is not None:
-            self._link.write(frame)
-            return
-        self._early.append(frame)
         self._open()
+        self._link.send(message)
 
     def _open(self) -> None:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if not self._connected:
-            self._opening = asyncio.get_running_loop().create_task(self._connect())
-
-    async def _connect(self) -> None:
-        link = FrameLink("the engine", self._frame, self._closed)
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                await loop.create_unix_connection(lambda: link, self._path)
-        except (OSError, TimeoutError) as error:
-            log.error("the engine cannot be reached at %s: %s", self._path, error)
-            self._opening = None
-            self._lost()
-            return
-        self._opening = None
-        self._link = link
-        link.write(frame_link.packed(FrontHello(front=self.front)))
-        early, self._early = self._early, []
-        for frame in early:
-            link.write(frame)
-
-    def _closed(self, link: FrameLink) -> None:
-        if link is self._link:
-            self._link = None
-            self._lost()
+        if not self._link.there:
+            self._link.open(FrontHello(front=self.front))
 
     def _lost(self) -> None:
         """End everything that needs the connection; connect again if that is wanted."""
-        self._early.clear()
         works, self._works = self._works, {}
         for work in works.values():
             _over(work, _DROPPED)
         orders, self._orders = self._orders, {}
         for order in orders.values():
             order.done(ToolReply(engine_calls.lost(order.work.method), failed=True))
-        if self._at_once and self._path and self._again is None:
+        if self._at_once and self._link.path and self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._open)
 
     def _frame(self, body: bytes) -> None:
@@ -309,7 +267,7 @@ class EngineCalls:
         view = self._pipeline.view_of(endpoint, who.name)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
-        if self._link is not None and self._link.unsent > UNSENT_BYTES_MAX:
+        if self._link.unsent > UNSENT_BYTES_MAX:
             raise ProtocolError(Code.OVERLOADED, _FULL)
         return view
 

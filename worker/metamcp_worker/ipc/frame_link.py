@@ -1,7 +1,7 @@
-"""Frames between a front and a process that works for it, such as the sandboxes.
+"""Connection of a front to a process that works for it, such as the sandboxes.
 
-Owns: cutting what arrives into frames, their limit, what waits to be sent. Never: messages,
-opening a connection.
+Owns: opening the connection, messages from before it is there, cutting what arrives into frames,
+their limit, what waits to be sent. Never: messages, when the connection is opened again.
 """
 
 import asyncio
@@ -13,24 +13,95 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
 from metamcp_worker.ipc.codec import Message
 
+CONNECT_S_MAX = 5.0
+
 log = logging.getLogger("metamcp.front")
 
 
-def packed(message: Message) -> bytes:
-    """Return the frame of a message."""
+def _packed(message: Message) -> bytes:
     body = codec.dump(message)
     return FRAME.pack(len(body)) + body
 
 
-class FrameLink(asyncio.Protocol):
-    """Connection to a process. `peer`: words for it; `frame(body)`, `closed(link)`: called with
-    each message, and at the end. A `frame` that raises codec.Malformed ends the connection."""
+class FrameLink:
+    """Connection to a process. `peer`: words for it; `frame(body)`: called with each message; a
+    `frame` that raises codec.Malformed ends the connection. `lost()`: called when a connection
+    ended or could not be made, not after `close`. `path`: of the socket."""
+
+    def __init__(self, peer: str, frame: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+        self.path = ""
+        self._peer = peer
+        self._frame = frame
+        self._lost = lost
+        self._stream: _FrameStream | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+
+    @property
+    def there(self) -> bool:
+        """Whether the connection is there, or is being opened."""
+        return self._stream is not None or self._opening is not None
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        return 0 if self._stream is None else self._stream.unsent
+
+    def send(self, message: Message) -> None:
+        """Send a message, on a new connection if there is none."""
+        frame = _packed(message)
+        if self._stream is not None:
+            self._stream.write(frame)
+        else:
+            if not self.there:
+                self.open()
+            self._early.append(frame)
+
+    def open(self, hello: Message | None = None) -> None:
+        """Open the connection, unless it is there. `hello`: goes before all other messages."""
+        if not self.there:
+            self._early = [] if hello is None else [_packed(hello)]
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    def close(self) -> None:
+        """Close the connection; what was sent before still leaves."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        stream = _FrameStream(self._peer, self._frame, self._closed)
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                await loop.create_unix_connection(lambda: stream, self.path)
+        except (OSError, TimeoutError) as error:
+            log.error("%s cannot be reached at %s: %s", self._peer, self.path, error)
+            self._opening = None
+            self._lost()
+            return
+        self._opening = None
+        self._stream = stream
+        for frame in self._early:
+            stream.write(frame)
+
+    def _closed(self, stream: "_FrameStream") -> None:
+        if stream is self._stream:
+            self._stream = None
+            self._lost()
+
+
+class _FrameStream(asyncio.Protocol):
+    """Frames of one connection."""
 
     def __init__(
         self,
         peer: str,
         frame: Callable[[bytes], None],
-        closed: Callable[["FrameLink"], None],
+        closed: Callable[["_FrameStream"], None],
     ) -> None:
         self._peer = peer
         self._frame = frame
@@ -40,7 +111,6 @@ class FrameLink(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes that the other side has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
