@@ -28,13 +28,13 @@ DOOR = {
 """Packages and modules for keys, principals, limits, the audit, certificates and the database."""
 CODE = {
     "code_calls", "code_calls_io", "code_mode", "code_process", "code_runs", "code_tools",
-    "parameters", "role_process", "saved_scripts", "script_orders", "script_tools", "scripts",
-    "sandbox", "typescript_types",
+    "parameters", "role_process", "role_worker", "sandbox", "saved_scripts", "script_orders",
+    "script_tools", "scripts", "typescript_types",
 }  # fmt: skip
 """Packages and modules for code mode, and the base of processes that it brought."""
 ENGINE = {
     "engine", "engine_calls", "engine_calls_io", "engine_process", "engine_runs", "engine_tables",
-    "engine_tools", "frame_link", "loaded_workflows", "socket_process", "workflow_files",
+    "engine_tools", "frame_link", "socket_process", "workflow_files",
     "workflow_orders", "workflows",
 }  # fmt: skip
 """Packages and modules for agents, models and workflows."""

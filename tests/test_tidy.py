@@ -113,7 +113,7 @@ PURE_BY_ROOM = {
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
-        " errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table loaded_workflows"
+        " errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
         " messages"
         " parameters"
         " process_names records roots saved_scripts server_catalog spec validation"

@@ -20,12 +20,12 @@ from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.loaded_workflows import SHIPPED
+from metamcp_worker.ipc.engine_runs import SHIPPED
 from metamcp_worker.ipc.process_names import DEFAULT
 
 if TYPE_CHECKING:
     from metamcp_worker.engine.workflow import AnyStep, Workflow
-    from metamcp_worker.ipc.loaded_workflows import Loaded
+    from metamcp_worker.ipc.engine_runs import Loaded
 
 FOLDER = "workflows"
 """Folder that is checked when no file is named."""

@@ -53,7 +53,7 @@ from metamcp_supervisor.config.printed_values import PrintedValues, program_outp
 from metamcp_supervisor.config.program import directory
 from metamcp_supervisor.config.references import References
 from metamcp_worker.ipc.disclosure import Exposure
-from metamcp_worker.ipc.loaded_workflows import Loaded
+from metamcp_worker.ipc.engine_runs import Loaded
 
 LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
 EXPOSURE, NAMING = "exposure", "naming"

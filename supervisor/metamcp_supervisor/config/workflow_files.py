@@ -16,7 +16,7 @@ from metamcp_supervisor.config.document import (
     printable,
 )
 from metamcp_supervisor.config.program import directory
-from metamcp_worker.ipc.loaded_workflows import SHIPPED, Loaded
+from metamcp_worker.ipc.engine_runs import SHIPPED, Loaded
 from metamcp_worker.ipc.process_names import DEFAULT
 
 PATHS_MAX = 64

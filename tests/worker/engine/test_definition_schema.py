@@ -10,7 +10,7 @@ import pytest
 from metamcp_worker.engine import definition, load
 from metamcp_worker.engine.definition_schema import schema
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.loaded_workflows import SHIPPED
+from metamcp_worker.ipc.engine_runs import SHIPPED
 from tests.worker.engine.test_definition import WHOLE
 
 jsonschema: Any = importlib.import_module("jsonschema")

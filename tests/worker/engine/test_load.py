@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metamcp_worker.engine import definition, load
-from metamcp_worker.ipc.loaded_workflows import Loaded
+from metamcp_worker.ipc.engine_runs import Loaded
 
 GOOD = """\
 name: {name}

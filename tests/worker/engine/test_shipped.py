@@ -9,7 +9,7 @@ import pytest
 from metamcp_worker.engine import definition, load, workflow
 from metamcp_worker.engine.workflow import CodeStep
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.loaded_workflows import SHIPPED
+from metamcp_worker.ipc.engine_runs import SHIPPED
 from tests.worker.sandbox.sandboxes import DENO
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from msgspec import Raw
 from metamcp_worker.engine import definition, load, suggestion
 from metamcp_worker.engine.suggestion import Suggested, SuggestionArguments, ToolRoutes
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.loaded_workflows import SHIPPED
+from metamcp_worker.ipc.engine_runs import SHIPPED
 
 pytestmark = pytest.mark.promise("M51")
 

@@ -11,7 +11,6 @@ that it sent later overtakes them.
 
 import asyncio
 import fcntl
-import itertools
 import logging
 import os
 import socket
@@ -23,7 +22,7 @@ from msgspec import MsgspecError
 
 from metamcp_worker.audit.segments import DAY_S, SegmentFacts, Segments, Unwritten, digest
 from metamcp_worker.ipc import audit_records as audit
-from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.audit_records import (
     FRAME,
     FRAME_BYTES_MAX,
@@ -33,14 +32,11 @@ from metamcp_worker.ipc.audit_records import (
     AuditOn,
     AuditRecord,
 )
-from metamcp_worker.ipc.messages import Beat, Stop, Tune
-from metamcp_worker.ipc.packets import Channel
-from metamcp_worker.runtime import logs, loop
-from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.messages import Stop, Tune
+from metamcp_worker.runtime import loop
+from metamcp_worker.runtime.role_worker import RoleWorker
 
-BEAT_S = 1.0
-END_S = 1.0
-"""Seconds for cancelled tasks to end."""
 READ_BYTES = 256 * 1024
 GROUP_MAX = 512
 """Maximum number of records in one commit; a larger frame has a commit of its own."""
@@ -105,13 +101,15 @@ class _Sender:
         return True
 
 
-class AuditWorker:
+class AuditWorker(RoleWorker):
+    what = "the audit"
+    log = log
+    links_max = SENDERS_MAX
+
     def __init__(self, sock: socket.socket) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[int] = self._loop.create_future()
+        super().__init__(sock, _read)
         self._segments: Segments | None = None
         self._spec: AuditOn | None = None
-        self._listener: socket.socket | None = None
         self._senders: dict[int, _Sender] = {}
         self._due: asyncio.Handle | None = None
         self._own = 0
@@ -119,40 +117,19 @@ class AuditWorker:
         self._counts: Counter[str] = Counter()
         self._marked = 0
         self._said = ""
-        self._chores = Chores(self._faulty)
-        self._channel = Channel(sock, self._packet, lambda: self._finish(0))
 
-    async def run(self) -> int:
-        self._chores.begin(self._beat())
-        self._chores.begin(logs.counting())
-        try:
-            return await self._over
-        finally:
-            self._commit()
-            self._checkpoint()
-            await self._chores.close(END_S)
-            for fd in list(self._senders):
-                self._drop(fd)
-            if self._listener is not None:
-                self._loop.remove_reader(self._listener)
-                self._listener.close()
-            if self._segments is not None:
-                self._segments.close()
-            self._channel.close()
+    async def end(self) -> None:
+        self._commit()
+        self._checkpoint()
+        await super().end()
+        for fd in list(self._senders):
+            self._drop(fd)
+        if self._segments is not None:
+            self._segments.close()
 
-    def _packet(self, data: bytes, fds: list[int]) -> None:
-        packets.close_all(fds)
-        try:
-            match _read(data):
-                case AuditOn() as spec:
-                    self._begin(spec)
-                case Tune():
-                    pass
-                case _:
-                    self._finish(0)
-        except (codec.Malformed, OSError) as error:
-            log.error("the audit cannot begin: %s", error)
-            self._finish(1)
+    def take(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, AuditOn):
+            self._begin(message)
 
     def _begin(self, spec: AuditOn) -> None:
         self._spec = spec
@@ -182,10 +159,8 @@ class AuditWorker:
         listener.bind(made)
         os.chmod(made, 0o600)
         listener.listen(BACKLOG)
-        listener.setblocking(False)
         os.replace(made, path)
-        self._listener = listener
-        self._loop.add_reader(listener, self._accept)
+        self.listen(listener)
 
     def _open(self) -> bool:
         """Open the newest segment, unless it is open; return whether it is."""
@@ -199,16 +174,11 @@ class AuditWorker:
 
     # Senders
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        if len(self._senders) >= SENDERS_MAX:
-            sock.close()
-            return
-        sock.setblocking(False)
+    @property
+    def links(self) -> int:
+        return len(self._senders)
+
+    def linked(self, sock: socket.socket) -> None:
         self._senders[sock.fileno()] = _Sender(sock)
         self._loop.add_reader(sock, self._readable, sock.fileno())
 
@@ -398,26 +368,12 @@ class AuditWorker:
 
     # News
 
-    async def _beat(self) -> None:
-        told: dict[str, int] = {}
-        for number in itertools.count(1):
-            due = self._loop.time() + BEAT_S
-            await asyncio.sleep(BEAT_S)
-            if self._listener is not None:
-                self._gather()
-            late_ms = (self._loop.time() - due) * 1000
-            self._channel.send(messages.pack(Beat(seq=number, lag_ms=late_ms)))
-            if told != self._counts:
-                told = dict(self._counts)
-                self._channel.send(messages.pack(AuditFigures(counts=told)))
+    def beating(self) -> None:
+        if self._listener is not None:
+            self._gather()
 
-    def _finish(self, code: int) -> None:
-        if not self._over.done():
-            self._over.set_result(code)
-
-    def _faulty(self, error: BaseException) -> None:
-        log.error("the process of the audit ends, it has a fault", exc_info=error)
-        self._finish(1)
+    def figures(self) -> AuditFigures:
+        return AuditFigures(counts=dict(self._counts))
 
 
 def _number(line: bytes) -> int:

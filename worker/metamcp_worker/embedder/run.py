@@ -9,7 +9,6 @@ Queries go before tools, because searches wait for queries; clients do not wait 
 """
 
 import asyncio
-import itertools
 import logging
 import math
 import os
@@ -20,13 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from msgspec import structs
-
 from metamcp_worker.embedder import embeddings_api
 from metamcp_worker.embedder.embeddings_api import NoVectors, TextRefused
 from metamcp_worker.embedder.endpoint import EmbeddingsEndpoint
 from metamcp_worker.embedder.vector_store import Unkept, VectorStore
-from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
@@ -37,19 +34,14 @@ from metamcp_worker.ipc.embedding import (
     EmbedOn,
     Vectors,
 )
-from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.messages import Beat, Stop, Tune
-from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.ipc.messages import Stop, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.runtime import logs, loop
-from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.runtime.role_worker import RoleWorker
 
 if TYPE_CHECKING:
     from metamcp_worker.embedder.local_model import Model
 
-BEAT_S = 1.0
-END_S = 1.0
-"""Seconds for cancelled tasks to end."""
 QUERIES_MAX = 8
 """Maximum queries at the source at once; a further query is answered without a vector."""
 ASKS_MAX = 64
@@ -86,10 +78,12 @@ async def _live(sock: socket.socket) -> int:
     return await EmbedderWorker(sock).run()
 
 
-class EmbedderWorker:
+class EmbedderWorker(RoleWorker):
+    what = "the process that makes vectors"
+    log = log
+
     def __init__(self, sock: socket.socket) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[int] = self._loop.create_future()
+        super().__init__(sock, _read)
         self._spec = EmbeddingsSpec()
         self._source: VectorSource | None = None
         self._shelf: VectorStore | None = None
@@ -103,41 +97,24 @@ class EmbedderWorker:
         """Time of the loop until which the source is left alone."""
         self._said, self._quiet_until = "", 0.0
         self._counts: Counter[str] = Counter()
-        self._chores = Chores(self._faulty)
-        self._channel = Channel(sock, self._packet, lambda: self._finish(0))
 
-    async def run(self) -> int:
-        self._chores.begin(self._beat())
-        self._chores.begin(logs.counting())
-        try:
-            return await self._over
-        finally:
-            await self._chores.close(END_S)
-            if self._source is not None:
-                await self._source.close()
-            self._channel.close()
+    async def end(self) -> None:
+        await super().end()
+        if self._source is not None:
+            await self._source.close()
 
-    def _packet(self, data: bytes, fds: list[int]) -> None:
-        try:
-            match _read(data):
-                case EmbedOn():
-                    self._begin(codec.typed(EmbeddingsSpec, packets.value(fds)))
-                case Embed(ticket=ticket, query=query):
-                    texts = codec.typed(list[str], packets.value(fds))
-                    self._ask(ticket, texts, query=query)
-                case Tune(format=form, level=level, levels=levels):
-                    logs.tune(
-                        structs.replace(self._spec.log, format=form, level=level, levels=levels)
-                    )
-                case _:
-                    self._finish(0)
-        except (codec.Malformed, TooLarge, OSError) as error:
-            log.error("a message of the supervisor cannot be read: %s", error)
-        finally:
-            packets.close_all(fds)
+    def take(self, message: Message, fds: list[int]) -> None:
+        match message:
+            case EmbedOn():
+                self._begin(codec.typed(EmbeddingsSpec, packets.value(fds)))
+            case Embed(ticket=ticket, query=query):
+                self._ask(ticket, codec.typed(list[str], packets.value(fds)), query=query)
+            case _:
+                pass
 
     def _begin(self, spec: EmbeddingsSpec) -> None:
         self._spec = spec
+        self._levels = spec.log
         logs.tune(spec.log)
         self._keeps = True
         try:
@@ -283,30 +260,12 @@ class EmbedderWorker:
 
     def _answer(self, ticket: int, found: Vectors) -> None:
         try:
-            self._tell(Embedded(ticket=ticket), (packets.blob(codec.dump(found)),))
+            self.tell(Embedded(ticket=ticket), (packets.blob(codec.dump(found)),))
         except OSError as error:
             log.error("an answer is lost: %s", error)
 
-    async def _beat(self) -> None:
-        told: dict[str, int] = {}
-        for number in itertools.count(1):
-            due = self._loop.time() + BEAT_S
-            await asyncio.sleep(BEAT_S)
-            self._tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
-            if told != self._counts:
-                told = dict(self._counts)
-                self._tell(EmbedFigures(counts=told))
-
-    def _tell(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        self._channel.send(messages.pack(message), fds)
-
-    def _finish(self, code: int) -> None:
-        if not self._over.done():
-            self._over.set_result(code)
-
-    def _faulty(self, error: BaseException) -> None:
-        log.error("the process that makes vectors ends, it has a fault", exc_info=error)
-        self._finish(1)
+    def figures(self) -> EmbedFigures:
+        return EmbedFigures(counts=dict(self._counts))
 
 
 ONE_THREAD = {"MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -48,7 +48,7 @@ from metamcp_worker.engine.workflow import (
     later_ids,
 )
 from metamcp_worker.ipc import parameters
-from metamcp_worker.ipc.loaded_workflows import DefinitionProblem, Place, shown
+from metamcp_worker.ipc.engine_runs import DefinitionProblem, Place, shown
 
 DEFINITION_BYTES_MAX = 256 * 1024
 """Maximum bytes of a definition as JSON."""

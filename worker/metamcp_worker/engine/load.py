@@ -22,7 +22,7 @@ from msgspec import Raw
 from metamcp_worker.engine import definition
 from metamcp_worker.engine.expressions import is_list, is_map
 from metamcp_worker.engine.workflow import hint
-from metamcp_worker.ipc.loaded_workflows import (
+from metamcp_worker.ipc.engine_runs import (
     SHIPPED,
     DefinitionProblem,
     Loaded,

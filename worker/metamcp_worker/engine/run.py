@@ -7,7 +7,6 @@ A connection that sends what is not a message is closed, and the others stay.
 """
 
 import asyncio
-import itertools
 import logging
 import socket
 from collections import Counter
@@ -18,7 +17,8 @@ from metamcp_worker.engine.host import EngineLink, FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.engine.workflows_io import Workflows, guarded
-from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     Done,
     EngineFigures,
@@ -31,19 +31,12 @@ from metamcp_worker.ipc.engine_runs import (
     OrderProgress,
 )
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.messages import Beat, Stop, Tune
-from metamcp_worker.ipc.packets import Channel
-from metamcp_worker.ipc.spec import LogSpec
-from metamcp_worker.runtime import logs, loop
-from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.ipc.messages import Stop, Tune
+from metamcp_worker.runtime import loop
+from metamcp_worker.runtime.role_worker import RoleWorker
 
-BEAT_S = 1.0
-END_S = 1.0
-"""Seconds for cancelled tasks to end."""
-RETIRE_S_MAX = 30.0
-"""Seconds that orders and steps have to end when the supervisor wants this process no longer."""
 RETIRE_STEP_S = 0.05
-"""Seconds between two checks whether they have ended."""
+"""Seconds between two checks whether orders and steps have ended."""
 LINKS_MAX = 256
 """Maximum connections: of fronts, their heirs, and commands of users."""
 ORDERS_MAX = 1024
@@ -67,19 +60,20 @@ async def _live(sock: socket.socket) -> int:
     return await EngineWorker(sock).run()
 
 
-class EngineWorker:
+class EngineWorker(RoleWorker):
+    what = "the engine"
+    log = log
+    links_max = LINKS_MAX
+
     def __init__(self, sock: socket.socket) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[int] = self._loop.create_future()
+        super().__init__(sock, _read)
         self._spec = EngineOn(journal="")
-        self._listener: socket.socket | None = None
         self._fronts = FrontLinks()
         self._models = Models()
         self._links: dict[EngineLink, dict[int, asyncio.Task[None]]] = {}
         self._counts: Counter[str] = Counter()
-        self._chores = Chores(self._faulty)
         self._retires = False
-        self._workflows = Workflows(self._fronts, self._models, self._chores, self._faulty)
+        self._workflows = Workflows(self._fronts, self._models, self._chores, self.faulty)
         self._handlers: Mapping[str, Handler] = {
             "agent": lambda order, host, tell: run_agent(order, host, tell, self._models),
             "suggest": lambda order, host, tell: suggest(
@@ -92,85 +86,48 @@ class EngineWorker:
             "workflow/cancel": guarded(self._workflows.cancel),
             "workflow/decide": guarded(self._workflows.decide),
         }
-        self._channel = Channel(sock, self._packet, lambda: self._retire(RETIRE_S_MAX))
 
-    async def run(self) -> int:
-        self._chores.begin(self._beat())
-        self._chores.begin(logs.counting())
-        try:
-            return await self._over
-        finally:
-            self._deafen()
-            await self._workflows.close()
-            await self._chores.close(END_S)
-            for link in list(self._links):
-                link.close()
-            await self._models.close()
-            self._channel.close()
+    async def end(self) -> None:
+        await self._workflows.close()
+        await super().end()
+        for link in list(self._links):
+            link.close()
+        await self._models.close()
 
-    def _packet(self, data: bytes, fds: list[int]) -> None:
-        try:
-            match _read(data):
-                case EngineSettings():
-                    self._begin(_settings(packets.value(fds)), fds)
-                case Tune(format=form, level=level, levels=levels):
-                    logs.tune(LogSpec(format=form, level=level, levels=levels))
-                case Stop(grace_s=grace_s):
-                    self._retire(grace_s)
-                case _:
-                    pass
-        except (codec.Malformed, OSError) as error:
-            log.error("the engine cannot begin: %s", error)
-            self._finish(1)
-        finally:
-            packets.close_all(fds)
+    def take(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, EngineSettings):
+            self._begin(_settings(packets.value(fds)), fds)
 
     def _begin(self, spec: EngineOn, fds: list[int]) -> None:
         """Begin, or go on with other settings. Raises OSError."""
         if fds or self._listener is None:
-            listener = socket.socket(fileno=packets.taken(fds))
-            self._deafen()
-            listener.setblocking(False)
-            self._listener = listener
-            self._loop.add_reader(listener, self._accept)
+            self.listen(socket.socket(fileno=packets.taken(fds)))
         self._spec = spec
         self._models.configure(spec.ai)
         self._workflows.configure(spec)
 
-    def _retire(self, within_s: float) -> None:
+    def retire(self, within_s: float) -> None:
         """Take nothing new, and end when what is under way has ended, at most `within_s` later."""
         if not self._retires:
             self._retires = True
-            self._deafen()
+            self.deafen()
             self._workflows.halt()
-            self._loop.call_later(within_s, self._finish, 0)
+            self._loop.call_later(within_s, self.finish, 0)
             self._ended()
 
     def _ended(self) -> None:
         if self._workflows.busy or any(self._links.values()):
             self._loop.call_later(RETIRE_STEP_S, self._ended)
         else:
-            self._finish(0)
-
-    def _deafen(self) -> None:
-        """Close the listening socket, of which the supervisor has another descriptor."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+            self.finish(0)
 
     # Connections
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        if len(self._links) >= LINKS_MAX:
-            sock.close()
-            return
-        sock.setblocking(False)
+    @property
+    def links(self) -> int:
+        return len(self._links)
+
+    def linked(self, sock: socket.socket) -> None:
         link = EngineLink(sock)
         self._links[link] = {}
         self._chores.begin(self._serve(link))
@@ -236,26 +193,5 @@ class EngineWorker:
         finally:
             self._counts[f"{order.method}:{outcome}"] += 1
 
-    # News
-
-    async def _beat(self) -> None:
-        told: EngineFigures | None = None
-        for number in itertools.count(1):
-            due = self._loop.time() + BEAT_S
-            await asyncio.sleep(BEAT_S)
-            self._tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
-            figures = EngineFigures(counts=dict(self._counts), runs=self._workflows.statuses)
-            if figures != told:
-                told = figures
-                self._tell(figures)
-
-    def _tell(self, message: codec.Message) -> None:
-        self._channel.send(messages.pack(message))
-
-    def _finish(self, code: int) -> None:
-        if not self._over.done():
-            self._over.set_result(code)
-
-    def _faulty(self, error: BaseException) -> None:
-        log.error("the engine ends, it has a fault", exc_info=error)
-        self._finish(1)
+    def figures(self) -> EngineFigures:
+        return EngineFigures(counts=dict(self._counts), runs=self._workflows.statuses)

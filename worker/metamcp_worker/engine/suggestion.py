@@ -18,8 +18,7 @@ from msgspec import Meta, Raw, Struct
 from metamcp_worker.engine import agent, definition, models, workflow
 from metamcp_worker.engine.models import Prompt
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.engine_runs import Done
-from metamcp_worker.ipc.loaded_workflows import SuggestionRule
+from metamcp_worker.ipc.engine_runs import Done, SuggestionRule
 
 TASK_CHARACTERS_MAX = 20_000
 STEPS_MAX = 3

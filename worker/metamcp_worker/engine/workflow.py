@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.loaded_workflows import Place, shown
+from metamcp_worker.ipc.engine_runs import Place, shown
 
 Failure: TypeAlias = Literal["error", "timeout", "unavailable"]
 """Failure that a retry is for: the words of a tool, the end of its time, or no answer at all."""

@@ -1,7 +1,8 @@
 """Messages about runs of the engine (agents, suggestions, workflows), between a front and it.
 
-Owns: their fields, limits and frames. Never: the engine (`engine`), carrying out what a run asks
-for (`front.engine_calls_io`).
+Owns: their fields, limits and frames; the answer of the process that reads files of workflows
+(`engine.load`). Never: the engine (`engine`), carrying out what a run asks for
+(`front.engine_calls_io`), the meaning of a definition (`engine.definition`).
 
 A front connects to the socket SOCKET in the runtime directory and sends frames: 4 bytes with the
 size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. The
@@ -10,7 +11,7 @@ to a front, which makes it for the owner of the run like a request of that clien
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -30,6 +31,12 @@ Kind = Literal["call", "server", "tools", "describe", "catalog", "code", "sample
 Trouble = Literal["", "error", "timeout", "unavailable"]
 """Why a request of the engine has no result: a tool's or the gateway's error, its time is over, or
 the server or the front is not there (then the call may have happened)."""
+
+SHIPPED: Final = "metamcp:"
+"""Beginning of the path of a workflow that is shipped; alone it means the rules that are."""
+_SHOWN_CHARACTERS_MAX = 60
+
+Place: TypeAlias = tuple[str | int, ...]
 
 
 class RunOwner(Struct, frozen=True):
@@ -182,3 +189,51 @@ class EngineFigures(Message, frozen=True, kw_only=True):
 
     counts: dict[str, int]
     runs: Mapping[str, int] = {}
+
+
+class DefinitionProblem(Struct, frozen=True):
+    """Mistake in a definition. `place`: keys and indices down to it; `message`: the end of a
+    sentence; `file` and `line`: where it is written, empty and 0 if not in a file."""
+
+    place: Place
+    message: str
+    file: str = ""
+    line: int = 0
+
+    @property
+    def path(self) -> str:
+        text = ""
+        for key in self.place:
+            name = f"[{key}]" if isinstance(key, int) else shown(key)
+            text += name if isinstance(key, int) or not text else f".{name}"
+        return text
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{where}{self.path} {self.message}" if self.place else f"{where}{self.message}"
+
+
+class SuggestionRule(Struct, frozen=True):
+    """Rule of suggestions. `keywords`: words or phrases in lower case; `match`: whether one of them
+    or all have to be in a task; `template`: a workflow as plain data."""
+
+    name: str
+    keywords: tuple[str, ...]
+    match: Literal["any", "all"]
+    template: dict[str, object]
+
+
+class Loaded(Struct):
+    """Content of files. `definitions`: by workspace and name, `rules`: of suggestions, both plain
+    data; `files`: files and folders that were looked at."""
+
+    definitions: dict[str, dict[str, Raw]] = {}
+    rules: list[Raw] = []
+    problems: list[DefinitionProblem] = []
+    files: list[str] = []
+
+
+def shown(text: str) -> str:
+    """Return a text for a message: shortened, with characters that control a terminal escaped."""
+    cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in cut)

@@ -17,7 +17,7 @@ from functools import partial
 
 from msgspec import structs
 
-from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,
     CodeFigures,
@@ -26,25 +26,18 @@ from metamcp_worker.ipc.code_runs import (
     HostReply,
     StartRun,
 )
+from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.messages import Beat, Stop, Tune
-from metamcp_worker.ipc.packets import Channel
-from metamcp_worker.ipc.spec import LogSpec
-from metamcp_worker.runtime import logs, loop
-from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.ipc.messages import Stop, Tune
+from metamcp_worker.runtime import loop
+from metamcp_worker.runtime.role_worker import RoleWorker
 from metamcp_worker.sandbox import code_run, confinement, monty_guest
-from metamcp_worker.sandbox.byte_stream import ByteStream
 from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer
 from metamcp_worker.sandbox.deno_process import DenoSpec, boot_file
 from metamcp_worker.sandbox.run_queue import WAITING_MAX, RunQueue
 from metamcp_worker.sandbox.sandbox_pool import SandboxPool
-from metamcp_worker.sandbox.sandbox_process import SandboxProcess
+from metamcp_worker.sandbox.sandbox_process import ByteStream, SandboxProcess
 
-BEAT_S = 1.0
-END_S = 1.0
-"""Seconds for cancelled tasks to end."""
-RETIRE_S_MAX = 30.0
-"""Seconds that runs have to end when the supervisor wants this process no longer."""
 RETIRE_STEP_S = 0.02
 """Seconds between two checks whether fronts have read the ends of their runs."""
 FRONTS_MAX = 64
@@ -92,14 +85,16 @@ class _Run:
         self.began = 0.0
 
 
-class CodeWorker:
+class CodeWorker(RoleWorker):
+    what = "the process of the sandboxes"
+    log = log
+    links_max = FRONTS_MAX
+
     def __init__(self, sock: socket.socket) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[int] = self._loop.create_future()
+        super().__init__(sock, _read)
         self._spec = CodeOn(deno="", runs_max=1)
         self._deno = DenoSpec("", 0, -1)
         self._confined = ""
-        self._listener: socket.socket | None = None
         self._numbers = itertools.count(1)
         self._fronts: dict[int, _Front] = {}
         self._queue = RunQueue[_Run](1)
@@ -112,48 +107,22 @@ class CodeWorker:
         self._used = 0.0
         """Time of the loop of the last run."""
         self._counts: Counter[str] = Counter()
-        self._chores = Chores(self._faulty)
         self._retires = False
-        self._channel = Channel(sock, self._packet, lambda: self._retire(RETIRE_S_MAX))
 
-    async def run(self) -> int:
-        self._chores.begin(self._beat())
-        self._chores.begin(logs.counting())
-        try:
-            return await self._over
-        finally:
-            await self._chores.close(END_S)
-            for front in list(self._fronts.values()):
-                self._drop(front)
-            self._give_back()
-            self._deafen()
-            self._channel.close()
+    async def end(self) -> None:
+        await super().end()
+        for front in list(self._fronts.values()):
+            self._drop(front)
+        self._give_back()
 
-    def _packet(self, data: bytes, fds: list[int]) -> None:
-        try:
-            match _read(data):
-                case CodeOn() as spec:
-                    self._begin(spec, fds)
-                case Tune(format=form, level=level, levels=levels):
-                    logs.tune(LogSpec(format=form, level=level, levels=levels))
-                case Stop(grace_s=grace_s):
-                    self._retire(grace_s)
-                case _:
-                    pass
-        except (codec.Malformed, OSError) as error:
-            log.error("code cannot be run: %s", error)
-            self._finish(1)
-        finally:
-            packets.close_all(fds)
+    def take(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, CodeOn):
+            self._begin(message, fds)
 
     def _begin(self, spec: CodeOn, fds: list[int]) -> None:
         """Begin, or go on with other limits. Raises OSError, codec.Malformed."""
         if fds or self._listener is None:
-            listener = socket.socket(fileno=packets.taken(fds))
-            self._deafen()
-            listener.setblocking(False)
-            self._listener = listener
-            self._loop.add_reader(listener, self._accept)
+            self.listen(socket.socket(fileno=packets.taken(fds)))
         version = -1 if spec.confinement == "off" else confinement.landlock_version()
         if spec.confinement == "require" and not version:
             raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
@@ -171,12 +140,12 @@ class CodeWorker:
         self._give_back()
         self._go()
 
-    def _retire(self, within_s: float) -> None:
+    def retire(self, within_s: float) -> None:
         """Take nothing new, and end when the runs have ended, at most `within_s` seconds later."""
         if self._retires:
             return
         self._retires = True
-        self._deafen()
+        self.deafen()
         self._give_back()
         waiting = self._queue.clear()
         for run in waiting + [run for pool in self._pools.values() for run in pool.clear()]:
@@ -184,27 +153,16 @@ class CodeWorker:
             self._settle(run)
         for front in [one for one in self._fronts.values() if not one.runs]:
             self._drop(front)
-        self._loop.call_later(within_s, self._finish, 0)
+        self._loop.call_later(within_s, self.finish, 0)
         self._go()
-
-    def _deafen(self) -> None:
-        """Close the listening socket, of which the supervisor has another descriptor."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
 
     # Fronts
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        if len(self._fronts) >= FRONTS_MAX:
-            sock.close()
-            return
+    @property
+    def links(self) -> int:
+        return len(self._fronts)
+
+    def linked(self, sock: socket.socket) -> None:
         front = _Front(next(self._numbers))
         front.stream = ByteStream(
             sock, lambda data: self._data(front, data), lambda: self._drop(front)
@@ -275,7 +233,7 @@ class CodeWorker:
             if any(front.stream and front.stream.unsent for front in self._fronts.values()):
                 self._loop.call_later(RETIRE_STEP_S, self._go)
             elif not self._queue.running:
-                self._finish(0)
+                self.finish(0)
             return
         while (run := self._queue.begin()) is not None:
             run.placed = True
@@ -346,32 +304,14 @@ class CodeWorker:
 
     # News
 
-    async def _beat(self) -> None:
-        told: CodeFigures | None = None
-        for number in itertools.count(1):
-            due = self._loop.time() + BEAT_S
-            await asyncio.sleep(BEAT_S)
-            if self._queue.running or len(self._queue):
-                self._used = self._loop.time()
-            elif self._loop.time() - self._used > self._spec.idle_s:
-                self._give_back()
-            late_ms = (self._loop.time() - due) * 1000
-            self._tell(Beat(seq=number, lag_ms=late_ms))
-            figures = CodeFigures(
-                counts=dict(self._counts), running=self._queue.running, waiting=len(self._queue),
-                warm=sum(pool.ready for pool in self._pools.values()), confined=self._confined,
-            )  # fmt: skip
-            if figures != told:
-                told = figures
-                self._tell(figures)
+    def beating(self) -> None:
+        if self._queue.running or len(self._queue):
+            self._used = self._loop.time()
+        elif self._loop.time() - self._used > self._spec.idle_s:
+            self._give_back()
 
-    def _tell(self, message: codec.Message) -> None:
-        self._channel.send(messages.pack(message))
-
-    def _finish(self, code: int) -> None:
-        if not self._over.done():
-            self._over.set_result(code)
-
-    def _faulty(self, error: BaseException) -> None:
-        log.error("the process of the sandboxes ends, it has a fault", exc_info=error)
-        self._finish(1)
+    def figures(self) -> CodeFigures:
+        return CodeFigures(
+            counts=dict(self._counts), running=self._queue.running, waiting=len(self._queue),
+            warm=sum(pool.ready for pool in self._pools.values()), confined=self._confined,
+        )  # fmt: skip

@@ -1,17 +1,21 @@
 """Process of one sandbox: confined, for one run.
 
-Owns: the fork and what comes before the program, its socket, its memory limit, its end. Never: the
-program (`deno_process`, `monty_guest`), frames (`code_run`), the number of sandboxes
-(`sandbox_pool`).
+Owns: the fork and what comes before the program, its socket (`ByteStream`, as fronts have one too),
+its memory limit, its end. Never: the program (`deno_process`, `monty_guest`), frames (`code_run`),
+the number of sandboxes (`sandbox_pool`).
 
 Standard input and output of the program are one socket, so its end is also the news that the
 process has ended: no process outside of its group holds it. A process that closes it lives no
 longer.
 
+A transport of the event loop would do as well as a ByteStream, and opening one takes a turn of the
+loop; a guest is to have its code in the turn in which the run comes.
+
 The parent death signal comes when the *thread* that forked ends, so this belongs into the main
 thread. `subprocess` could not set it without code of ours between fork and exec, either.
 """
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -23,12 +27,14 @@ from typing import NoReturn, Protocol
 
 from metamcp_worker.ipc import packets
 from metamcp_worker.runtime import orphans
-from metamcp_worker.sandbox.byte_stream import ByteStream
 from metamcp_worker.sandbox.code_run import STDERR_BYTES_MAX
 
 BEGIN_BYTES = 4 * 1024 * 1024
 """Bytes of the limit that a program itself takes when a run begins: pages that it had reserved, and
 now uses."""
+READ_BYTES = 256 * 1024
+UNSENT_BYTES_MAX = 256 * 1024 * 1024
+"""Maximum bytes that wait for a peer that does not read; with more, the peer counts as gone."""
 _NO_START = 127
 
 
@@ -142,3 +148,75 @@ def _become(spec: SandboxSpec, sock: int, stderr: int, parent: int) -> NoReturn:
             os.write(2, f"{error}\n".encode())
     finally:
         os._exit(_NO_START)
+
+
+class ByteStream:
+    """`on_data(data)` gets bytes, `on_end()` is called once when the other side has ended."""
+
+    def __init__(
+        self, sock: socket.socket, on_data: Callable[[bytes], None], on_end: Callable[[], None]
+    ) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._on_data, self._on_end = on_data, on_end
+        self._unsent = bytearray()
+        self._open = True
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._readable)
+
+    @property
+    def unsent(self) -> int:
+        """Number of bytes that wait for the other side to read."""
+        return len(self._unsent)
+
+    def write(self, data: bytes) -> None:
+        """Send these bytes after those that wait. Bytes for a peer that has ended are dropped."""
+        if not self._open or not data:
+            return
+        if self._unsent:
+            self._unsent += data
+        elif rest := data[self._sent(data) :]:
+            self._unsent += rest
+            self._loop.add_writer(self._sock, self._writable)
+        if len(self._unsent) > UNSENT_BYTES_MAX:
+            self._ended()
+
+    def close(self) -> None:
+        """Close without a call of `on_end`."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
+            self._unsent.clear()
+            self._sock.close()
+
+    def _sent(self, data: bytes | bytearray) -> int:
+        """Send what fits; return how much. An error is left to reading, which finds it too."""
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
+    def _writable(self) -> None:
+        del self._unsent[: self._sent(self._unsent)]
+        if not self._unsent:
+            self._loop.remove_writer(self._sock)
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._on_data(data)
+        else:
+            self._ended()
+
+    def _ended(self) -> None:
+        if self._open:
+            self.close()
+            self._on_end()

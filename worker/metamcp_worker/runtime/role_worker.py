@@ -1,0 +1,159 @@
+"""Base of the processes that work for fronts and the supervisor: audit, sandboxes, engine, vectors.
+
+Owns: the control socket, the listening socket, heartbeats and figures, background tasks, the end of
+the process. Never: what a process does.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+
+from msgspec import structs
+
+from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import Beat, Stop, Tune
+from metamcp_worker.ipc.packets import Channel
+from metamcp_worker.ipc.spec import LogSpec
+from metamcp_worker.runtime import logs
+from metamcp_worker.runtime.loop import Chores
+
+BEAT_S = 1.0
+END_S = 1.0
+"""Seconds for cancelled tasks to end."""
+RETIRE_S_MAX = 30.0
+"""Seconds for what is under way when the supervisor is gone."""
+
+
+class RoleWorker:
+    """Process with a role. `what`: words for it; `read`: reads the messages of the supervisor. A
+    subclass carries out those in `take`."""
+
+    what = ""
+    log = logging.getLogger("metamcp")
+    links_max = 64
+    """Maximum connections; a further one is closed at once."""
+
+    def __init__(self, sock: socket.socket, read: Callable[[bytes], Message]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[int] = self._loop.create_future()
+        self._read = read
+        self._levels = LogSpec()
+        self._listener: socket.socket | None = None
+        self._chores = Chores(self.faulty)
+        self._channel = Channel(sock, self._packet, lambda: self.retire(RETIRE_S_MAX))
+
+    async def run(self) -> int:
+        """Run until the end, and return the exit code."""
+        self._chores.begin(self._beat())
+        self._chores.begin(logs.counting())
+        try:
+            return await self._over
+        finally:
+            self.deafen()
+            await self.end()
+            self._channel.close()
+
+    # Of a subclass
+
+    def take(self, message: Message, fds: list[int]) -> None:
+        """Carry out a message of the supervisor. `fds`: closed after it, unless they are taken
+        out. Raises codec.Malformed, TooLarge and OSError, which end the process."""
+        raise NotImplementedError
+
+    def figures(self) -> Message:
+        """Return the figures of the process, which are sent with a heartbeat if they are new."""
+        raise NotImplementedError
+
+    def linked(self, sock: socket.socket) -> None:
+        """Take a connection to the listening socket; it does not block."""
+        raise NotImplementedError
+
+    @property
+    def links(self) -> int:
+        """Number of connections that are open."""
+        return 0
+
+    def beating(self) -> None:
+        """Work that is due with each heartbeat."""
+
+    def retire(self, within_s: float) -> None:
+        """Take nothing new, and end when all is done, after at most `within_s` seconds."""
+        self.finish(0)
+
+    async def end(self) -> None:
+        """Close everything but the sockets of this class."""
+        await self._chores.close(END_S)
+
+    # For a subclass
+
+    def listen(self, listener: socket.socket) -> None:
+        """Take connections from this socket, in place of the one before."""
+        self.deafen()
+        listener.setblocking(False)
+        self._listener = listener
+        self._loop.add_reader(listener, self._accept)
+
+    def deafen(self) -> None:
+        """Close the listening socket, of which the supervisor may have another descriptor."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def tell(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """Send a message to the supervisor."""
+        self._channel.send(messages.pack(message), fds)
+
+    def finish(self, code: int) -> None:
+        """End with this exit code."""
+        if not self._over.done():
+            self._over.set_result(code)
+
+    def faulty(self, error: BaseException) -> None:
+        """End, because a background task failed."""
+        self.log.error("%s ends and has a fault", self.what, exc_info=error)
+        self.finish(1)
+
+    def _packet(self, data: bytes, fds: list[int]) -> None:
+        try:
+            match self._read(data):
+                case Tune(format=form, level=level, levels=levels):
+                    found = structs.replace(self._levels, format=form, level=level, levels=levels)
+                    logs.tune(found)
+                case Stop(grace_s=grace_s):
+                    self.retire(grace_s)
+                case message:
+                    self.take(message, fds)
+        except (codec.Malformed, TooLarge, OSError) as error:
+            self.log.error("%s ends, as it cannot do what it is told: %s", self.what, error)
+            self.finish(1)
+        finally:
+            packets.close_all(fds)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if self.links >= self.links_max:
+            sock.close()
+            return
+        sock.setblocking(False)
+        self.linked(sock)
+
+    async def _beat(self) -> None:
+        told: Message | None = None
+        for number in itertools.count(1):
+            due = self._loop.time() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            self.beating()
+            self.tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
+            found = self.figures()
+            if found != told:
+                told = found
+                self.tell(found)
