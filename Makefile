@@ -31,7 +31,7 @@ setup: $(STAMP) ## virtual environment with everything in it
 run: ## the gateway in the foreground, in front of six real servers
 	@$(PYTHON) examples/demo/demo.py run
 
-demo: ## the same, calls one tool of each server in both eras, and stops
+demo: ## the same, calls tools in both eras, runs three scripts and three workflows, and stops
 	@$(PYTHON) examples/demo/demo.py demo
 
 check: $(STAMP) ## style, types and the pure tests: a minute

@@ -2,7 +2,8 @@
 
     python demo.py run     install what is missing, then run the gateway in the foreground
     python demo.py demo    the same on free ports; call one tool of each server in both protocol
-                           eras through the official SDK client, print the answers, and stop
+                           eras through the official SDK client, run three scripts and three
+                           workflows on a small repository, print the answers, and stop
 
 The gateway and the servers are installed below this folder, without any tools of development.
 Needs Python 3.11+, Node.js 20+ with npm, and git.
@@ -10,6 +11,7 @@ Needs Python 3.11+, Node.js 20+ with npm, and git.
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -55,9 +57,25 @@ def install() -> None:
     if not (repository / ".git").exists():
         repository.mkdir(parents=True, exist_ok=True)
         (repository / "README.md").write_text("# A repository for the demo\n")
-        run("git", "init", "--quiet", "--initial-branch", "main", cwd=repository)
-        run("git", "add", ".", cwd=repository)
-        run("git", "commit", "--quiet", "-m", "First words", env=GIT, cwd=repository)
+        committed(repository)
+    (WORK / "project").mkdir(exist_ok=True)
+
+
+def committed(repository: Path) -> None:
+    """Make a repository of a folder."""
+    run("git", "init", "--quiet", "--initial-branch", "main", cwd=repository)
+    run("git", "add", ".", cwd=repository)
+    run("git", "commit", "--quiet", "-m", "First words", env=GIT, cwd=repository)
+
+
+def project() -> None:
+    """Make the small project anew, with a change that is not committed."""
+    folder = WORK / "project"
+    shutil.rmtree(folder)
+    shutil.copytree(HERE / "project", folder)
+    committed(folder)
+    with (folder / "shop.py").open("a") as file:
+        file.write("    # TODO: prices per country\n")
 
 
 def packages_of_python() -> None:
@@ -125,6 +143,38 @@ async def call_each(url: str, ops_url: str, mode: str) -> bool:
     return good
 
 
+def programs() -> list[tuple[str, ...]]:
+    """Commands of `metamcp` for the scripts and workflows, on the small project."""
+    folder = str(WORK / "project")
+    args = json.dumps({"path": folder})
+    inputs = {"repository": folder, "file": f"{folder}/shop.py", "ask": False}
+    total = "def total(names):\n    return sum(PRICES[name] for name in names)"
+    stock = '@route("/stock")\ndef stock():\n    return list(PRICES)'
+    refactor = inputs | {"function": "total", "replacement": total}
+    endpoint = inputs | {"path": "/stock", "purpose": "names of all goods", "code": stock}
+    return [
+        ("scripts", "run", "largest-files", "--args", args),
+        ("scripts", "run", "todo-list", "--args", args),
+        ("scripts", "run", "changed-files", "--args", args),
+        ("workflow", "run", "review-change", "--inputs", json.dumps({"repository": folder})),
+        ("workflow", "run", "refactor-function", "--inputs", json.dumps(refactor)),
+        ("workflow", "run", "add-endpoint", "--inputs", json.dumps(endpoint)),
+    ]
+
+
+def run_programs(folder: str) -> bool:
+    """Run the scripts and workflows; True if all went well. `folder`: of the control socket."""
+    project()
+    env = {**os.environ, "METAMCP_RUNTIME_DIR": folder}
+    for file in sorted((ROOT / "examples" / "scripts").glob("*.ts")):
+        run(*metamcp("scripts", "import", file), env=env)
+    good = True
+    for command in programs():
+        print("\n$ metamcp", *command[:3], "…", flush=True)
+        good &= subprocess.run(metamcp(*command), check=False, env=env).returncode == 0
+    return good
+
+
 def metamcp(*arguments: str | Path) -> list[str]:
     return [str(PYTHON), "-m", "metamcp_supervisor", *map(str, arguments)]
 
@@ -151,10 +201,12 @@ def demo() -> int:
             good = ready.returncode == 0 and all(
                 asyncio.run(call_each(url, ops_url, mode)) for mode in ("legacy", "2026-07-28")
             )
+            good = good and run_programs(folder)
         finally:
             gateway.terminate()
             code = gateway.wait(timeout=START_S_MAX)
-    print(f"\ndemo: {'every server answered in both eras' if good else 'something failed'}")
+    well = "every server answered in both eras, and every script and workflow went well"
+    print(f"\ndemo: {well if good else 'something failed'}")
     return 0 if good and code == 0 else 1
 
 

@@ -29,6 +29,15 @@ CALLS = (
     "memory__read_graph",
     "notes__add_note",
 )
+PROGRAMS = {
+    "scripts run largest-files": '"path": "shop.py"',
+    "scripts run todo-list": "# TODO: prices per country",
+    "scripts run changed-files": '"last": "First words"',
+    "workflow run review-change": "work that is left",
+    "workflow run refactor-function": "+    return sum(PRICES[name] for name in names)",
+    "workflow run add-endpoint": "+def stock():",
+}
+"""Scripts and workflows that the demo runs, with a part of what each prints."""
 
 
 def needs() -> None:
@@ -39,8 +48,10 @@ def needs() -> None:
 
 @pytest.mark.promise("M13")
 @pytest.mark.promise("M19")
+@pytest.mark.promise("M48")
+@pytest.mark.promise("M53")
 @pytest.mark.promise("M106")
-def test_the_demo_shows_real_answers_of_six_servers_in_both_eras() -> None:
+def test_the_demo_shows_answers_of_six_servers_and_of_scripts_and_workflows() -> None:
     needs()
     done = subprocess.run(
         [sys.executable, str(DEMO / "demo.py"), "demo"],
@@ -54,6 +65,10 @@ def test_the_demo_shows_real_answers_of_six_servers_in_both_eras() -> None:
     for name in CALLS:
         assert done.stdout.count(f"  {name} ") == 2, f"{name} in both eras: {done.stdout}"
     assert "ERROR" not in done.stdout
+    told = done.stdout.split("\n$ metamcp ")[1:]
+    assert [one.split(" …")[0] for one in told] == list(PROGRAMS)
+    for answer, words in zip(told, PROGRAMS.values(), strict=True):
+        assert words in answer, done.stdout
 
 
 @pytest.fixture(scope="module")
