@@ -26,6 +26,7 @@ cost_max = 0.5
 input_price = 3
 
 [engine]
+database = "postgresql://metamcp:${{env:PASSWORD}}@db.example/runs"
 keep = "7d"
 sync = "normal"
 runs_max = 3
@@ -35,7 +36,7 @@ namespace = "default"
 builtins = ["agent", "workflows"]
 
 {GIT}"""
-ENVIRON = {"TOKEN": "key-of-the-model"}
+ENVIRON = {"TOKEN": "key-of-the-model", "PASSWORD": "battery%2Fstaple"}
 
 
 def test_everything_has_its_place_and_the_key_is_shown_nowhere(tmp_path: Path) -> None:
@@ -45,13 +46,21 @@ def test_everything_has_its_place_and_the_key_is_shown_nowhere(tmp_path: Path) -
         provider="anthropic", url="https://models.example", model="small", key=ENVIRON["TOKEN"],
         steps_max=5, timeout_s=60.0, cost_max=0.5, input_price=3.0,
     )  # fmt: skip
-    assert found.engine == EngineConfig(keep_s=7 * 86_400.0, sync="normal", runs_max=3)
+    database = f"postgresql://metamcp:{ENVIRON['PASSWORD']}@db.example/runs"
+    assert found.engine == EngineConfig(
+        database=database, keep_s=7 * 86_400.0, sync="normal", runs_max=3
+    )
     front = front_spec(found, "1")
     assert front.endpoints[0].builtins == ("agent", "workflows")
     shown = tables(found)
-    assert shown["engine"] == {"keep": "168h", "sync": "normal", "runs_max": 3}
+    assert shown["engine"] == {
+        "database": "postgresql://***@db.example/runs", "keep": "168h", "sync": "normal",
+        "runs_max": 3,
+    }  # fmt: skip
     everything = codec.dump([shown, front]).decode() + repr(found)
     assert ENVIRON["TOKEN"] not in everything
+    assert ENVIRON["PASSWORD"] not in everything
+    assert {ENVIRON["PASSWORD"], "battery/staple"} <= set(own_log_spec(found).secrets)
     assert '"key":"***"' in everything
     assert ENVIRON["TOKEN"] in own_log_spec(found).secrets
 
@@ -67,7 +76,7 @@ def test_the_written_defaults_are_those_of_the_values() -> None:
 
 def test_a_change_is_applied_in_place_and_no_plan_has_the_key(tmp_path: Path) -> None:
     old = loaded(tmp_path, FILE, environ=ENVIRON)
-    new = loaded(tmp_path, FILE.replace("7d", "8d"), environ={"TOKEN": "another-key"})
+    new = loaded(tmp_path, FILE.replace("7d", "8d"), environ={**ENVIRON, "TOKEN": "another-key"})
     changes = {each.server: each.why for each in plan(old, new).changes if each.why}
     assert changes == {"[ai]": "key changed", "[engine]": "keep changed"}
     assert fingerprint(old) != fingerprint(new)
@@ -87,6 +96,8 @@ def test_a_change_is_applied_in_place_and_no_plan_has_the_key(tmp_path: Path) ->
         ('[ai]\nurl = "https://x/"\nmodel = "m"\ncost_max = -1', "ai.cost_max: must be from 0 to"),
         ('[ai]\nurl = "https://x/"\nmodel = "m"\ntimeout = "1ms"', "ai.timeout: is too short"),
         ('[engine]\nkeep = "1s"', "engine.keep: is too short"),
+        ('[engine]\ndatabase = "mysql://host/x"', "engine.database: must begin with postgresql://"),
+        ('[engine]\ndatabase = "${env:NOT_SET}"', "engine.database: the environ"),
         ("[engine]\nruns_max = 0", "engine.runs_max: must be from 1 to"),
         ('[endpoints.x]\nnamespace = "default"\nbuiltins = ["catalogue"]', "mean 'catalog'"),
     ],

@@ -214,6 +214,7 @@ def finished(peer: Peer, run: str, *, parked: bool = True) -> dict[str, Any]:
     until = time.monotonic() + WAIT_S
     while True:
         found, _ = peer.ask("workflow/status", run=run)
+        assert "status" in found, _.text
         if found["status"] in over:
             return found
         assert time.monotonic() < until, found
