@@ -1,17 +1,21 @@
 """Runs of several engines in a real PostgreSQL, of which one is killed."""
 
+import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from metamcp_worker.ipc.engine_runs import HostAsk, HostDone
 from tests.waiting import until
 from tests.worker.engine.engines import Engine, by_name, echo, engine, result
 from tests.worker.engine.postgres import PASSWORD, Postgres, postgres
-from tests.worker.engine.test_workflow_runs import call, finished, workflow
+from tests.worker.engine.test_workflow_runs import call, check_kills, finished, workflow
 
+CRASH_RUNS = int(os.environ.get("METAMCP_CRASH_RUNS_POSTGRES", "2"))
+"""Number of random definitions."""
 pytestmark = [pytest.mark.process, pytest.mark.promise("M52")]
 
 
@@ -71,6 +75,18 @@ def test_an_interrupted_step_that_is_not_safe_parks_and_any_engine_takes_the_dec
         assert [done.failed for done in decided].count(False) == 1
         assert finished(rest[0], run, parked=False)["status"] == "done"
         assert by_name(rest) == {"b": 1}
+
+
+@pytest.mark.parametrize("seed", range(CRASH_RUNS))
+def test_no_kill_loses_a_step_or_repeats_a_completed_one(server: Postgres, seed: int) -> None:
+    database = server.database()
+
+    def rows(run: str) -> dict[str, tuple[str, int]]:
+        with psycopg.connect(database) as base:
+            wanted = "SELECT path, status, attempt FROM metamcp.steps WHERE run = %s"
+            return {path: (status, n) for path, status, n in base.execute(wanted, (run,))}
+
+    check_kills(seed, rows, database=database)
 
 
 def test_each_engine_shows_and_cancels_runs_of_the_other(tmp_path: Path, server: Postgres) -> None:

@@ -291,7 +291,7 @@ class DbosExecutor(Executor):
         return self._base
 
     def _read(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        return self._session().execute(_sql(sql), values).fetchall()
+        return self._session().execute(_sql(sql), [_storable(one) for one in values]).fetchall()
 
     def _commit(self, batch: Sequence[Write]) -> None:
         base = self._session()
