@@ -34,9 +34,10 @@ def _user() -> str | None:
 
 
 class Postgres:
-    """Database server on a free port of 127.0.0.1. `url`: of its database, with a password."""
+    """Database server on a free port of 127.0.0.1, and of another `address` of this machine.
+    `url`: of its database, with a password."""
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    def __init__(self, folder: Path, programs: Path, address: str = "127.0.0.1") -> None:
         self._data, self._programs = folder / "data", programs
         self._numbers = itertools.count(1)
         with socket.socket() as sock:
@@ -52,6 +53,9 @@ class Postgres:
         settings = self._data / "postgresql.conf"
         with settings.open("a") as file:
             file.write(f"port = {self.port}\nunix_socket_directories = ''\nfsync = off\n")
+            file.write(f"listen_addresses = '127.0.0.1, {address}'\n")
+        with (self._data / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {address}/24 scram-sha-256\n")
 
     def database(self) -> str:
         """Return the URL of a new database."""
@@ -90,7 +94,7 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Generator[Postgres]:
+def postgres(address: str = "127.0.0.1") -> Generator[Postgres]:
     """A server that runs. Without the programs the test is skipped, except where CI is true."""
     programs = _programs()
     if programs is None:
@@ -100,7 +104,7 @@ def postgres() -> Generator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix="metamcp-postgres-"))
     folder.chmod(0o711)
     try:
-        server = Postgres(folder, programs)
+        server = Postgres(folder, programs, address)
         server.start()
         try:
             yield server

@@ -1,6 +1,8 @@
 """Runs of several engines in a real PostgreSQL, of which one is killed."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from tests.worker.engine.test_workflow_runs import call, check_kills, finished, 
 
 CRASH_RUNS = int(os.environ.get("METAMCP_CRASH_RUNS_POSTGRES", "2"))
 """Number of random definitions."""
+DATABASE, LOST = "10.77.71.1", "10.77.71.2"
+"""Addresses of two machines."""
 pytestmark = [pytest.mark.process, pytest.mark.promise("M52")]
 
 
@@ -211,3 +215,46 @@ def test_many_runs_of_two_engines_end_once_each_although_one_is_killed(
         assert again <= 10, "more than the step of each run that was under way"
         assert {name for _, name in done} == names
         one.kill()
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None,
+    reason="network namespaces need root and the program ip",
+)
+def test_a_run_of_a_machine_that_is_lost_goes_on_elsewhere_and_that_engine_ends(
+    tmp_path: Path,
+) -> None:
+    machine, cable = f"mm-lost-{os.getpid()}", f"mmd{os.getpid()}"[:15]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+    ip("netns", "add", machine)
+    try:
+        ip("link", "add", cable, "type", "veth", "peer", "name", "cable", "netns", machine)
+        ip("addr", "add", f"{DATABASE}/24", "dev", cable)
+        ip("link", "set", cable, "up")
+        ip("-n", machine, "addr", "add", f"{LOST}/24", "dev", "cable")
+        ip("-n", machine, "link", "set", "cable", "up")
+        with postgres(DATABASE) as own, ExitStack() as stack:
+            here = own.database()
+            there = here.replace("127.0.0.1", DATABASE)
+            places = [tmp_path / name for name in ("lost", "left")]
+            for place in places:
+                place.mkdir()
+            wrapper = ("ip", "netns", "exec", machine)
+            lost = stack.enter_context(engine(places[0], wrapper=wrapper, database=there))
+            left = stack.enter_context(engine(places[1], database=here))
+            first, second = lost.peer(), left.peer()
+            steps = workflow(call("a"), {"wait": "10s"}, call("b"))
+            run = first.ask("workflow/run", definition=steps, wait=False)[0]["run"]
+            until(lambda: second.ask("workflow/status", run=run)[0]["status"] == "waiting", "so")
+            ip("link", "set", cable, "down")
+            assert finished(second, run)["status"] == "done"
+            assert by_name([first, second]) == {"a": 1, "b": 1}
+            assert lost.process.wait(60) == 1
+            ip("link", "set", cable, "up")
+            lost.kill()
+            lost.start()
+    finally:
+        ip("netns", "del", machine)
