@@ -1,5 +1,8 @@
 """`[ai]`, `[engine]` and `builtins`: what a file may say, and who is told which of it."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.servers.specs import front_spec, own_log_spec
 from metamcp_worker.ipc import codec
-from tests.supervisor.configs import loaded, messages
+from tests.supervisor.configs import loaded, messages, write
 
 GIT = '[servers.git]\ncommand = ["git-server"]\n'
 FILE = f"""
@@ -106,6 +109,31 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, text: str, said: str) -> None
     found = messages(tmp_path, f"{text}\n{GIT}")
     assert len(found) == 1
     assert said in found[0]
+
+
+@pytest.mark.process
+def test_a_gateway_without_the_packages_for_a_database_says_so(tmp_path: Path) -> None:
+    """An importer hides them."""
+    hidden = """
+import sys
+class Hidden:
+    def find_spec(self, name, *_):
+        if name == "dbos":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+"""
+    write(tmp_path, "library/sitecustomize.py", hidden)
+    text = f'[engine]\ndatabase = "postgresql://host/runs"\n{GIT}'
+    path = write(tmp_path, "metamcp.toml", text)
+    done = subprocess.run(
+        [sys.executable, "-m", "metamcp_supervisor", "config", "check", "--config", path],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}/library", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 65, done
+    said = done.stdout + done.stderr
+    assert f"{path}:2: engine.database: runs cannot be kept in PostgreSQL without packages" in said
+    assert "'pip install \"metamcp[postgres]\"'" in said
 
 
 def test_ai_api_takes_the_usual_key_of_its_provider_and_says_why_it_cannot_be_used(

@@ -133,6 +133,8 @@ class DbosExecutor(Executor):
         self._url = url
         self._id = uuid.uuid4().hex[:16]
         self._base: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._stuck = False
+        """The thread waits for a database that does not answer."""
         self._dbos: _DbosThread | None = None
         self._turns: asyncio.Task[None] | None = None
         self._obeying: set[asyncio.Task[None]] = set()
@@ -169,7 +171,7 @@ class DbosExecutor(Executor):
             if self._posted:
                 self._thread.submit(self._commit, self._posted)
             self._thread.submit(self._base.close)
-        self._thread.shutdown()
+        self._thread.shutdown(wait=not self._stuck)
 
     def put_run(self, run: RunRecord, definition: bytes) -> asyncio.Future[None]:
         """Have DBOS note that this engine has a run, then add it: DBOS' note of a run without a
@@ -240,6 +242,7 @@ class DbosExecutor(Executor):
             async with asyncio.timeout(ANSWER_S_MAX + CONNECT_S_MAX):
                 return await super()._threaded(work, *values)
         except (psycopg.Error, OSError, TimeoutError) as error:
+            self._stuck = isinstance(error, TimeoutError)
             raise JournalError(f"the database of workflows {self._why(error)}") from None
 
     def _why(self, error: Exception) -> str:
