@@ -217,8 +217,8 @@ def finished(peer: Peer, run: str, *, parked: bool = True) -> dict[str, Any]:
     over = {"done", "failed", "cancelled"} | ({"needs_decision"} if parked else set[str]())
     until = time.monotonic() + WAIT_S
     while True:
-        found, _ = peer.ask("workflow/status", run=run)
-        assert "status" in found, _.text
+        found, done = peer.ask("workflow/status", run=run)
+        assert found, done.text
         if found["status"] in over:
             return found
         assert time.monotonic() < until, found

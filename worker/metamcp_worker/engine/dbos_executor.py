@@ -103,6 +103,10 @@ _ENGINES = (
 log = logging.getLogger("metamcp.engine")
 
 
+class DbosSilent(JournalError):
+    """Raised if DBOS does not answer. No other one can begin in this process."""
+
+
 class JsonSerializer(Serializer):
     """Form of values for DBOS: nothing from a database is ever unpickled."""
 
@@ -137,11 +141,12 @@ class DbosExecutor(Executor):
         """The thread waits for a database that does not answer."""
         self._dbos: _DbosThread | None = None
         self._turns: asyncio.Task[None] | None = None
-        self._obeying: set[asyncio.Task[None]] = set()
+        self._obeying: dict[int, asyncio.Task[None]] = {}
+        """Tasks by the numbers of orders."""
 
     async def open(self, sync: Sync, runs: Runs) -> None:
         """Connect, again and again until the database is there, and begin to take runs. Raises
-        TimeoutError if DBOS does not begin, and then cannot be begun again."""
+        DbosSilent."""
         pause_s = PAUSE_S_MIN
         while True:
             try:
@@ -149,10 +154,14 @@ class DbosExecutor(Executor):
                 self._dbos = _DbosThread(self._id, name, self._connected)
                 await self._dbos.start(runs.take)
                 break
+            except DbosSilent:
+                raise
             except JournalError as error:
-                self.trouble = f"{error}; the engine tries again every {PAUSE_S_MAX:.0f} s at most"
+                why = f"{error}; the engine tries again every {PAUSE_S_MAX:.0f} s at most"
+                if why != self.trouble:
+                    log.warning("%s", why)
+                self.trouble = why
                 self.tried.set()
-                log.warning("%s", self.trouble)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
         self.trouble = ""
@@ -199,7 +208,8 @@ class DbosExecutor(Executor):
                 while await self._rows(wanted, (number, run, decision is None)):  # noqa: ASYNC110 - of another machine
                     await asyncio.sleep(PASSED_STEP_S)
         except TimeoutError:
-            return not await self._rows("DELETE FROM orders WHERE id = ? RETURNING id", (number,))
+            left = await self._rows("DELETE FROM orders WHERE id = ? RETURNING id", (number,))
+            return not left and decision is not None
         return True
 
     # Turns
@@ -210,16 +220,26 @@ class DbosExecutor(Executor):
         while True:
             dead, orders = await self._threaded(self._look)
             for number, run, step, decision in orders:
-                if runs.has(run):
-                    # With the decision in one transaction: no order is obeyed twice.
-                    self._post("DELETE FROM orders WHERE id = ?", (number,))
-                    task = asyncio.ensure_future(runs.obey(run, step, decision))
-                    self._obeying.add(task)
-                    task.add_done_callback(self._obeying.discard)
+                if number not in self._obeying and runs.has(run):
+                    task = asyncio.ensure_future(self._obey(number, run, step, decision, runs))
+                    self._obeying[number] = task
+                    task.add_done_callback(self._turned)
             if dead:
                 await self._dbos.recover(dead)
                 await self._threaded(self._unlock, dead)
             await asyncio.sleep(TURN_S)
+
+    async def _obey(
+        self, number: int, run: str, step: str, decision: Decision | None, runs: Runs
+    ) -> None:
+        """Obey an order, and delete it in the transaction that has the decision: it is neither lost
+        nor obeyed twice."""
+        try:
+            if runs.has(run):
+                self._post("DELETE FROM orders WHERE id = ?", (number,))
+                await runs.obey(run, step, decision)
+        finally:
+            del self._obeying[number]
 
     def _turned(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -229,7 +249,7 @@ class DbosExecutor(Executor):
         assert self._dbos is not None
         try:
             await self._dbos.begin(run.id)
-        except (JournalError, TimeoutError) as error:
+        except JournalError as error:
             self._failed(error)
             raise
         self._post("SELECT pg_advisory_xact_lock_shared(?)", (_ADD_KEY,))
@@ -334,7 +354,7 @@ class _DbosThread:
 
     async def start(self, take: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         """Begin the thread. `take`: carries out a run, in the loop of the caller. Raises
-        JournalError, and TimeoutError as the others do."""
+        JournalError."""
         threading.Thread(target=self._loop.run_forever, name="dbos", daemon=True).start()
         try:
             await self._within(self._launch(take))
@@ -355,7 +375,7 @@ class _DbosThread:
             async with asyncio.timeout(ANSWER_S_MAX):
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         except TimeoutError:
-            raise
+            raise DbosSilent(f"DBOS does not answer within {ANSWER_S_MAX:.0f} s") from None
         except Exception as error:
             why = str(error).partition("\n")[0]
             raise JournalError(f"DBOS cannot use the database of workflows: {why}") from error
