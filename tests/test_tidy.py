@@ -136,6 +136,8 @@ DEPENDENCIES = {
     "cel": {"metamcp_worker.engine.expressions", "metamcp_worker.engine.expressions_io"},
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
+    "dbos": {"metamcp_worker.engine.dbos_executor"},
+    "psycopg": {"metamcp_worker.engine.dbos_executor"},
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
     "cryptography": {
         "metamcp_supervisor.certificates.authority",

@@ -133,7 +133,8 @@ class RoleStatus(Struct, frozen=True, kw_only=True):
     does not run; `memory_bytes`: of it and its children, 0 while that is not known; `counts`: of
     `code`: `runs` since it began, `running` and `waiting` now, and `warm` sandboxes, of `engine`:
     `orders` since it began, and runs of workflows by state; `confined`: of `code`:
-    what keeps sandboxes from the machine, as in `code_runs.CodeFigures`."""
+    what keeps sandboxes from the machine, as in `code_runs.CodeFigures`; `trouble`: of `engine`: a
+    sentence why workflows cannot run, empty if they can."""
 
     role: str
     state: str
@@ -141,6 +142,7 @@ class RoleStatus(Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     counts: dict[str, int] = {}
     confined: str = ""
+    trouble: str = ""
 
 
 class GatewayStatus(Struct, frozen=True, kw_only=True):

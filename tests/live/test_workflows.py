@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
+from tests.worker.engine.postgres import PASSWORD, postgres
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M52")]
 
@@ -47,14 +48,18 @@ steps:
 """
 
 
-@pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    found = Gateway({"one": fake(), "two": fake()}, extra=EXTRA)
+def made(extra: str = EXTRA) -> Gateway:
+    found = Gateway({"one": fake(), "two": fake()}, extra=extra)
     (found.folder / "flows").mkdir()
     (found.folder / "flows" / "two.yaml").write_text(TWO)
     (found.folder / "flows" / "asks.yaml").write_text(ASKS)
     found.config.write_text(f'workflows = ["flows"]\n{found.config.read_text()}')
-    with found:
+    return found
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with made() as found:
         yield found
 
 
@@ -140,3 +145,36 @@ def test_a_run_goes_on_after_the_end_of_a_process(gateway: Gateway, victim: str)
     found = ended()
     assert found["output"] == {"first": "hi", "second": "hi!"}
     assert {one["step"]: one["attempts"] for one in found["steps"]}["first"] == 1
+
+
+def test_another_gateway_ends_the_run_of_one_that_is_killed() -> None:
+    with postgres() as server, ExitStack() as stack:
+        database = server.url.replace(PASSWORD, "${env:RUNS_PASSWORD}")
+        extra = f'{EXTRA}\n[engine]\ndatabase = "{database}"\n'
+        one, other = made(extra), made(extra)
+        for each in (one, other):
+            each.environ["RUNS_PASSWORD"] = PASSWORD
+            stack.enter_context(each)
+        with closing(Client(one.port, MODERN)) as client:
+            begun = run(client, inputs={"text": "hi", "pause": "2s"}, wait=False)["run"]
+        client = stack.enter_context(closing(Client(other.port, MODERN)))
+
+        def found() -> dict[str, Any]:
+            answer = client.call("workflow_status", run=begun)["result"]
+            status: dict[str, Any] = answer.get("structuredContent") or {}
+            return status
+
+        until(lambda: found().get("status") == "waiting", "the first step is done")
+        assert one.process is not None
+        one.process.kill()
+        one.process.wait(timeout=30)
+        until(lambda: found().get("status") == "done", "the run is done")
+        assert found()["output"] == {"first": "hi", "second": "hi!"}
+        assert {step["attempts"] for step in found()["steps"]} == {1}
+        server.stop()
+        until(lambda: "tries again" in other.ctl("status"), "the status says what is missed")
+        assert client.text("one__echo", text="hi") == "hi"
+        refused = client.call("workflow_status", run=begun)["result"]
+        assert refused["isError"]
+        told = [refused, other.status(), other.log.read_text(), other.ctl("events")]
+        assert PASSWORD not in json.dumps(told)

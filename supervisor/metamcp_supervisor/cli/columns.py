@@ -107,6 +107,7 @@ def role_lines(roles: Sequence[RoleStatus]) -> list[str]:
                 size(role.memory_bytes) if role.memory_bytes else "",
                 *(f"{what} {count}" for what, count in role.counts.items() if role.pid),
                 f"confined by {role.confined}" if role.confined else "",
+                role.trouble,
             )
             if part
         )

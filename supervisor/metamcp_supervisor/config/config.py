@@ -186,13 +186,18 @@ class AiConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Table `[engine]`. `keep_s`: time for which ended runs are kept; `sync`: whether a step is on
-    the disk before the next begins, `full`, or is only safe from the end of any process;
-    `runs_max`: workflow runs at once, more wait."""
+    """Table `[engine]`. `database`: URL of a database in PostgreSQL for runs of several machines,
+    which may be secret, and as written in the file; empty for a file of this gateway; `referred`:
+    values of the references to secrets in it; `keep_s`: time for which ended runs are kept; `sync`:
+    whether a step is on the disk before the next begins, `full`, or is only safe from the end of
+    any process; `runs_max`: workflow runs at once, more wait."""
 
     keep_s: float = 30 * 86_400.0
     sync: Literal["full", "normal"] = "full"
     runs_max: int = 64
+    database: str = field(default="", repr=False)
+    database_written: str = field(default="", compare=False, repr=False)
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

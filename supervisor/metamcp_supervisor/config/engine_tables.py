@@ -13,6 +13,7 @@ from metamcp_supervisor.config.config import AiConfig, EngineConfig
 from metamcp_supervisor.config.document import Table, shown
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.references import Resolving
+from metamcp_supervisor.config.show import password
 from metamcp_supervisor.config.units import PAST_S_MAX
 
 STEPS_MAX = 1000
@@ -25,6 +26,7 @@ KEEP_S_MIN = 60.0
 """Minimum seconds for which runs are kept: somebody wants to see how they ended."""
 KEYS = {"openai": "${env:OPENAI_API_KEY:-}", "anthropic": "${env:ANTHROPIC_API_KEY:-}"}
 """Key for `ai_api` without one, by provider: the variable that the provider's own clients use."""
+SCHEMES = ("postgresql://", "postgres://")
 MODELS = {"openai": "gpt-4.1-mini", "anthropic": "claude-sonnet-4-5"}
 """Model for `ai_api` without one, by provider."""
 
@@ -81,7 +83,7 @@ def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
     return _reached(known, Table(values, table.site, table.findings), resolving)
 
 
-def read_engine(table: Table | None) -> EngineConfig | None:
+def read_engine(table: Table | None, resolving: Resolving) -> EngineConfig | None:
     """Read `[engine]`; None without it."""
     if table is None:
         return None
@@ -90,11 +92,31 @@ def read_engine(table: Table | None) -> EngineConfig | None:
     keep_s = table.duration("keep", default=default.keep_s, most_s=PAST_S_MAX)
     if keep_s < KEEP_S_MIN:
         table.error("keep", f'is too short; the shortest time here is "{KEEP_S_MIN:.0f}s"')
+    database, written = _database(table, resolving)
     return EngineConfig(
+        database=database,
+        database_written=written,
+        referred=tuple(filter(None, resolving.secrets)),
         keep_s=keep_s,
         sync=cast("Literal['full', 'normal']", table.choice("sync") or default.sync),
         runs_max=table.whole("runs_max", default=default.runs_max, low=1, high=RUNS_MAX),
     )
+
+
+def _database(table: Table, resolving: Resolving) -> tuple[str, str]:
+    """Return the URL of the database, and as written; empty without one."""
+    written = table.text("database")
+    if written is None:
+        return "", ""
+    site = table.site.at("database")
+    url = resolving.value(written, site)
+    for place, why in resolving.unresolved:
+        table.findings.error(place, why)
+    if url is not None and not url.startswith(SCHEMES):
+        table.error("database", "must begin with postgresql://")
+    program.warn_of_literal("PGPASSWORD", password(written), site, table)
+    program.warn_of_short([password(url or ""), *resolving.secrets], table)
+    return url or "", written
 
 
 def builtins(table: Table) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ MEANING = Extra(
     "a model on this machine cannot be run",
     ("numpy", "safetensors.numpy", "tokenizers"),
 )
+MACHINES = Extra("postgres", "runs cannot be kept in PostgreSQL", ("dbos", "psycopg"))
 KEYRING = Extra("keyring", "a secret cannot be read from a keyring", ("keyring",))
 
 

@@ -268,6 +268,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("ai", "input_price", "number", "0", "in place", "For a million tokens that it reads."),
     Option("ai", "output_price", "number", "0", "in place",
            "For a million tokens that it writes."),
+    Option("engine", "database", "string", "", "in place",
+           "`postgresql://USER:${env:NAME}@HOST/DATABASE`: runs of several machines, in place of a"
+           " file in the state directory."),
     Option("engine", "keep", "duration", '"30d"', "in place", "How long ended runs are kept."),
     Option("engine", "sync", "choice", '"full"', "in place",
            "`full`: a step is on the disk before the next begins; `normal`: twice as many steps,"

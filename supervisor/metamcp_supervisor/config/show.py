@@ -7,6 +7,7 @@ reading files.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
@@ -38,7 +39,8 @@ from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
     "MASK", "certain_secrets", "looks_secret", "masked", "masked_url", "secrets_of",
-    "secrets_of_ai", "secrets_of_embeddings", "secrets_of_endpoints", "secrets_of_traces",
+    "secrets_of_ai", "secrets_of_embeddings", "secrets_of_endpoints", "secrets_of_engine",
+    "secrets_of_traces",
 )  # fmt: skip
 
 _ASSIGNED = re.compile(r"(-{0,2}[\w-]{1,64})=(.+)", re.DOTALL)
@@ -90,6 +92,20 @@ def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
 def secrets_of_ai(ai: AiConfig) -> tuple[str, ...]:
     """Return the secret values in the settings for models."""
     return tuple(filter(None, [*ai.referred, ai.key, *_in_url(ai.url)]))
+
+
+def secrets_of_engine(engine: EngineConfig) -> tuple[str, ...]:
+    """Return the secret values in the settings for runs of workflows."""
+    secret = password(engine.database)
+    return tuple(filter(None, [*engine.referred, secret, unquote(secret)]))
+
+
+def password(url: str) -> str:
+    """Return the password in a URL of a database, as it stands there; empty without one."""
+    place, _, query = url.partition("?")
+    _, colon, found = place.partition("://")[2].rpartition("@")[0].partition(":")
+    named = dict(parse_qsl(query))
+    return found if colon else named.get("password", "")
 
 
 def _named(values: Mapping[str, str]) -> Iterator[str]:
@@ -242,7 +258,9 @@ def _ai(ai: AiConfig) -> dict[str, object]:
 
 def _engine(engine: EngineConfig) -> dict[str, object]:
     keep = duration_text(engine.keep_s)
-    return {"keep": keep, "sync": engine.sync, "runs_max": engine.runs_max}
+    url = masked_url(engine.database_written or engine.database)
+    database = {"database": url} if url else {}
+    return {**database, "keep": keep, "sync": engine.sync, "runs_max": engine.runs_max}
 
 
 def _log(log: Log) -> dict[str, object]:

@@ -153,6 +153,8 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
         findings.error(reading.drafts[0].site.at("traces", "endpoint"), why)
     if config.embeddings.folder is not None and (why := installation.lacking(installation.MEANING)):
         findings.error(reading.drafts[0].site.at("embeddings", "folder"), why)
+    if config.engine.database and (why := installation.lacking(installation.MACHINES)):
+        findings.error(reading.drafts[0].site.at("engine", "database"), why)
     for name, why in installation.unknown(config.log.levels).items():
         findings.error(reading.drafts[0].site.at("log", "levels", name), why)
     config = listed_strictly(_shown_as(config, flags, cwd, findings))

@@ -58,10 +58,13 @@ class EngineProcess(SocketProcess):
         super().__init__(forker, hearts, journal, config, _read, settings)
         self._count = count
         self._now = EngineFigures(counts={})
+        self._database = ""
 
     def status(self) -> RoleStatus:
         counts = {"orders": sum(self._now.counts.values())} if self._pid else {}
-        return structs.replace(super().status(), counts={**counts, **self._now.runs})
+        return structs.replace(
+            super().status(), counts={**counts, **self._now.runs}, trouble=self._now.trouble
+        )
 
     def with_engine(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with the socket of the engine, if it is wanted; the
@@ -74,6 +77,12 @@ class EngineProcess(SocketProcess):
 
     def _tell(self, on: Message, fds: tuple[int, ...] = ()) -> None:
         assert self._channel is not None
+        assert isinstance(on, EngineOn)
+        if not fds and on.database != self._database:
+            self._dismiss()  # the next process begins with the other database
+            self._watch()
+            return
+        self._database = on.database
         try:
             blob = packets.blob(codec.dump(on))
         except OSError:
@@ -101,6 +110,7 @@ def settings(found: Config) -> EngineOn | None:
         return None
     return EngineOn(
         journal=str(Path(found.gateway.state_dir) / JOURNAL),
+        database=found.engine.database,
         ai=None if model is None else _model(model),
         definitions={
             workspace: {name: Raw(data) for name, data in of.items()}

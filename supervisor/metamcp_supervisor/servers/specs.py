@@ -26,6 +26,7 @@ from metamcp_supervisor.config.show import (
     secrets_of_ai,
     secrets_of_embeddings,
     secrets_of_endpoints,
+    secrets_of_engine,
     secrets_of_traces,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
@@ -146,7 +147,8 @@ def own_log_spec(config: Config) -> LogSpec:
     known = _secrets_of(config.servers.values())
     elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
     others = (*secrets_of_endpoints(config.endpoints.values()), *secrets_of_ai(config.ai))
-    return log_spec(config, [*known, *elsewhere, *others])
+    ours = secrets_of_engine(config.engine)
+    return log_spec(config, [*known, *elsewhere, *others, *ours])
 
 
 def recording_spec(config: Config) -> RecordingSpec:

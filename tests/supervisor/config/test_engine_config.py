@@ -1,5 +1,8 @@
 """`[ai]`, `[engine]` and `builtins`: what a file may say, and who is told which of it."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.servers.specs import front_spec, own_log_spec
 from metamcp_worker.ipc import codec
-from tests.supervisor.configs import loaded, messages
+from tests.supervisor.configs import loaded, messages, write
 
 GIT = '[servers.git]\ncommand = ["git-server"]\n'
 FILE = f"""
@@ -26,6 +29,7 @@ cost_max = 0.5
 input_price = 3
 
 [engine]
+database = "postgresql://metamcp:${{env:PASSWORD}}@db.example/runs"
 keep = "7d"
 sync = "normal"
 runs_max = 3
@@ -35,7 +39,7 @@ namespace = "default"
 builtins = ["agent", "workflows"]
 
 {GIT}"""
-ENVIRON = {"TOKEN": "key-of-the-model"}
+ENVIRON = {"TOKEN": "key-of-the-model", "PASSWORD": "battery%2Fstaple"}
 
 
 def test_everything_has_its_place_and_the_key_is_shown_nowhere(tmp_path: Path) -> None:
@@ -45,13 +49,21 @@ def test_everything_has_its_place_and_the_key_is_shown_nowhere(tmp_path: Path) -
         provider="anthropic", url="https://models.example", model="small", key=ENVIRON["TOKEN"],
         steps_max=5, timeout_s=60.0, cost_max=0.5, input_price=3.0,
     )  # fmt: skip
-    assert found.engine == EngineConfig(keep_s=7 * 86_400.0, sync="normal", runs_max=3)
+    database = f"postgresql://metamcp:{ENVIRON['PASSWORD']}@db.example/runs"
+    assert found.engine == EngineConfig(
+        database=database, keep_s=7 * 86_400.0, sync="normal", runs_max=3
+    )
     front = front_spec(found, "1")
     assert front.endpoints[0].builtins == ("agent", "workflows")
     shown = tables(found)
-    assert shown["engine"] == {"keep": "168h", "sync": "normal", "runs_max": 3}
+    assert shown["engine"] == {
+        "database": "postgresql://***@db.example/runs", "keep": "168h", "sync": "normal",
+        "runs_max": 3,
+    }  # fmt: skip
     everything = codec.dump([shown, front]).decode() + repr(found)
     assert ENVIRON["TOKEN"] not in everything
+    assert ENVIRON["PASSWORD"] not in everything
+    assert {ENVIRON["PASSWORD"], "battery/staple"} <= set(own_log_spec(found).secrets)
     assert '"key":"***"' in everything
     assert ENVIRON["TOKEN"] in own_log_spec(found).secrets
 
@@ -67,7 +79,7 @@ def test_the_written_defaults_are_those_of_the_values() -> None:
 
 def test_a_change_is_applied_in_place_and_no_plan_has_the_key(tmp_path: Path) -> None:
     old = loaded(tmp_path, FILE, environ=ENVIRON)
-    new = loaded(tmp_path, FILE.replace("7d", "8d"), environ={"TOKEN": "another-key"})
+    new = loaded(tmp_path, FILE.replace("7d", "8d"), environ={**ENVIRON, "TOKEN": "another-key"})
     changes = {each.server: each.why for each in plan(old, new).changes if each.why}
     assert changes == {"[ai]": "key changed", "[engine]": "keep changed"}
     assert fingerprint(old) != fingerprint(new)
@@ -87,6 +99,8 @@ def test_a_change_is_applied_in_place_and_no_plan_has_the_key(tmp_path: Path) ->
         ('[ai]\nurl = "https://x/"\nmodel = "m"\ncost_max = -1', "ai.cost_max: must be from 0 to"),
         ('[ai]\nurl = "https://x/"\nmodel = "m"\ntimeout = "1ms"', "ai.timeout: is too short"),
         ('[engine]\nkeep = "1s"', "engine.keep: is too short"),
+        ('[engine]\ndatabase = "mysql://host/x"', "engine.database: must begin with postgresql://"),
+        ('[engine]\ndatabase = "${env:NOT_SET}"', "engine.database: the environ"),
         ("[engine]\nruns_max = 0", "engine.runs_max: must be from 1 to"),
         ('[endpoints.x]\nnamespace = "default"\nbuiltins = ["catalogue"]', "mean 'catalog'"),
     ],
@@ -95,6 +109,31 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, text: str, said: str) -> None
     found = messages(tmp_path, f"{text}\n{GIT}")
     assert len(found) == 1
     assert said in found[0]
+
+
+@pytest.mark.process
+def test_a_gateway_without_the_packages_for_a_database_says_so(tmp_path: Path) -> None:
+    """An importer hides them."""
+    hidden = """
+import sys
+class Hidden:
+    def find_spec(self, name, *_):
+        if name == "dbos":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+"""
+    write(tmp_path, "library/sitecustomize.py", hidden)
+    text = f'[engine]\ndatabase = "postgresql://host/runs"\n{GIT}'
+    path = write(tmp_path, "metamcp.toml", text)
+    done = subprocess.run(
+        [sys.executable, "-m", "metamcp_supervisor", "config", "check", "--config", path],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}/library", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 65, done
+    said = done.stdout + done.stderr
+    assert f"{path}:2: engine.database: runs cannot be kept in PostgreSQL without packages" in said
+    assert "'pip install \"metamcp[postgres]\"'" in said
 
 
 def test_ai_api_takes_the_usual_key_of_its_provider_and_says_why_it_cannot_be_used(

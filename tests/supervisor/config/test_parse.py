@@ -105,6 +105,7 @@ input_price = 3
 output_price = 15
 
 [engine]
+database = "postgresql://u:${USER:-somebody}@host/runs"
 keep = "7d"
 sync = "normal"
 runs_max = 3
@@ -238,7 +239,9 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
         steps_max=5, tokens_max=1000, timeout_s=60.0, answer_tokens_max=100, cost_max=1.5,
         input_price=3.0, output_price=15.0,
     )  # fmt: skip
-    assert got.engine == EngineConfig(keep_s=7 * 86_400.0, sync="normal", runs_max=3)
+    assert got.engine == EngineConfig(
+        database="postgresql://u:somebody@host/runs", keep_s=7 * 86_400.0, sync="normal", runs_max=3
+    )
     assert got.embeddings == Embeddings(
         url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
         batch=8,

@@ -132,6 +132,23 @@ def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_without(
     play(tmp_path, test)
 
 
+def test_another_database_is_for_the_next_process(tmp_path: Path) -> None:
+    async def test(house: EngineHouse) -> None:
+        house.config = replace(house.config, workflows=FILES)
+        house.front()
+        with house.connect():
+            await house.messages(1)
+        house.config = replace(house.config, engine=EngineConfig(database="postgresql://host/runs"))
+        house.front()
+        with house.connect():
+            await until(lambda: len(house.engines) == 2, "another one is forked")
+            await until(lambda: len(getattr(house.engines[1], "told", ())) == 1, "it is told")
+        assert house.engines[1].told[0][0].database == "postgresql://host/runs"
+        assert len(house.engines[0].told) == 1
+
+    play(tmp_path, test)
+
+
 def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None:
     async def test(house: EngineHouse) -> None:
         house.config = replace(house.config, ai=AI)

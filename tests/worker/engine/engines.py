@@ -143,10 +143,12 @@ class Peer:
 
 
 class Engine:
-    """The process of the engine; `start` again after `kill` goes on with the same journal."""
+    """The process of the engine; `start` again after `kill` goes on with the same journal.
+    `wrapper`: a command that becomes the engine."""
 
-    def __init__(self, folder: Path, **members: Any) -> None:
+    def __init__(self, folder: Path, *, wrapper: tuple[str, ...] = (), **members: Any) -> None:
         self.folder = folder
+        self._wrapper = wrapper
         self.path = str(folder / "engine.sock")
         self.spec = EngineOn(journal=str(folder / "workflows.db"), **members)
         self.listener = socket.socket(socket.AF_UNIX)
@@ -159,7 +161,8 @@ class Engine:
     def start(self) -> None:
         self._control, theirs = packets.pair()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            [*self._wrapper, sys.executable, "-c", MAIN, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
         theirs.close()

@@ -7,7 +7,9 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from tests.worker.engine.engines import (
     engine,
     result,
 )
+
+Rows = Callable[[str], dict[str, tuple[str, int]]]
 
 pytestmark = [pytest.mark.process]
 CRASH_RUNS = int(os.environ.get("METAMCP_CRASH_RUNS", "4"))
@@ -213,7 +217,8 @@ def finished(peer: Peer, run: str, *, parked: bool = True) -> dict[str, Any]:
     over = {"done", "failed", "cancelled"} | ({"needs_decision"} if parked else set[str]())
     until = time.monotonic() + WAIT_S
     while True:
-        found, _ = peer.ask("workflow/status", run=run)
+        found, done = peer.ask("workflow/status", run=run)
+        assert found, done.text
         if found["status"] in over:
             return found
         assert time.monotonic() < until, found
@@ -264,7 +269,12 @@ def path_of(ask: HostAsk) -> str:
 @pytest.mark.promise("M52")
 @pytest.mark.parametrize("seed", range(CRASH_RUNS))
 def test_no_kill_loses_a_step_or_repeats_a_completed_one(seed: int) -> None:
-    """The engine is killed inside of each step or at its end, after decisions and in between."""
+    check_kills(seed)
+
+
+def check_kills(seed: int, rows: "Rows | None" = None, **members: Any) -> None:
+    """The engine is killed inside of each step or at its end, after decisions and in between.
+    `rows`: reads what `journal` does, of an engine with these settings."""
     random_ = random.Random(seed)
     definition, harmless, safe = made(random_)
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as plain:
@@ -272,8 +282,9 @@ def test_no_kill_loses_a_step_or_repeats_a_completed_one(seed: int) -> None:
         wanted = peer.ask("workflow/run", definition=definition)[0]
         calls = {path_of(ask): ask.name for ask in peer.asked}
         assert {row["step"] for row in wanted["steps"]} == set(calls)
-    with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as running:
-        crashes = Crashes(running, random_, calls, harmless)
+    with tempfile.TemporaryDirectory() as folder, engine(Path(folder), **members) as running:
+        rows = rows or partial(journal, running.folder)
+        crashes = Crashes(running, random_, calls, harmless, rows)
         found = crashes.ended(definition)
     assert found["output"] == wanted["output"]
     assert {(row["step"], row["status"]) for row in found["steps"]} == {(c, "done") for c in calls}
@@ -292,9 +303,11 @@ class Crashes:
     for the next calls of a path, kills inside of the step or at its end."""
 
     def __init__(
-        self, running: Engine, random_: random.Random, calls: dict[str, str], harmless: set[str]
-    ) -> None:
+        self, running: Engine, random_: random.Random, calls: dict[str, str], harmless: set[str],
+        rows: Rows,
+    ) -> None:  # fmt: skip
         self.running = running
+        self.rows = rows
         self.random = random_
         self.calls = calls
         self.harmless = frozenset(harmless)
@@ -329,7 +342,7 @@ class Crashes:
     def again(self) -> Peer:
         """Look into the journal, and start the engine again."""
         self.running.kill()
-        rows = journal(self.running.folder, self.run)
+        rows = self.rows(self.run)
         done = {path for path, (status, _) in rows.items() if status == "done"}
         assert self.recorded <= done
         self.recorded |= done

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from metamcp_worker.engine.agent_io import run_agent
 from metamcp_worker.engine.host import EngineLink, FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
+from metamcp_worker.engine.run_journal import JournalError
 from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.engine.workflows_io import Workflows, guarded
 from metamcp_worker.ipc import codec, packets
@@ -194,4 +195,13 @@ class EngineWorker(RoleWorker):
             self._counts[f"{order.method}:{outcome}"] += 1
 
     def figures(self) -> EngineFigures:
-        return EngineFigures(counts=dict(self._counts), runs=self._workflows.statuses)
+        work = self._workflows
+        counts = dict(self._counts)
+        return EngineFigures(counts=counts, runs=work.statuses, trouble=work.trouble)
+
+    def faulty(self, error: BaseException) -> None:
+        if not isinstance(error, JournalError):
+            super().faulty(error)
+        elif not self._over.done():
+            self.log.error("the engine ends, and the next one goes on: %s", error)
+            self.finish(1)

@@ -1,7 +1,9 @@
-"""Journal of workflow runs, an SQLite database that only one engine has at a time.
+"""Journal of workflow runs: the interface of executors, and the one that is built in, an SQLite
+database that only one engine has at a time.
 
 Owns: tables, transactions and their durability, the lock against a second engine, the age of ended
-runs. Never: what a step does and when (`workflow_run_io`), secrets: callers give none.
+runs. Never: what a step does and when (`workflow_run_io`), secrets: callers give none, PostgreSQL
+(`dbos_executor`).
 
 A thread of its own writes and reads. Rows that are posted while a transaction is under way go into
 the next one, so that many steps share one flush to the disk. The order of posts is kept.
@@ -13,11 +15,11 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from msgspec import json
 
-from metamcp_worker.engine.workflow_run import OPEN, RunRecord, StepRecord
+from metamcp_worker.engine.workflow_run import OPEN, Decision, RunRecord, StepRecord
 from metamcp_worker.ipc.engine_runs import RunOwner
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -31,7 +33,9 @@ LOCK_STEP_S = 0.1
 T = TypeVar("T")
 Values = TypeVarTuple("Values")
 Sync: TypeAlias = Literal["full", "normal"]
-_Write: TypeAlias = tuple[str, Sequence[object]]
+Write: TypeAlias = tuple[str, Sequence[object]]
+ALL = 1 << 40
+"""Limit of rows that is none."""
 _LAYOUT = """
 CREATE TABLE IF NOT EXISTS definitions (hash TEXT PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS runs (
@@ -46,7 +50,6 @@ CREATE TABLE IF NOT EXISTS steps (
   key TEXT NOT NULL, output BLOB NOT NULL, error TEXT NOT NULL, PRIMARY KEY (run, path));
 """
 _RUN = "id, name, hash, owner, inputs, status, step, error, created, ended"
-_PUT_STEP = "INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?)"
 _END_STEPS = (
     "UPDATE steps SET status = 'cancelled' WHERE run = ?"
     " AND status IN ('running', 'waiting', 'needs_decision')"
@@ -57,50 +60,67 @@ class JournalError(MetaMCPError):
     """Raised if the journal cannot be read or written. The text is a sentence."""
 
 
-class RunJournal:
-    """Runs and steps. `open` comes before all else. All methods may raise JournalError. `failed`:
-    called with the error of a transaction; what was posted is lost then. Futures are shared: await
-    them with `asyncio.shield`."""
+class Runs(Protocol):
+    """Runs under way in this engine, as an executor of many machines sees them."""
 
-    def __init__(self, path: str, failed: Callable[[BaseException], None]) -> None:
-        self._path = path
+    def has(self, run: str) -> bool:
+        """Whether this engine carries out the run, which has not ended."""
+        ...
+
+    async def take(self, run: str) -> None:
+        """Carry out a run from where its rows say, and return when it has ended. Without end for
+        one that this process cannot carry out."""
+        ...
+
+    async def obey(self, run: str, step: str, decision: Decision | None) -> None:
+        """Give a decision to a step of a run of this engine, or cancel the run without one. The
+        decision is posted before anything is awaited."""
+        ...
+
+
+class Executor:
+    """Interface of what keeps runs and says which of them this engine carries out: `RunJournal`
+    for one engine, `dbos_executor.DbosExecutor` for those of many machines. `open` comes before all
+    else. All methods may raise JournalError. `failed`: called with the error of a transaction; what
+    was posted is lost then. Futures are shared: await them with `asyncio.shield`. `trouble`: the
+    sentence why `open` goes on, empty otherwise; `tried`: set with the first, or when `open` is
+    over."""
+
+    PUT_STEP = "INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?)"
+    NO_BYTES = "x''"
+    ORDER = "rowid"
+    """Column of steps that grows with each change of a row."""
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self.trouble = ""
+        self.tried = asyncio.Event()
         self._failed = failed
         self._thread = ThreadPoolExecutor(1, "journal")
-        self._base: sqlite3.Connection | None = None
-        self._lock = -1
-        self._posted: list[_Write] = []
+        self._posted: list[Write] = []
         self._future: asyncio.Future[None] | None = None
         self._writing = False
-        self._sync: Sync = "full"
 
-    async def open(self, sync: Sync) -> None:
-        """Wait until no other engine has the journal, and open it."""
-        try:
-            self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            while not self._locked():  # noqa: ASYNC110 - a lock has no event
-                await asyncio.sleep(LOCK_STEP_S)
-        except OSError as error:
-            raise JournalError(f"{self._path}.lock cannot be locked: {error.strerror}") from None
-        self._sync = sync
-        await self._threaded(self._open)
+    async def open(self, sync: Sync, runs: Runs) -> None:
+        """Wait until the runs can be used. `runs`: gets those of engines that ended, from now
+        on."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Write what was posted, and give the journal to another engine."""
-        if self._base is not None:
-            if self._posted:
-                self._thread.submit(self._commit, self._posted)
-            self._thread.submit(self._base.close)
-        self._thread.shutdown()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Write what was posted, and give the runs to other engines."""
+        raise NotImplementedError
+
+    async def pass_on(self, run: str, step: str, decision: Decision | None) -> bool:
+        """Have the engine that carries out a run obey; return whether it did."""
+        raise NotImplementedError
 
     # Writing
 
     def put_run(self, run: RunRecord, definition: bytes) -> asyncio.Future[None]:
         """Add a run. The future is done when the run is durable, as with all that is posted."""
         owner = run.owner
-        self._post("INSERT OR IGNORE INTO definitions VALUES (?, ?)", (run.hash, definition))
+        self._post(
+            "INSERT INTO definitions VALUES (?, ?) ON CONFLICT DO NOTHING", (run.hash, definition)
+        )
         return self._post(
             "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -122,15 +142,15 @@ class RunJournal:
     def put_step(self, run: str, step: StepRecord) -> asyncio.Future[None]:
         """Note the state of a step in place of the one before."""
         return self._post(
-            _PUT_STEP,
+            self.PUT_STEP,
             (run, step.path, step.attempt, step.status, step.key, step.output, step.error),
         )
 
     def forget(self, ended_before: float) -> asyncio.Future[None]:
         """Delete runs that ended before this time, and the oldest beyond ENDED_MAX."""
         doomed = (
-            "SELECT id FROM runs WHERE ended > 0 AND (ended < ? OR id IN (SELECT id FROM runs"
-            " WHERE ended > 0 ORDER BY ended DESC LIMIT -1 OFFSET ?))"
+            "SELECT id FROM runs WHERE ended > 0 AND (ended < ? OR id IN (SELECT id FROM runs"  # noqa: S608 - constants
+            f" WHERE ended > 0 ORDER BY ended DESC LIMIT {ALL} OFFSET ?))"
         )
         values = (ended_before, ENDED_MAX)
         self._post(f"DELETE FROM steps WHERE run IN ({doomed})", values)  # noqa: S608 - constants
@@ -143,14 +163,14 @@ class RunJournal:
         self, limit: int, owner: RunOwner | None = None, status: str = ""
     ) -> list[RunRecord]:
         """Return the latest runs without outputs, of all owners if `owner` is None."""
-        where, values = ["1"], list[object]()
+        where, values = ["1 = 1"], list[object]()
         if owner is not None:
             where.append("workspace = ? AND principal = ? AND auth = ?")
             values += [owner.workspace, owner.name, owner.auth]
         if status:
             where.append("status = ?")
             values.append(status)
-        wanted = f"SELECT {_RUN}, x'' FROM runs WHERE {' AND '.join(where)}"  # noqa: S608 - constants
+        wanted = f"SELECT {_RUN}, {self.NO_BYTES} FROM runs WHERE {' AND '.join(where)}"  # noqa: S608 - constants
         return await self._found(f"{wanted} ORDER BY created DESC LIMIT ?", (*values, limit))
 
     async def run(self, run: str) -> RunRecord | None:
@@ -158,7 +178,8 @@ class RunJournal:
         return found[0] if found else None
 
     async def open_runs(self) -> list[RunRecord]:
-        """Return all runs that have not ended, the oldest first."""
+        """Return all runs that have not ended, the oldest first, if this engine is to go on with
+        them at once."""
         wanted = f"SELECT {_RUN}, output FROM runs WHERE ended = 0 ORDER BY created"  # noqa: S608 - constants
         return await self._found(wanted, ())
 
@@ -166,11 +187,11 @@ class RunJournal:
         rows = await self._rows("SELECT data FROM definitions WHERE hash = ?", (digest,))
         return bytes(rows[0][0]) if rows else b"null"
 
-    async def steps(self, run: str, limit: int = -1, *, outputs: bool = True) -> list[StepRecord]:
+    async def steps(self, run: str, limit: int = ALL, *, outputs: bool = True) -> list[StepRecord]:
         """Return the steps of a run in the order in which they began or ended last."""
-        output = "output" if outputs else "x''"
+        output = "output" if outputs else self.NO_BYTES
         columns = f"path, attempt, status, key, {output}, error"
-        wanted = f"SELECT {columns} FROM steps WHERE run = ? ORDER BY rowid LIMIT ?"  # noqa: S608 - constants
+        wanted = f"SELECT {columns} FROM steps WHERE run = ? ORDER BY {self.ORDER} LIMIT ?"  # noqa: S608 - constants
         rows = await self._rows(wanted, (run, limit))
         return [StepRecord(*row) for row in rows]
 
@@ -208,20 +229,70 @@ class RunJournal:
         work.add_done_callback(over)
 
     async def _threaded(self, work: Callable[[*Values], T], *values: *Values) -> T:
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, work, *values)
-        except (sqlite3.Error, OSError) as error:
-            raise JournalError(f"the journal {self._path} cannot be used: {error}") from None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, work, *values)
 
     async def _found(self, sql: str, values: Sequence[object]) -> list[RunRecord]:
         return [_run(row) for row in await self._rows(sql, values)]
 
     async def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        def read() -> list[tuple[Any, ...]]:
-            return self._connected().execute(sql, values).fetchall()
+        return await self._threaded(self._read, sql, values)
 
-        return await self._threaded(read)
+    def _read(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, in the thread."""
+        raise NotImplementedError
+
+    def _commit(self, batch: Sequence[Write]) -> None:
+        """Make a transaction, in the thread."""
+        raise NotImplementedError
+
+
+class RunJournal(Executor):
+    """Runs and steps in a file, of one engine at a time."""
+
+    def __init__(self, path: str, failed: Callable[[BaseException], None]) -> None:
+        super().__init__(failed)
+        self._path = path
+        self._base: sqlite3.Connection | None = None
+        self._lock = -1
+        self._sync: Sync = "full"
+
+    async def open(self, sync: Sync, runs: Runs) -> None:
+        """Wait until no other engine has the journal, and open it."""
+        try:
+            self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            while not self._locked():  # noqa: ASYNC110 - a lock has no event
+                await asyncio.sleep(LOCK_STEP_S)
+        except OSError as error:
+            raise JournalError(f"{self._path}.lock cannot be locked: {error.strerror}") from None
+        self._sync = sync
+        await self._threaded(self._open)
+        self.tried.set()
+
+    def close(self) -> None:
+        if self._base is not None:
+            if self._posted:
+                self._thread.submit(self._commit, self._posted)
+            self._thread.submit(self._base.close)
+        self._thread.shutdown()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def pass_on(self, run: str, step: str, decision: Decision | None) -> bool:
+        """Refuse: this engine has all runs of the file."""
+        return False
+
+    # Thread
+
+    async def _threaded(self, work: Callable[[*Values], T], *values: *Values) -> T:
+        try:
+            return await super()._threaded(work, *values)
+        except (sqlite3.Error, OSError) as error:
+            raise JournalError(f"the journal {self._path} cannot be used: {error}") from None
+
+    def _read(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        return self._connected().execute(sql, values).fetchall()
 
     def _locked(self) -> bool:
         try:
@@ -246,7 +317,7 @@ class RunJournal:
         base.executescript(f"{_LAYOUT} PRAGMA user_version = {VERSION};")
         self._base = base
 
-    def _commit(self, batch: Sequence[_Write]) -> None:
+    def _commit(self, batch: Sequence[Write]) -> None:
         base = self._connected()
         base.execute("BEGIN IMMEDIATE")
         try:

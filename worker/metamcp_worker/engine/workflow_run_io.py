@@ -23,7 +23,7 @@ from metamcp_worker.engine.expressions import ExpressionError, is_list
 from metamcp_worker.engine.expressions_io import Evaluator
 from metamcp_worker.engine.host import LOST, OrderHost
 from metamcp_worker.engine.models import NoAnswer
-from metamcp_worker.engine.run_journal import RunJournal
+from metamcp_worker.engine.run_journal import Executor
 from metamcp_worker.engine.workflow import (
     AiStep,
     AnyStep,
@@ -101,7 +101,7 @@ class RunningWorkflow:
 
     def __init__(
         self, record: RunRecord, workflow: Workflow, inputs: Mapping[str, object], host: OrderHost,
-        journal: RunJournal, evaluator: Evaluator, complete: Complete,
+        journal: Executor, evaluator: Evaluator, complete: Complete,
     ) -> None:  # fmt: skip
         self.record = record
         self.workflow = workflow

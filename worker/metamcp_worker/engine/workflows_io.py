@@ -21,11 +21,13 @@ from metamcp_worker.engine.definition import parse
 from metamcp_worker.engine.expressions_io import Evaluator
 from metamcp_worker.engine.host import FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
-from metamcp_worker.engine.run_journal import JournalError, RunJournal
+from metamcp_worker.engine.run_journal import Executor, JournalError, RunJournal
 from metamcp_worker.engine.workflow import Workflow, with_defaults, wrong_inputs
 from metamcp_worker.engine.workflow_run import (
+    OPEN,
     RUNS_SHOWN_MAX,
     STEPS_SHOWN_MAX,
+    Decision,
     RunDecision,
     RunList,
     RunOrder,
@@ -70,10 +72,12 @@ class Workflows:
         self._chores = chores
         self._failed = failed
         self._spec = EngineOn(journal="")
-        self._journal: RunJournal | None = None
+        self._journal: Executor | None = None
         self._opened = asyncio.Event()
         self._evaluator = Evaluator()
         self._open: dict[str, RunningWorkflow] = {}
+        self._new: set[str] = set()
+        """Runs whose row may not be there yet."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._halts = False
         self._due = False
@@ -81,8 +85,8 @@ class Workflows:
     def configure(self, spec: EngineOn) -> None:
         """Begin, or go on with other settings."""
         self._spec = spec
-        if self._journal is None and spec.journal:
-            self._journal = RunJournal(spec.journal, self._failed)
+        if self._journal is None and (spec.journal or spec.database):
+            self._journal = _executor(spec, self._failed)
             self._chores.begin(self._live(self._journal))
         self._changed()
 
@@ -101,6 +105,11 @@ class Workflows:
     def statuses(self) -> dict[str, int]:
         """Runs that have not ended, by status."""
         return dict(Counter(run.record.status for run in self._open.values()))
+
+    @property
+    def trouble(self) -> str:
+        """Sentence why runs cannot be used yet; empty if they can."""
+        return "" if self._journal is None else self._journal.trouble
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
@@ -136,7 +145,10 @@ class Workflows:
         run = self._under_way(record, workflow, inputs, host, journal)
         run.order, run.asks, run.samples = order.id, order.asks, order.samples
         self._open[record.id] = run
-        await asyncio.shield(journal.put_run(record, data))
+        self._new.add(record.id)
+        noted = journal.put_run(record, data)
+        noted.add_done_callback(lambda _: self._noted(record.id))
+        await asyncio.shield(noted)
         self._start(run, known=False)
         try:
             if wait_s != 0.0:
@@ -155,16 +167,10 @@ class Workflows:
         """Carry out `workflow/cancel`: calls under way are dropped."""
         journal = await self._ready()
         found = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
-        run = self._open.get(found.id)
-        if run is None:
+        if found.status not in OPEN:
             raise Refused(f"Run {found.id} has ended already: it is {found.status}.")
-        if (task := self._tasks.get(found.id)) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        if not run.record.ended:
-            await run.end("cancelled")
-        self._open.pop(found.id, None)
-        return await self._told(order, run.record, journal, failure=False)
+        found = await self._changed_by(found, "", None, journal)
+        return await self._told(order, found, journal, failure=False)
 
     async def decide(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/decide`: the run goes on by itself, also after a crash."""
@@ -172,12 +178,13 @@ class Workflows:
         journal = await self._ready()
         found = await self._seen(order, host, given.run, journal)
         run = self._open.get(found.id)
-        if run is None or not await run.decide(given.step, given.decision):
-            waiting = ", ".join(run.parked if run is not None else ())
-            which = f"; these do: {waiting}" if waiting else ""
+        parked = run.parked if run is not None else await _parked(found, journal)
+        if given.step not in parked:
+            which = f"; these do: {', '.join(parked)}" if parked else ""
             step = f"The step '{given.step[:100]}' of run {found.id}"
             raise Refused(f"{step} does not wait for a decision{which}.")
-        return await self._told(order, run.record, journal, failure=False)
+        found = await self._changed_by(found, given.step, given.decision, journal)
+        return await self._told(order, found, journal, failure=False)
 
     async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/runs`: the latest runs that the client sees."""
@@ -212,31 +219,74 @@ class Workflows:
 
     # Runs
 
-    async def _live(self, journal: RunJournal) -> None:
+    def has(self, run: str) -> bool:
+        return run in self._open
+
+    async def take(self, run: str) -> None:
+        journal, under_way = self._journal, self._open.get(run)
+        assert journal is not None
+        try:
+            if under_way is None and (record := await journal.run(run)) and not record.ended:
+                under_way = await self._gone_on_with(record, journal)
+                self._changed()
+        except Exception as error:
+            self._failed(error)
+            raise
+        if under_way is not None:
+            await asyncio.shield(under_way.ended)
+
+    async def obey(self, run: str, step: str, decision: Decision | None) -> None:
+        found = self._open[run]
+        if decision is not None:
+            await found.decide(step, decision)
+            return
+        if (task := self._tasks.get(run)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if not found.record.ended:
+            await found.end("cancelled")
+        self._open.pop(run, None)
+
+    async def _changed_by(
+        self, run: RunRecord, step: str, decision: Decision | None, journal: Executor
+    ) -> RunRecord:
+        """Return a run after a decision, or without one after its end. Raises Refused."""
+        if (found := self._open.get(run.id)) is not None:
+            await self.obey(run.id, step, decision)
+            return found.record
+        if not await journal.pass_on(run.id, step, decision):
+            raise Refused(f"The engine that has run {run.id} does not answer; try again later.")
+        return await journal.run(run.id) or run
+
+    async def _live(self, journal: Executor) -> None:
         """Open the journal, go on with the runs in it, and forget old ones. Raises JournalError."""
-        await journal.open(self._spec.sync)
+        await journal.open(self._spec.sync, self)
         for record in await journal.open_runs():
-            data = await journal.definition(record.hash)
-            workflow, _ = parse(codec.value(data))
-            if workflow is None:
-                error = "this version of MetaMCP cannot read its definition; run it again"
-                journal.set_run(replace(record, status="failed", error=error, ended=time.time()))
-                continue
-            inputs = with_defaults(workflow, codec.value(record.inputs))
-            host = OrderHost(self._fronts)
-            run = self._under_way(record, workflow, inputs, host, journal)
-            self._open[record.id] = run
-            if record.status != "queued":
-                self._start(run, known=True, at_once=True)
+            await self._gone_on_with(record, journal)
         self._opened.set()
         self._changed()
         while True:
             await asyncio.shield(journal.forget(time.time() - self._spec.keep_s))
             await asyncio.sleep(SWEEP_S)
 
+    async def _gone_on_with(self, record: RunRecord, journal: Executor) -> RunningWorkflow | None:
+        """Go on with a run of an engine that ended; return None if that cannot be."""
+        workflow, _ = parse(codec.value(await journal.definition(record.hash)))
+        if workflow is None:
+            error = "this version of MetaMCP cannot read its definition; run it again"
+            failed = replace(record, status="failed", error=error, ended=time.time())
+            await asyncio.shield(journal.set_run(failed))
+            return None
+        inputs = with_defaults(workflow, codec.value(record.inputs))
+        run = self._under_way(record, workflow, inputs, OrderHost(self._fronts), journal)
+        self._open[record.id] = run
+        if record.status != "queued":
+            self._start(run, known=True, at_once=True)
+        return run
+
     def _under_way(
         self, record: RunRecord, workflow: Workflow, inputs: dict[str, object], host: OrderHost,
-        journal: RunJournal,
+        journal: Executor,
     ) -> RunningWorkflow:  # fmt: skip
         run = RunningWorkflow(
             record, workflow, inputs, host, journal, self._evaluator, self._complete
@@ -244,6 +294,10 @@ class Workflows:
         run.halts = self._halts
         run.changed = self._changed
         return run
+
+    def _noted(self, run: str) -> None:
+        self._new.discard(run)
+        self._changed()
 
     def _start(self, run: RunningWorkflow, *, known: bool, at_once: bool = False) -> None:
         """Let a run go on as soon as there is a place. `known`: its journal may have steps."""
@@ -280,7 +334,7 @@ class Workflows:
         self._due = False
         if not self._halts and self._opened.is_set():
             for run in list(self._open.values()):
-                if run.record.status == "queued":
+                if run.record.status == "queued" and run.record.id not in self._new:
                     self._start(run, known=True)
 
     async def _complete(self, prompt: str, schema: Raw | None, run: RunningWorkflow) -> Raw:
@@ -303,13 +357,16 @@ class Workflows:
 
     # Answers
 
-    async def _ready(self) -> RunJournal:
+    async def _ready(self) -> Executor:
+        assert self._journal is not None
         try:
             async with asyncio.timeout(OPEN_S_MAX):
+                await self._journal.tried.wait()
+                if self.trouble:
+                    raise Refused(f"{self.trouble[0].upper()}{self.trouble[1:]}.")
                 await self._opened.wait()
         except TimeoutError:
             raise Refused("The journal of workflows is not open; the log says why.") from None
-        assert self._journal is not None
         return self._journal
 
     def _definition(self, order: EngineOrder, given: RunOrder) -> tuple[bytes, Workflow]:
@@ -330,7 +387,7 @@ class Workflows:
         return data, workflow
 
     async def _seen(
-        self, order: EngineOrder, host: OrderHost, run: str, journal: RunJournal
+        self, order: EngineOrder, host: OrderHost, run: str, journal: Executor
     ) -> RunRecord:
         """Return a run that the client may see. Raises Refused."""
         under_way = self._open.get(run)
@@ -340,7 +397,7 @@ class Workflows:
         return found
 
     async def _told(
-        self, order: EngineOrder, run: RunRecord, journal: RunJournal, *, failure: bool = True
+        self, order: EngineOrder, run: RunRecord, journal: Executor, *, failure: bool = True
     ) -> Done:
         steps = await journal.steps(run.id, STEPS_SHOWN_MAX, outputs=False)
         done = workflow_run.answer(order.id, run, steps)
@@ -359,6 +416,20 @@ def guarded(
             return Done(id=order.id, text=str(error), failed=True)
 
     return handler
+
+
+def _executor(spec: EngineOn, failed: Callable[[BaseException], None]) -> Executor:
+    if not spec.database:
+        return RunJournal(spec.journal, failed)
+    from metamcp_worker.engine.dbos_executor import DbosExecutor  # 60 MiB, and an extra
+
+    return DbosExecutor(spec.database, failed)
+
+
+async def _parked(run: RunRecord, journal: Executor) -> list[str]:
+    """Return the steps of a run of another engine that wait for a decision."""
+    steps = await journal.steps(run.id, outputs=False)
+    return [one.path for one in steps if one.status == "needs_decision" and run.status in OPEN]
 
 
 def _arguments(kind: type[T], order: EngineOrder) -> T:

@@ -164,12 +164,14 @@ class AiSettings(Struct, frozen=True):
 
 class EngineOn(Message, frozen=True, kw_only=True):
     """Settings of the engine, in an `EngineSettings`; sent again when the configuration changes.
-    `journal`: path of the database of runs; `definitions`: workflows by workspace and name, each
+    `journal`: path of the database of runs; `database`: URL of one in PostgreSQL instead, which may
+    have a password in it; `definitions`: workflows by workspace and name, each
     raw as of `engine.definition` (checked by the supervisor's loader); `rules`: of suggestions,
     raw; `sync`: `full` or `normal`; `keep_s`: seconds that ended runs are kept; `runs_max`:
     workflow runs under way at once, more wait."""
 
     journal: str
+    database: str = ""
     ai: AiSettings | None = None
     definitions: Mapping[str, Mapping[str, Raw]] = {}
     rules: tuple[Raw, ...] = ()
@@ -185,10 +187,12 @@ class EngineSettings(Message, frozen=True):
 
 class EngineFigures(Message, frozen=True, kw_only=True):
     """Engine to supervisor, when they have changed: orders since the process began by
-    `METHOD:OUTCOME`; runs of workflows now by status."""
+    `METHOD:OUTCOME`; runs of workflows now by status; `trouble`: sentence why runs cannot be
+    used."""
 
     counts: dict[str, int]
     runs: Mapping[str, int] = {}
+    trouble: str = ""
 
 
 class DefinitionProblem(Struct, frozen=True):
