@@ -1,7 +1,11 @@
 """`metamcp workflow` against a real gateway and its engine, also one that is killed."""
 
+import contextlib
 import json
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -74,7 +78,31 @@ def engine(gateway: Gateway) -> int:
 def test_a_run_tells_its_steps_and_prints_its_output(gateway: Gateway) -> None:
     done = ran(gateway, "run", "hello", "--input", "who=you")
     assert (done.returncode, done.stdout) == (0, "Hello you\n"), done
-    assert "step 1 of 2" in done.stderr
+    first, last = done.stderr.splitlines()
+    assert first.startswith("step 1 of 2: ")
+    assert re.fullmatch(r"done +1\.\d s  0", last), last
+
+
+def test_a_terminal_shows_the_time_of_a_step_under_way(gateway: Gateway) -> None:
+    ours, theirs = pty.openpty()
+    place = ["--endpoint", "e", "--runtime-dir", str(gateway.folder / "run")]
+    command = [sys.executable, "-m", "metamcp_supervisor", "workflow", "run", "hello", *place]
+    screen = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen([*command, "--input", "who=you"], stderr=theirs, stdout=theirs,
+                          stdin=subprocess.DEVNULL, env=screen) as running:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while select.select([ours], [], [], 60)[0] and (more := os.read(ours, 4096)):
+                shown += more
+        assert running.wait(60) == 0
+    os.close(ours)
+    text = shown.decode()
+    times = re.findall(r"waiting +(0\.\d) s  0", text)
+    assert len(set(times)) > 1, text
+    assert re.search(r"done +1\.\d s  0\r\n", text), text
+    assert "step 1 of 2" not in text
+    assert text.rstrip("\r\n").endswith("Hello you"), text
 
 
 def test_a_run_goes_on_after_its_engine_was_killed(gateway: Gateway) -> None:

@@ -8,7 +8,7 @@ Owns: these verbs at the prompt. Never: what a definition may hold (`metamcp_wor
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Raw
@@ -16,7 +16,7 @@ from msgspec import Raw
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
-from metamcp_supervisor.config.document import printable
+from metamcp_supervisor.cli.show import printable, progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -52,16 +52,16 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
         def ask(method: str, params: Mapping[str, object]) -> None:
             order = {"method": method, "params": params, "endpoint": endpoint}
             verb = "workflow-change" if method in CHANGES else "workflow"
-            with client.connect_here(runtime_dir) as gateway:
+            found: dict[str, Any] = {}
+            with client.connect_here(runtime_dir) as gateway, progress(drawn=not as_json) as tell:
                 for kind, raw in gateway.stream(verb, order, timeout_s=ORDER_S_MAX):
                     found = codec.value(raw)
                     if kind == "progress":
-                        click.echo(printable(str(found["message"])), err=True)
-                        continue
-                    text = codec.dump(found["structured"]).decode() if as_json else found["text"]
-                    click.echo(text if as_json else "\n".join(map(printable, text.split("\n"))))
-                    if found["failed"]:
-                        raise SystemExit(Exit.FAILED)
+                        tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
+            text = codec.dump(found["structured"]).decode() if as_json else found["text"]
+            click.echo(text if as_json else "\n".join(map(printable, text.split("\n"))))
+            if found["failed"]:
+                raise SystemExit(Exit.FAILED)
 
         command(ask, **given)
 

@@ -146,6 +146,12 @@ class OrderHost:
         self._link = link
         self.operator = link is not None and not link.front
 
+    def stepped(self, order: int, step: str, state: str) -> None:
+        """Tell an operator who waits for this order, if there is one, the state of a step."""
+        if self.operator and order and self._link is not None:
+            message = f"{step}: {state}"
+            self._link.send(OrderProgress(id=order, message=message, step=step, state=state))
+
     async def ask(
         self,
         owner: RunOwner,

@@ -509,6 +509,7 @@ class RunningWorkflow:
 
     def _post(self, row: StepRecord) -> asyncio.Future[None]:
         self._rows[row.path] = row
+        self.host.stepped(self.order, row.path, row.status)
         return self._journal.put_step(self.record.id, row)
 
     async def _put(self, row: StepRecord) -> None:

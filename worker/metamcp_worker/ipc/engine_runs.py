@@ -84,12 +84,15 @@ class Leave(Message, frozen=True, kw_only=True):
 
 
 class OrderProgress(Message, frozen=True, kw_only=True):
-    """Engine: an order goes on. `progress` grows; `total`: 0 if not known."""
+    """Engine: an order goes on. `progress` grows; `total`: 0 if not known. Operators also get each
+    state of a `step`, without progress: path and status as of `workflow/status`."""
 
     id: int
-    progress: float
+    progress: float = 0.0
     total: float = 0.0
     message: str = ""
+    step: str = ""
+    state: str = ""
 
 
 class Done(Message, frozen=True, kw_only=True):
