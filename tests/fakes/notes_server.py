@@ -18,11 +18,13 @@ TOOLS: list[Json] = [
             "properties": {"result": {"type": "array", "items": {"type": "string"}}},
             "required": ["result"],
         },
+        "annotations": {"readOnlyHint": True},
     },
     {
         "name": "read_note",
         "description": "Return the text of a note.",
         "inputSchema": {"type": "object", "properties": NAME, "required": ["name"]},
+        "annotations": {"readOnlyHint": True},
     },
 ]
 

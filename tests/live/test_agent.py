@@ -2,6 +2,7 @@
 in its sandboxes."""
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +79,37 @@ def test_an_agent_works_with_real_servers_and_code(provider: str, era: str) -> N
     assert "notes__read_note: " in told[2]
     assert "function call(name:" in told[3]
     assert "did you mean notes__read_note" in told[4]
+
+
+@pytest.mark.promise("M49")
+@pytest.mark.parametrize("action", ["accept", "decline", None])
+def test_a_user_agrees_before_an_agent_calls_what_may_destroy_something(
+    tmp_path: Path, action: str | None
+) -> None:
+    """`action`: of the user, None if the client cannot ask."""
+    words = tmp_path / "words"
+    words.write_bytes(codec.dump({"echo": {"annotations": {}}}))
+    code = 'return (await mcp.servers.other.echo({ text: "hi" })).text'
+    script: list[Line] = [run(code), call("finish")]
+    params: dict[str, Any] = {"name": "run_agent", "arguments": {"task": "say hi"}}
+    with ModelServer(script) as server:
+        ai = f'[ai]\nurl = "{server.base}"\nmodel = "small"\nkey = "${{env:A_KEY}}"\n'
+        running = Gateway({"other": fake("--words", str(words))}, extra=f"{EXTRA}{ai}")
+        running.environ["A_KEY"] = KEY
+        with running, closing(Client(running.port, MODERN)) as client:
+            if action is not None:
+                able = "io.modelcontextprotocol/clientCapabilities"
+                params["_meta"] = {able: {"elicitation": {"form": {}}}}
+                asked = client.request("tools/call", params)["result"]
+                ((key, question),) = asked["inputRequests"].items()
+                assert "May the agent call other__echo?" in question["params"]["message"]
+                params["inputResponses"] = {key: {"action": action}}
+                params["requestState"] = asked["requestState"]
+            found = client.request("tools/call", params)["result"]["structuredContent"]
+    if action == "accept":
+        assert (found["ended"], found["result"]) == ("finished", "hi")
+    else:
+        assert (found["ended"], found["result"], found["code"]) == ("consent", None, code)
 
 
 @pytest.mark.promise("M49")

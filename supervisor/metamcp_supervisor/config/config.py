@@ -165,8 +165,9 @@ class WorkflowFiles:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AiConfig:
     """Table `[ai]`: the model of the engine, and limits of one agent. `key` and `url` may be
-    secret. `cost_max`: in the currency of the prices, 0 for none; prices: for a million tokens.
-    `…_written`: as written in the file; `referred`: values of the references to secrets in it."""
+    secret. `cost_max`: in the currency of the prices, 0 for none; prices: for a million tokens;
+    `consent`: as of `engine_runs.HostAsk`; `…_written`: as written in the file; `referred`: values
+    of the references to secrets in it."""
 
     provider: Literal["openai", "anthropic"] = "openai"
     url: str = field(default="", repr=False)
@@ -179,6 +180,7 @@ class AiConfig:
     cost_max: float = 0.0
     input_price: float = 0.0
     output_price: float = 0.0
+    consent: bool = True
     url_written: str = field(default="", compare=False, repr=False)
     key_written: str = field(default="", compare=False, repr=False)
     referred: tuple[str, ...] = field(default=(), compare=False, repr=False)

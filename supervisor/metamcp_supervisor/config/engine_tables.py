@@ -57,6 +57,7 @@ def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
         cost_max=number("cost_max"),
         input_price=number("input_price"),
         output_price=number("output_price"),
+        consent=table.flag("consent", default=True),
     )
 
 

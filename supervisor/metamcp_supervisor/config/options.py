@@ -268,6 +268,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("ai", "input_price", "number", "0", "in place", "For a million tokens that it reads."),
     Option("ai", "output_price", "number", "0", "in place",
            "For a million tokens that it writes."),
+    Option("ai", "consent", "boolean", "true", "in place",
+           "The user is asked before an agent calls a tool that may destroy something."),
     Option("engine", "database", "string", "", "in place",
            "`postgresql://USER:${env:NAME}@HOST/DATABASE`: runs of several machines, in place of a"
            " file in the state directory."),

@@ -248,6 +248,7 @@ def _ai(ai: AiConfig) -> dict[str, object]:
         "tokens_max": ai.tokens_max,
         "timeout": duration_text(ai.timeout_s),
         "answer_tokens_max": ai.answer_tokens_max,
+        "consent": ai.consent,
         **{
             key: getattr(ai, key)
             for key in ("cost_max", "input_price", "output_price")

@@ -128,5 +128,5 @@ def _model(ai: AiConfig) -> AiSettings:
         provider=ai.provider, url=ai.url, model=ai.model, key=ai.key, steps_max=ai.steps_max,
         tokens_max=ai.tokens_max, timeout_ms=round(ai.timeout_s * 1000),
         answer_tokens_max=ai.answer_tokens_max, cost_max=ai.cost_max, input_price=ai.input_price,
-        output_price=ai.output_price,
+        output_price=ai.output_price, consent=ai.consent,
     )  # fmt: skip

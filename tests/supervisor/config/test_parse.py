@@ -101,6 +101,7 @@ tokens_max = 1000
 timeout = "1m"
 answer_tokens_max = 100
 cost_max = 1.5
+consent = false
 input_price = 3
 output_price = 15
 
@@ -237,7 +238,7 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert got.ai == AiConfig(
         provider="anthropic", url="https://models.example", model="small", key="somebody",
         steps_max=5, tokens_max=1000, timeout_s=60.0, answer_tokens_max=100, cost_max=1.5,
-        input_price=3.0, output_price=15.0,
+        consent=False, input_price=3.0, output_price=15.0,
     )  # fmt: skip
     assert got.engine == EngineConfig(
         database="postgresql://u:somebody@host/runs", keep_s=7 * 86_400.0, sync="normal", runs_max=3

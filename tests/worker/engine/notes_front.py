@@ -66,6 +66,7 @@ class NotesFront:
         name: str = "",
         arguments: bytes = b"{}",
         order: int = 0,
+        consent: bool = False,
     ) -> HostDone:
         assert owner == OWNER
         self.asked.append((kind, name))

@@ -71,6 +71,15 @@ def outcomes(machine: Agent) -> Sequence[str]:
     return [one.text for one in turn.outcomes]
 
 
+def test_an_agent_stops_where_the_user_has_not_agreed() -> None:
+    machine = made()
+    after(machine, says(("run_code", {"code": "x"}), ("finish", {"result": 1})))
+    machine.told(done({"failure": "consent", "message": "it wanted to call a_t, and was not to"}))
+    found = ended(machine)
+    assert (found["ended"], found["failed"], found["code"]) == ("consent", True, "x")
+    assert found["text"].startswith("The agent stopped: it wanted to call a_t, and was not to.\n")
+
+
 def test_a_task_goes_from_the_search_over_the_code_to_the_result() -> None:
     machine = made()
     assert after(machine, says(("search_tools", {"query": "note"}))) == AskFront("tools", "note")

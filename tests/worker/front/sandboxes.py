@@ -9,6 +9,7 @@ from msgspec import Raw, Struct, json
 from metamcp_worker.ipc.code_runs import (
     FRAME,
     EndRun,
+    HoldRun,
     HostCall,
     HostReply,
     RunEnded,
@@ -16,7 +17,7 @@ from metamcp_worker.ipc.code_runs import (
 )
 
 T = TypeVar("T", bound=Struct)
-_read = json.Decoder(StartRun | EndRun | HostReply).decode
+_read = json.Decoder(StartRun | EndRun | HoldRun | HostReply).decode
 
 
 class Sandboxes:

@@ -16,7 +16,7 @@ from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import CodeLimits, RunEnded
+from metamcp_worker.ipc.code_runs import CodeLimits, HoldRun, RunEnded
 from metamcp_worker.ipc.engine_runs import (
     Done,
     EngineOrder,
@@ -362,6 +362,142 @@ def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -> None
             await sandboxes.close()
 
     with_engine(talk, at_once=True)
+
+
+async def agents_code(
+    engine: Engine, sandboxes: Sandboxes, order: int, *, consent: bool = True
+) -> int:
+    engine.asked("code", arguments={"code": "x"}, order=order, consent=consent)
+    return await sandboxes.started()
+
+
+@pytest.fixture
+def agent() -> Callable[[Callable[[Front, Engine, Sandboxes], Awaitable[None]]], None]:
+    """Runs a test with a front whose agents have sandboxes, and tools with all annotations."""
+
+    def with_all(test: Callable[[Front, Engine, Sandboxes], Awaitable[None]]) -> None:
+        async def talk(front: Front, engine: Engine) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                sandboxes = Sandboxes(Path(folder))
+                await sandboxes.listen()
+                front.calls.code.configure(sandboxes.path)
+                await engine.meet()
+                try:
+                    await test(front, engine, sandboxes)
+                finally:
+                    front.calls.code.close()
+                    await sandboxes.close()
+
+        schema = {"type": "object"}
+        tools = [
+            Raw(codec.dump({"name": name, "inputSchema": schema, "annotations": {hint: value}}))
+            for name, hint, value in (
+                ("reads", "readOnlyHint", True), ("adds", "destructiveHint", False),
+                ("deletes", "destructiveHint", True),
+            )
+        ]  # fmt: skip
+        with_engine(talk, at_once=True, a=offer("unknown", *tools), b=offer("u"))
+
+    return with_all
+
+
+Agent = Callable[[Callable[[Front, Engine, Sandboxes], Awaitable[None]]], None]
+
+
+@pytest.mark.promise("M49")
+def test_an_agent_reads_and_adds_without_a_question(agent: Agent) -> None:
+    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+        client = Client()
+        call = begin(front, client=client, caller=ASKABLE)
+        order = await engine.read(EngineOrder)
+        run = await agents_code(engine, sandboxes, order.id)
+        for number, name in enumerate(("a_reads", "a_adds")):
+            sandboxes.asked(run, number, name)
+            await front.peers["a"].call()
+        assert client.questions.empty()
+        call.cancel("over")
+
+    agent(talk)
+
+
+@pytest.mark.promise("M49")
+@pytest.mark.parametrize("name", ["a_deletes", "a_unknown"])
+def test_a_call_of_an_agent_that_may_destroy_waits_until_the_user_agrees(
+    agent: Agent, name: str
+) -> None:
+    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+        client, peer = Client(), front.peers["a"]
+        call = begin(front, client=client, caller=ASKABLE)
+        order = await engine.read(EngineOrder)
+        run = await agents_code(engine, sandboxes, order.id)
+        sandboxes.asked(run, 1, name, arguments={"path": "/etc"})
+        sandboxes.asked(run, 2, name)
+        assert await sandboxes.read(HoldRun) == HoldRun(run=run, hold=True)
+        question = await client.questions.get()
+        assert name in codec.value(question.params)["message"]
+        assert '"/etc"' in codec.value(question.params)["message"]
+        assert client.questions.empty()
+        question.answer(b'{"action":"accept"}')
+        sent = await peer.call()
+        assert codec.value(sent.params)["arguments"] == {"path": "/etc"}
+        second = await client.questions.get()
+        second.answer(b'{"action":"accept","content":{"all":true}}')
+        await peer.call()
+        sandboxes.asked(run, 3, name)
+        await peer.call()
+        held = [(await sandboxes.read(HoldRun)).hold for _ in range(3)]
+        assert held == [False, True, False]
+        sandboxes.write(RunEnded(run=run))
+        await engine.read(HostDone)
+        for _ in range(3):
+            await peer.cancelled()
+        again = await agents_code(engine, sandboxes, order.id)
+        sandboxes.asked(again, 1, name)
+        await peer.call()
+        assert client.questions.empty()
+        call.cancel("over")
+
+    agent(talk)
+
+
+@pytest.mark.promise("M49")
+@pytest.mark.parametrize(
+    ("caller", "answer", "why"),
+    [
+        (ASKABLE, b'{"action":"decline"}', "the user did not agree"),
+        (ASKABLE, b'{"action":"cancel","content":{"all":true}}', "the user did not agree"),
+        (b"{}", b"", "the client cannot ask its user"),
+    ],
+)
+def test_without_a_yes_the_code_of_an_agent_ends_there(
+    agent: Agent, caller: bytes, answer: bytes, why: str
+) -> None:
+    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+        client = Client()
+        call = begin(front, client=client, caller=caller)
+        order = await engine.read(EngineOrder)
+        run = await agents_code(engine, sandboxes, order.id)
+        sandboxes.asked(run, 1, "a_deletes")
+        if answer:
+            (await client.questions.get()).answer(answer)
+        done = codec.value(bytes((await engine.read(HostDone)).result))
+        assert done["failure"] == "consent"
+        assert done["message"].startswith("it wanted to call a_deletes, ")
+        assert why in done["message"]
+        assert front.peers["a"].quiet()
+        call.cancel("over")
+
+    agent(talk)
+
+
+@pytest.mark.promise("M49")
+def test_an_agent_that_needs_no_consent_is_not_stopped(agent: Agent) -> None:
+    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+        run = await agents_code(engine, sandboxes, 0, consent=False)
+        sandboxes.asked(run, 1, "a_deletes")
+        await front.peers["a"].call()
+
+    agent(talk)
 
 
 def test_a_list_of_everything_begins_with_the_further_tools() -> None:

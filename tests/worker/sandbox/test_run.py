@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw, json
 
-from metamcp_worker.ipc.code_runs import CodeLimits, HostCall, HostReply, RunEnded
+from metamcp_worker.ipc.code_runs import CodeLimits, HoldRun, HostCall, HostReply, RunEnded
 from metamcp_worker.sandbox.deno_process import NODE_MODULES
 from tests.waiting import until
 from tests.worker.sandbox.sandboxes import (
@@ -126,6 +126,20 @@ def test_lines_of_the_console_are_kept_also_of_a_run_that_fails(front: Front) ->
     ended = front.run(code, limits=CodeLimits(timeout_ms=300))
     assert ended.failure == "timeout"
     assert ended.logs == ('a 1 {"b":[2]} undefined null 3n', "info", "warn", "error", "debug")
+
+
+def test_the_time_of_a_run_stands_still_while_its_user_is_asked(front: Front) -> None:
+    limits = CodeLimits(timeout_ms=500)
+    code = "await mcp.call('x', {}); await mcp.call('y', {}); while (true) {}"
+    held = front.start(code, limits=limits)
+    asked = front.message()
+    assert isinstance(asked, HostCall)
+    front.send(HoldRun(run=held, hold=True))
+    assert front.run("while (true) {}", limits=limits).failure == "timeout"
+    front.send(HoldRun(run=held, hold=False))
+    front.send(echo(asked))
+    assert front.end(held).failure == "timeout"
+    assert front.calls[-1].name == "y"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ TOOLS: tuple[ModelTool, ...] = (
 )
 
 
-Reason = Literal["finished", "dry_run", "failed", "steps", "tokens", "timeout", "cost", "model"]
+Reason = Literal[
+    "finished", "dry_run", "failed", "consent", "steps", "tokens", "timeout", "cost", "model"
+]
 """Why an agent ended: see `AgentEnd`."""
 
 
@@ -126,7 +128,8 @@ class AskFront(Struct, frozen=True):
 
 class AgentEnd(Struct, frozen=True):
     """End of the agent. `answer`: fields of `Done`; `reason`: `finished`, `dry_run`, `failed` by
-    the model's own word, a limit by its name, or `model`."""
+    the model's own word, `consent` if the user has not agreed to a call, a limit by its name, or
+    `model`."""
 
     reason: Reason
     text: str
@@ -272,6 +275,8 @@ class Agent:
             text = described(done.result)
         else:
             text, failed = self._ran(done.result)
+            if self._end is not None:
+                return
         self._close(text, failed=failed)
 
     def _ran(self, result: Raw) -> tuple[str, bool]:
@@ -280,6 +285,8 @@ class Agent:
             found = codec.level(result)
         except codec.Malformed:
             return "The answer of the run cannot be read.", True
+        if codec.text(found.get("failure", b"null")) == "consent":
+            self._finish("consent", f"The agent stopped: {codec.text(found['message'])}.")
         if "failure" in found:
             return failure(found), True
         self._value = found.get("value", Raw(b"null"))

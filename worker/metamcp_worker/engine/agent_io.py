@@ -72,7 +72,12 @@ async def _carry_out(
             case AskFront(kind=kind, name=name, arguments=arguments):
                 machine.told(
                     await host.ask(
-                        order.owner, kind, name=name, arguments=bytes(arguments), order=order.id
+                        order.owner,
+                        kind,
+                        name=name,
+                        arguments=bytes(arguments),
+                        order=order.id,
+                        consent=model.settings.consent,
                     )
                 )
             case AgentEnd():

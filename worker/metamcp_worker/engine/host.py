@@ -164,6 +164,7 @@ class OrderHost:
         run: str = "",
         order: int = 0,
         timeout_ms: int = 0,
+        consent: bool = False,
     ) -> HostDone:
         """Return what came of a `HostAsk` with these fields. The front of the order is asked if it
         is there, else another one, which cannot ask the client of the order. Without any the
@@ -177,5 +178,6 @@ class OrderHost:
             HostAsk(
                 call=0, owner=owner, kind=kind, name=name, server=server, arguments=Raw(arguments),
                 meta=Raw(meta), run=run, order=order if own else 0, timeout_ms=timeout_ms,
+                consent=consent,
             )
         )  # fmt: skip

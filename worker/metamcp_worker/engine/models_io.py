@@ -51,6 +51,7 @@ class FrontHost(Protocol):
         name: str = "",
         arguments: bytes = b"{}",
         order: int = 0,
+        consent: bool = False,
     ) -> HostDone:
         """Return what came of a `HostAsk` with these fields."""
         ...

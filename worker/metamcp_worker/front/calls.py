@@ -29,7 +29,7 @@ from metamcp_worker.builtin_tools.builtin import (
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import builtin_calls, code_calls_io, mcp_request, task_ids
+from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_request, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
@@ -234,6 +234,7 @@ class Calls:
         if isinstance(decision, Forward):
             named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
             forwarded = structs.replace(request, params=request.params | named)
+            code_calls.check_consent(view.of(modern=request.modern), decision.name, request)
             return self._start(view, forwarded, caller)
         return self._decided(view, name, request, caller, decision)
 

@@ -9,7 +9,7 @@ import re
 
 from msgspec import Raw, structs
 
-from metamcp_worker.builtin_tools import code_tools
+from metamcp_worker.builtin_tools import code_tools, tool_text
 from metamcp_worker.builtin_tools.builtin import Run
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.front import mcp_request, mrtr, task_ids
@@ -29,6 +29,14 @@ ASKS = (
     " call it without code"
 )
 """Refusal for a server that wants input from the client."""
+ARGUMENTS_CHARACTERS_MAX = 1000
+"""Maximum characters of arguments in the question whether an agent may make a call."""
+ALL = "all"
+UNASKABLE = (
+    "it wanted to call {}, which may change or destroy something, and the client cannot ask its"
+    " user; consent = false in [ai] lets agents make such calls"
+)
+DECLINED = "it wanted to call {}, and the user did not agree"
 
 _TRACE = frozenset({"traceparent", "tracestate", "baggage"})
 _OTHER = re.compile(r"[^A-Za-z0-9_$]")
@@ -63,13 +71,61 @@ def base(request: McpRequest, run: str) -> McpRequest:
     meta = {key: raw for key, raw in request.meta.items() if key in _TRACE}
     return structs.replace(
         request, method=task_ids.CALL, params={}, meta=meta, caller=caller, wants_progress=False,
-        run=InnerRun(run, depth),
+        run=InnerRun(run, depth, None if request.run is None else request.run.allowed),
     )  # fmt: skip
 
 
 def call(of: McpRequest, name: str, arguments: Raw) -> McpRequest:
     """Return the request for one call. `of`: see `base`; `name`: of the tool, as exposed."""
     return structs.replace(of, params={"name": Raw(codec.dump(name)), "arguments": arguments})
+
+
+class NeedsConsent(Exception):
+    """Raised for a call that the user of an agent has to agree to. `name`: of the tool."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
+    """Raise NeedsConsent if the user has to agree to this call first: an agent makes it, and the
+    tool may destroy something. Annotations that are left out mean that it may: `ToolAnnotations` of
+    MCP has the defaults false for `readOnlyHint` and true for `destructiveHint`."""
+    allowed = None if request.run is None else request.run.allowed
+    if allowed is None or name in allowed or (owner := merged.tool(name)) is None:
+        return
+    entries = (*merged.lists["tools"], *merged.offered)
+    raw = next((one.item.raw for one in entries if one.key == name), Raw(b"{}"))
+    hints = codec.level(codec.level(raw).get("annotations", b"{}"))
+    if not owner.server and bytes(hints.get("openWorldHint", b"")) == b"true":
+        return  # a tool of the gateway that calls others, each of which is asked about
+    reads = bytes(hints.get("readOnlyHint", b"")) == b"true"
+    if not reads and bytes(hints.get("destructiveHint", b"")) != b"false":
+        raise NeedsConsent(name)
+
+
+def consent(name: str, arguments: Raw) -> bytes:
+    """Return the params of the question whether an agent may make this call."""
+    said = bytes(arguments).decode("utf-8", "replace")
+    cut = tool_text.cut(said, ARGUMENTS_CHARACTERS_MAX)
+    all_of_them = {"type": "boolean", "title": "Also further calls of this tool", "default": False}
+    return codec.dump({
+        "message": f"May the agent call {name}? It may change or destroy something. With: {cut}",
+        "requestedSchema": {"type": "object", "properties": {ALL: all_of_them}},
+    })  # fmt: skip
+
+
+def consented(body: bytes, *, error: bool) -> tuple[bool, bool]:
+    """Return whether the user agrees to the call, and to further ones of the tool. `body`: the raw
+    answer; `error`: whether it is an error object."""
+    try:
+        members = {} if error else codec.level(body)
+        further = codec.level(members.get("content", b"{}"))
+    except codec.Malformed:
+        return False, False
+    agreed = codec.text(members.get("action", b"null")) == "accept"
+    return agreed, agreed and bytes(further.get(ALL, b"")) == b"true"
 
 
 class ToolNames:

@@ -22,9 +22,10 @@ from metamcp_worker.builtin_tools.builtin import Run, ToolReply
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import code_calls
 from metamcp_worker.front.builtin_calls import Builtins
-from metamcp_worker.front.client_questions import Caller, Question
-from metamcp_worker.front.code_calls import ToolNames
+from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
+from metamcp_worker.front.code_calls import NeedsConsent, ToolNames
 from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
+from metamcp_worker.front.mrtr import ELICIT
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
@@ -32,6 +33,7 @@ from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,
     CodeLimits,
     EndRun,
+    HoldRun,
     HostCall,
     HostReply,
     RunEnded,
@@ -79,7 +81,8 @@ class RunUnderWay:
     """Run under way. `call`: the client's; `id`: of the run, for the audit; `done`: takes the
     result. `number`: on the connection; `calls`: under way, by their number in the run; `ended`:
     number of calls that are over. `outer`: run whose code waits for this one, if there is one;
-    `starts`: inner runs of this run, of which the first one runs and the others wait."""
+    `starts`: inner runs of this run, of which the first one runs and the others wait. `asking`:
+    calls that wait until the user agrees, with names of tools; the first one is in `question`."""
 
     def __init__(
         self,
@@ -100,9 +103,12 @@ class RunUnderWay:
         self.calls: dict[int, Call] = {}
         self.ended = 0
         self.base = code_calls.base(request, id)
+        self.limits: CodeLimits | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.outer: RunUnderWay | None = None
         self.starts: list[StartRun] = []
+        self.asking: list[tuple[HostCall, str]] = []
+        self.question: Question | None = None
 
 
 class CodeRuns:
@@ -190,6 +196,7 @@ class CodeRuns:
     # --- the end of a run ---------------------------------------------------------------------
 
     def _time(self, run: RunUnderWay, limits: CodeLimits) -> None:
+        run.limits = limits
         after_s = limits.timeout_ms / 1000 + RUN_WAIT_S_MAX
         run.timer = asyncio.get_running_loop().call_later(after_s, self._late, run.number)
 
@@ -215,6 +222,8 @@ class CodeRuns:
                 run.timer.cancel()
             if run.outer is not None:
                 self._next(run.outer, number)
+            if run.question is not None:
+                run.question.withdraw()
             calls, run.calls = run.calls, {}
             for call in calls.values():
                 call.cancel(_OVER)
@@ -243,9 +252,14 @@ class CodeRuns:
             if asked.kind == "server":
                 name = self._names_of(view, run).find(asked.server, asked.name)
             request = code_calls.call(run.base, name, asked.arguments)
+            code_calls.check_consent(view.of(modern=request.modern), name, request)
             call = self._pipeline.start(view, request, run.inner)
         except NotUpYet as why:
             self._wait(run, asked, why)
+        except NeedsConsent as why:
+            run.asking.append((asked, why.name))
+            if len(run.asking) == 1:
+                self._ask(run, asked, why.name)
         except ProtocolError as why:
             merged = view.of(modern=run.request.modern)
             self._refuse(run, asked.call, code_calls.refused(why, name, merged))
@@ -254,6 +268,53 @@ class CodeRuns:
         else:
             run.calls[asked.call] = call
             call.answer.add_done_callback(partial(self._answered, run, asked, name))
+
+    def _ask(self, run: RunUnderWay, asked: HostCall, name: str) -> None:
+        """Ask the user before a call of an agent, while the time of its code stands still."""
+        params = code_calls.consent(name, asked.arguments)
+        if run.caller is None or not may_be_asked(run.request.caller, ELICIT, params):
+            self._stop(run, code_calls.UNASKABLE.format(name))
+            return
+
+        def answered(question: Question, body: bytes, failed: bool) -> None:
+            if run.number in self._runs:
+                self._hold(run, hold=False)
+                self._consented(run, name, *code_calls.consented(body, error=failed))
+
+        run.question = Question("", run.call.id, 0, ELICIT, params, answered)
+        self._hold(run, hold=True)
+        run.caller.asked(run.question)
+
+    def _consented(self, run: RunUnderWay, name: str, agreed: bool, further: bool) -> None:
+        """Make the call that the user has agreed to, or stop the agent."""
+        waiting, run.asking, run.question = run.asking, [], None
+        allowed = None if run.base.run is None else run.base.run.allowed
+        if not agreed or allowed is None:
+            self._stop(run, code_calls.DECLINED.format(name))
+            return
+        allowed.add(name)
+        self._asked(run, waiting[0][0])
+        if not further:
+            allowed.discard(name)
+        for asked, _ in waiting[1:]:
+            if run.number in self._runs:
+                self._asked(run, asked)
+
+    def _hold(self, run: RunUnderWay | None, *, hold: bool) -> None:
+        """Let the time of a run and of the runs around it stand still, or go on."""
+        while run is not None:
+            if run.timer is not None:
+                run.timer.cancel()
+            if not hold and run.limits is not None:
+                self._time(run, run.limits)
+            self._link.send(HoldRun(run=run.number, hold=hold))
+            run = run.outer
+
+    def _stop(self, run: RunUnderWay, why: str) -> None:
+        """End the outermost run around a call that the user has not agreed to."""
+        while run.outer is not None:
+            run = run.outer
+        self._end(RunEnded(run=run.number, failure="consent", message=why))
 
     def _view(self, run: RunUnderWay) -> View:
         """Return the view of the run's client as it is now. Raises ProtocolError."""

@@ -24,7 +24,7 @@ from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.code_calls_io import Pipeline
 from metamcp_worker.front.engine_calls import Repeatable
 from metamcp_worker.front.exchange import Declined
-from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
+from metamcp_worker.front.mcp_request import InnerRun, McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
@@ -76,7 +76,8 @@ class OrderPipeline(Pipeline, Protocol):
 
 
 class OrderUnderWay:
-    """Order of a client. `done`: takes the result of its tool."""
+    """Order of a client. `done`: takes the result of its tool; `allowed`: tools that its user has
+    agreed to, for an agent."""
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class OrderUnderWay:
         self.request = request
         self.work = work
         self.done = done
+        self.allowed: set[str] = set()
 
     # A caller of what runs do for this client: progress of single calls is not passed on.
 
@@ -301,6 +303,8 @@ class EngineCalls:
         self._pipeline.authorize(view, request.principal, "tools/call")
         decision = self._builtins.code(view, work.ask.arguments)
         made = code_calls.call(request, "run_code", work.ask.arguments)
+        if work.ask.consent:
+            made.run = InnerRun(work.ask.run, 0, set() if order is None else order.allowed)
         call = self._pipeline.run_code(view, made, order, decision)
         self._follow(work, call, engine_calls.structured)
 

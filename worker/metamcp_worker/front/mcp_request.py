@@ -253,10 +253,12 @@ longer name."""
 
 class InnerRun(Struct, frozen=True):
     """Run of code that a request comes from. `id`: of the run; `depth`: runs around the request, 0
-    if it comes from a run of the engine and not from code."""
+    if it comes from a run of the engine and not from code; `allowed`: tools that the user of an
+    agent has agreed to, None if nobody has to agree."""
 
     id: str
     depth: int = 1
+    allowed: set[str] | None = None
 
 
 class McpRequest(Struct):

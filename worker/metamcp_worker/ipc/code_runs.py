@@ -21,7 +21,7 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 Language = Literal["typescript", "javascript", "python"]
 Failure = Literal[
     "syntax", "exception", "timeout", "memory", "calls", "size", "crashed", "language", "busy"
-]
+]  # fmt: skip
 
 
 class CodeLimits(Struct, frozen=True):
@@ -53,6 +53,13 @@ class EndRun(Message, frozen=True, kw_only=True):
     run: int
 
 
+class HoldRun(Message, frozen=True, kw_only=True):
+    """Front: the time of this run stands still while its user is asked, or goes on."""
+
+    run: int
+    hold: bool
+
+
 class HostReply(Message, frozen=True, kw_only=True):
     """Front: answer to a `HostCall`. `result`: raw; `error`: a sentence, if there is none."""
 
@@ -79,14 +86,14 @@ class RunEnded(Message, frozen=True, kw_only=True):
     """Sandbox: the run is over. `value`: raw, what the code returned; `logs`: lines of the console;
     `calls`: made; `ms`: milliseconds. `failure`: empty, or the kind of error, then `message` is a
     sentence; `line`, `column`: place in the code from 1, 0 if not known; `stack`: frames of the
-    code alone."""
+    code alone. `consent` is a failure of the front: the user has not agreed to a call."""
 
     run: int
     value: Raw = Raw(b"null")
     logs: tuple[str, ...] = ()
     calls: int = 0
     ms: float = 0.0
-    failure: Failure | Literal[""] = ""
+    failure: Failure | Literal["", "consent"] = ""
     message: str = ""
     line: int = 0
     column: int = 0

@@ -114,7 +114,8 @@ class HostAsk(Message, frozen=True, kw_only=True):
     `code`: arguments as of run_code, result its structuredContent; `sample`: arguments are params
     of `sampling/createMessage`; `elicit`: arguments are params of `elicitation/create`.
     `meta`: raw object, added to `_meta` of the call (`io.metamcp/idempotency-key`); `run`: id of
-    the run, `parent` in the audit; `timeout_ms`: 0 for the limit of the endpoint."""
+    the run, `parent` in the audit; `timeout_ms`: 0 for the limit of the endpoint; `consent`: the
+    user agrees to each call of the code first whose tool may destroy something."""
 
     call: int
     owner: RunOwner
@@ -126,6 +127,7 @@ class HostAsk(Message, frozen=True, kw_only=True):
     run: str = ""
     order: int = 0
     timeout_ms: int = 0
+    consent: bool = False
 
 
 class HostDrop(Message, frozen=True, kw_only=True):
@@ -150,7 +152,8 @@ class HostDone(Message, frozen=True, kw_only=True):
 class AiSettings(Struct, frozen=True):
     """Table `[ai]`. `provider`: `openai` (any compatible endpoint), `anthropic`; `key`: empty for
     none; `tokens_max`, `steps_max`, `timeout_ms`: limits of one agent; `cost_max`: in the currency
-    of the prices, 0 for none; `input_price`, `output_price`: per million tokens."""
+    of the prices, 0 for none; `input_price`, `output_price`: per million tokens; `consent`: as of
+    `HostAsk`."""
 
     provider: Literal["openai", "anthropic"]
     url: str
@@ -163,6 +166,7 @@ class AiSettings(Struct, frozen=True):
     cost_max: float = 0.0
     input_price: float = 0.0
     output_price: float = 0.0
+    consent: bool = True
 
 
 class EngineOn(Message, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from metamcp_worker.ipc.code_runs import (
     CodeFigures,
     CodeOn,
     EndRun,
+    HoldRun,
     HostReply,
     StartRun,
 )
@@ -46,7 +47,7 @@ _RETIRES = "the process of the sandboxes is being replaced: try again"
 
 log = logging.getLogger("metamcp.code")
 _read = codec.reader(CodeOn | Tune | Stop)
-_read_front = codec.reader(StartRun | EndRun | HostReply)
+_read_front = codec.reader(StartRun | EndRun | HoldRun | HostReply)
 
 
 def main(sock: socket.socket) -> int:
@@ -74,7 +75,8 @@ class _Front:
 
 class _Run:
     """Run with its front. `placed`: its turn has come; it has its sandbox, or waits for it in a
-    pool. `began`: by the clock of performance, because the time of the loop is rounded."""
+    pool. `left_s`: seconds that a run has whose time stands still; `began`: by the clock of
+    performance, because the time of the loop is rounded."""
 
     def __init__(self, front: _Front, order: StartRun) -> None:
         self.front = front
@@ -82,6 +84,7 @@ class _Run:
         self.sandbox: SandboxProcess | None = None
         self.placed = False
         self.timer: asyncio.TimerHandle | None = None
+        self.left_s = 0.0
         self.began = 0.0
 
 
@@ -186,6 +189,10 @@ class CodeWorker(RoleWorker):
                 run = front.runs.get(reply.run)
                 if run is not None and run.sandbox is not None:
                     run.sandbox.write(run.state.reply(reply))
+            case HoldRun(run=number, hold=hold):
+                run = front.runs.get(number)
+                if run is not None and run.timer is not None:
+                    self._hold(run, run.timer, hold=hold)
             case EndRun(run=number):
                 if (run := front.runs.pop(number, None)) is not None:
                     self._queue.remove(front.number, run)
@@ -268,6 +275,14 @@ class CodeWorker(RoleWorker):
     def _exited(self, run: _Run, code: int, stderr: str) -> None:
         run.state.exited(code, stderr)
         self._settle(run)
+
+    def _hold(self, run: _Run, timer: asyncio.TimerHandle, *, hold: bool) -> None:
+        """Let the time of a run stand still, or go on."""
+        if hold and not timer.cancelled():
+            run.left_s = timer.when() - self._loop.time()
+            timer.cancel()
+        elif not hold and timer.cancelled():
+            run.timer = self._loop.call_later(run.left_s, self._late, run)
 
     def _late(self, run: _Run) -> None:
         run.state.late()
