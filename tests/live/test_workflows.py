@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from metamcp_worker.ipc import codec
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
+from tests.live.raw import Raw
 from tests.waiting import until
 from tests.worker.engine.postgres import PASSWORD, postgres
 
@@ -110,6 +112,68 @@ def test_a_step_asks_the_client_that_waits_for_the_run(gateway: Gateway) -> None
         again = {"inputResponses": answers, "requestState": asked["requestState"]}
         done = client.request("tools/call", {**params, **again})["result"]
         assert done["structuredContent"]["output"] == "hello Ada"
+
+
+def asked(client: Raw, method: str, **params: Any) -> dict[str, Any]:
+    """The result of a request of a client with tasks, or its error."""
+    answer = client.answer(method, codec.dump(params))
+    found: dict[str, Any] = codec.value(answer.result or answer.error)
+    return found
+
+
+def begun(client: Raw, **inputs: str) -> dict[str, Any]:
+    """What a client gets that begins a run of `two` as a task."""
+    given = {"name": "two", "inputs": inputs}
+    return asked(client, "tools/call", name="run_workflow", arguments=given, task={"ttl": 60_000})
+
+
+def test_a_client_with_tasks_takes_a_run_as_one(gateway: Gateway) -> None:
+    client = Raw(gateway.port, LEGACY)
+    assert client.initialized["capabilities"]["tasks"]["requests"] == {"tools": {"call": {}}}
+    listed = {one["name"]: one for one in asked(client, "tools/list")["tools"]}
+    assert listed["run_workflow"]["execution"] == {"taskSupport": "optional"}
+    begin = begun(client, text="hi", pause="1s")["task"]
+    task = begin["taskId"]
+    assert begin["status"] == "working"
+    result = asked(client, "tasks/result", taskId=task)  # waits for the end
+    assert result["structuredContent"]["output"] == {"first": "hi", "second": "hi!"}
+    assert result["_meta"]["io.modelcontextprotocol/related-task"] == {"taskId": task}
+    ended = asked(client, "tasks/get", taskId=task)
+    assert (ended["status"], ended["createdAt"]) == ("completed", begin["createdAt"])
+    other = begun(client, text="hi", pause="1h")["task"]["taskId"]
+    assert asked(client, "tasks/cancel", taskId=other)["status"] == "cancelled"
+    assert asked(client, "tasks/result", taskId=other)["isError"]
+    assert [one["taskId"] for one in asked(client, "tasks/list")["tasks"]] == [other, task]
+    for refused, why in (
+        (asked(client, "tasks/cancel", taskId=other), "has ended already"),
+        (asked(client, "tasks/get", taskId="metamcp-run-0"), "No run has the id"),
+        (begun(client, number="1"), "inputs.number"),
+    ):
+        assert refused["code"] == -32602
+        assert why in refused["message"]
+
+
+def test_a_client_without_tasks_waits_for_a_run_as_before(gateway: Gateway) -> None:
+    modern = Raw(gateway.port, MODERN)
+    assert "tasks" not in asked(modern, "server/discover")["capabilities"]
+    result = begun(modern, text="hi")
+    assert result["structuredContent"]["status"] == "done"
+    task = f"metamcp-run-{result['structuredContent']['run']}"
+    assert asked(modern, "tasks/get", taskId=task)["code"] == -32601
+
+
+@pytest.mark.parametrize("victim", ["engine", "front"])
+def test_a_task_goes_on_after_the_end_of_a_process(gateway: Gateway, victim: str) -> None:
+    task = begun(Raw(gateway.port, LEGACY), text="hi", pause="2s")["task"]["taskId"]
+
+    def process() -> int:
+        return engine(gateway) if victim == "engine" else gateway.status()["fronts"][0]["pid"]
+
+    pid = process()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: process() not in (0, pid), "it is another process")
+    result = asked(Raw(gateway.port, LEGACY), "tasks/result", taskId=task)
+    assert result["structuredContent"]["output"] == {"first": "hi", "second": "hi!"}
 
 
 @pytest.mark.parametrize("victim", ["engine", "front", "gateway"])

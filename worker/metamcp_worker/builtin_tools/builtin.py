@@ -113,10 +113,12 @@ class Run(Struct, frozen=True):
 
 
 class EngineWork(Struct, frozen=True):
-    """Order for the engine. `params`: raw, as in `engine_runs.Order`."""
+    """Order for the engine. `params`: raw, as in `engine_runs.Order`; `task`: the client takes the
+    run as a task."""
 
     method: Method
     params: Raw
+    task: bool = False
 
 
 Decision = ToolReply | OrderAndThen | Seek | Forward | Run | EngineWork

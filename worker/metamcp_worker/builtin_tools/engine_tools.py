@@ -1,6 +1,7 @@
 """Built-in tools beside those of an exposure: the catalogue, workflows, the agent.
 
-Owns: their arguments, what `get_catalog` answers, the orders for the engine that the others are.
+Owns: their arguments, what `get_catalog` answers, the orders for the engine that the others are;
+runs of workflows as tasks of revision 2025-11-25.
 Never: carrying out an order (`engine_calls_io`), which endpoint has which tool
 (`tools_by_exposure`).
 """
@@ -8,9 +9,9 @@ Never: carrying out an order (`engine_calls_io`), which endpoint has which tool
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import tool_text
+from metamcp_worker.builtin_tools import builtin, tool_text
 from metamcp_worker.builtin_tools.builtin import (
     Builtin,
     Decision,
@@ -142,6 +143,73 @@ def _server(name: str, label: str, context: ToolContext) -> Mapping[str, object]
 def _said(entry: ListEntry) -> str:
     said = read(entry.item.raw)
     return tool_text.first_sentence(said.description or said.title)
+
+
+RUN = "run_workflow"
+TASK = "metamcp-run-"
+"""Beginning of the id of a task that is a run. The id of the run follows, which the journal of the
+engine knows, so that the task outlives any process."""
+TASKS: Mapping[str, Method] = {
+    "tasks/get": "workflow/status", "tasks/result": "workflow/status",
+    "tasks/cancel": "workflow/cancel", "tasks/list": "workflow/runs",
+}  # fmt: skip
+POLL_MS = 1000
+"""Milliseconds after which a client asks for a task again."""
+_ENDS = {"done": "completed", "failed": "failed", "cancelled": "cancelled"}
+
+
+def as_task(work: EngineWork) -> EngineWork:
+    """Return the order that begins a run whose client takes it as a task."""
+    params = codec.level(work.params) | {"wait": Raw(b"false")}
+    return structs.replace(work, params=Raw(codec.dump(params)), task=True)
+
+
+def task_order(method: str, params: Mapping[str, Raw]) -> EngineWork:
+    """Return the order that a request about tasks is. `method`: one of TASKS."""
+    run = (codec.text(params.get("taskId", b"null")) or "").removeprefix(TASK)
+    given: dict[str, object] = {} if method == "tasks/list" else {"run": run}
+    given |= {"wait": True} if method == "tasks/result" else {}
+    return EngineWork(TASKS[method], Raw(codec.dump(given)), task=True)
+
+
+def task_result(method: str, reply: ToolReply, dated: Callable[[float], str]) -> bytes:
+    """Return the raw result of a call that became a task, or of one of TASKS. `dated`: makes a date
+    of seconds since the epoch."""
+    found = Raw(codec.dump(reply.structured))
+    if method == "tasks/list":
+        runs = codec.items(codec.level(found)["runs"])
+        return codec.dump({"tasks": [_task(each, dated) for each in runs]})
+    task = _task(found, dated)
+    if method != "tasks/result":
+        return codec.dump(task if method in TASKS else {"task": task})
+    failed = task["status"] != "completed"
+    members = codec.level(builtin.result(structs.replace(reply, failed=failed), modern=False))
+    related = {"io.modelcontextprotocol/related-task": {"taskId": task["taskId"]}}
+    return codec.dump({**members, "_meta": related})
+
+
+class _Run(Struct):
+    """Run, as `engine.workflow_run.shown` tells it."""
+
+    run: str
+    workflow: str
+    status: str
+    created: float
+    step: str = ""
+    error: str = ""
+    ended: float | None = None
+
+
+def _task(raw: Raw, dated: Callable[[float], str]) -> dict[str, object]:
+    """Return a run as a task, which is kept as long as the journal keeps the run."""
+    run = codec.typed(_Run, raw)
+    words = f"{run.workflow} is {run.status}{f' at step {run.step}' if run.step else ''}"
+    return {
+        "taskId": f"{TASK}{run.run}", "status": _ENDS.get(run.status, "working"),
+        "statusMessage": f"{words}: {run.error}" if run.error else words,
+        "createdAt": dated(run.created), "lastUpdatedAt": dated(run.ended or run.created),
+        "ttl": None, "pollInterval": POLL_MS,
+    }  # fmt: skip
 
 
 AGENT: Mapping[str, Work] = {"run_agent": (RunAgentArguments, _order("agent"))}

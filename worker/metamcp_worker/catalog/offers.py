@@ -279,6 +279,13 @@ def of_many(servers: Sequence[Declared], lists: Sequence[str], *, modern: bool) 
     return codec.dump(found)
 
 
+def with_runs(raw: bytes) -> bytes:
+    """Return the raw capabilities of an endpoint where the gateway itself has tasks (revision
+    2025-11-25)."""
+    own: dict[str, object] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+    return codec.dump({**_capability_level(Raw(raw)), TASKS: own})
+
+
 def _announced(raw: bytes) -> Raw:
     members = _capability_level(Raw(raw))
     if bytes(members.get("listChanged", b"")) == _TRUE:

@@ -162,6 +162,8 @@ class View:
                 found = offers.of_one(merged.declared[0], lists, modern=modern)
             else:
                 found = offers.of_many(merged.declared, lists, modern=modern)
+            if not modern and "workflows" in self.spec.builtins:
+                found = offers.with_runs(found)
             self._capabilities[modern] = found
         return found
 

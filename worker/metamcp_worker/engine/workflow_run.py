@@ -100,9 +100,11 @@ class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunQuestion(Struct, frozen=True, forbid_unknown_fields=True):
-    """Arguments of `workflow/status` and `workflow/cancel`."""
+    """Arguments of `workflow/status` and `workflow/cancel`. `wait`: for the end of the run, with
+    `workflow/status`."""
 
     run: str
+    wait: bool = False
 
 
 class RunDecision(Struct, frozen=True, forbid_unknown_fields=True):

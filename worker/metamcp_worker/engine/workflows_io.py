@@ -160,7 +160,11 @@ class Workflows:
     async def status(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/status`."""
         journal = await self._ready()
-        found = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
+        given = _arguments(RunQuestion, order)
+        found = await self._seen(order, host, given.run, journal)
+        if given.wait and (run := self._open.get(found.id)) is not None:
+            await asyncio.shield(run.ended)
+            found = run.record
         return await self._told(order, found, journal, failure=False)
 
     async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:

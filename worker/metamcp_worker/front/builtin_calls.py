@@ -24,6 +24,7 @@ from metamcp_worker.builtin_tools import (
 )
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
+    EngineWork,
     OrderAndThen,
     Rankings,
     Seek,
@@ -51,7 +52,7 @@ from metamcp_worker.ipc.disclosure import (
     scoped,
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
-from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import MeaningSpec
@@ -67,6 +68,7 @@ ORDERS_MAX = 1024
 
 _LATE = "the supervisor did not answer in time; look again whether it was carried out"
 _NAMED = f"the name of a tool set or script cannot have {process_names.WORKSPACE_MARK!r} in it"
+_MODERN = "{} does not lead to runs of workflows, which are tasks of revision 2025-11-25 alone"
 _FULL = f"{ORDERS_MAX} orders wait already; try again in a moment"
 
 
@@ -129,6 +131,10 @@ class Builtins:
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
         spec, arguments = view.spec, request.params.get("arguments", Raw())
+        if request.method in engine_tools.TASKS:
+            if request.modern:
+                raise ProtocolError(Code.METHOD_NOT_FOUND, _MODERN.format(request.method))
+            return engine_tools.task_order(request.method, request.params)
         if request.method != CALL:
             arguments = Raw(codec.dump(request.params))
         code = spec.code is not None
@@ -136,7 +142,10 @@ class Builtins:
             name
         )
         if tool is not None:
-            return tool.decide(bytes(arguments), self._context(view))
+            decision = tool.decide(bytes(arguments), self._context(view))
+            if isinstance(decision, EngineWork) and tool.own.task and not request.modern:
+                return engine_tools.as_task(decision) if "task" in request.params else decision
+            return decision
         script = codec.text(view.of(modern=request.modern).tools[name].original) or ""
         return script_tools.run(self._context(view), script, arguments)
 
@@ -277,9 +286,13 @@ class Builtins:
         )
 
 
-def answer(method: str, reply: ToolReply, *, modern: bool) -> CallAnswer:
+def answer(method: str, reply: ToolReply, *, modern: bool, task: bool = False) -> CallAnswer:
     """Return the answer of a built-in tool to `tools/call`, or to a method of its own, whose result
-    is the structured content."""
+    is the structured content. `task`: the client takes a run as a task."""
+    if task:
+        if reply.failed or reply.structured is None:
+            return server_links.error(Code.INVALID_PARAMS, reply.text, {})
+        return CallAnswer(engine_tools.task_result(method, reply, _dated))
     if method == CALL:
         return CallAnswer(builtin.result(reply, modern=modern))
     if reply.failed or reply.structured is None:

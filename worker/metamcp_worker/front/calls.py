@@ -18,6 +18,7 @@ from msgspec import Raw, structs
 from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meters
+from metamcp_worker.builtin_tools import engine_tools
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     EngineWork,
@@ -231,6 +232,8 @@ class Calls:
     def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
         """Begin the call of a built-in tool, or of the tool that it forwards to."""
         decision = self.builtins.decide(view, name, request)
+        if request.method in engine_tools.TASKS:
+            name = engine_tools.RUN
         if isinstance(decision, Forward):
             named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
             forwarded = structs.replace(request, params=request.params | named)
@@ -280,7 +283,8 @@ class Calls:
             request.version, name, request.principal,
         )  # fmt: skip
         self._begun(call, name, request, request.params, run)
-        done = partial(self._replied, call)
+        task = isinstance(decision, EngineWork) and decision.task
+        done = partial(self._replied, call, task)
         if isinstance(decision, Run):
             self.code.begin(RunUnderWay(run, call, view, request, caller, done), decision)
         elif isinstance(decision, EngineWork):
@@ -290,9 +294,10 @@ class Calls:
             self.builtins.carry_out(view, request, decision, done)
         return call
 
-    def _replied(self, call: Call, reply: ToolReply) -> None:
+    def _replied(self, call: Call, task: bool, reply: ToolReply) -> None:
         if not call.answer.cancelled():
-            self._answered(call, builtin_calls.answer(call.label, reply, modern=call.modern))
+            answer = builtin_calls.answer(call.label, reply, modern=call.modern, task=task)
+            self._answered(call, answer)
 
     def _left(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out, code

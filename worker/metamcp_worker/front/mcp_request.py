@@ -375,6 +375,14 @@ def _own_rule(name: str) -> Rule:
     return Rule("tool", lambda params: name, find, lambda params, original: params)
 
 
+def _lister(merged: Merged, subject: str) -> Owner:
+    """Return who lists tasks: the gateway its runs, else the only server."""
+    owner = task_ids.own(merged) or merged.only
+    if owner is None or owner.server in merged.closed:
+        raise ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {task_ids.LIST}")
+    return owner
+
+
 _RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
 _TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
 METHODS: Mapping[str, Rule] = {
@@ -384,6 +392,7 @@ METHODS: Mapping[str, Rule] = {
     "resources/subscribe": _RESOURCE,
     "resources/unsubscribe": _RESOURCE,
     **dict.fromkeys(sorted(task_ids.METHODS), _TASK),
+    task_ids.LIST: Rule("list", lambda params: "", _lister, lambda params, original: params),
     "metamcp/get_catalog": _own_rule("get_catalog"),
     "metamcp/suggest_workflow": _own_rule("suggest_workflow"),
 }

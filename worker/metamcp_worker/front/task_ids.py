@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
+from metamcp_worker.builtin_tools import engine_tools
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.front.client_questions import Caller, Question
@@ -28,6 +29,7 @@ CHECKSUM_BYTES = 6
 """Bytes of the checksum: enough to tell the ids of this endpoint from anything else."""
 
 CALL = "tools/call"
+LIST = "tasks/list"
 #: Methods that name a task in `params.taskId`, in one era or in both.
 METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel", "tasks/result"})
 RELATED = "io.modelcontextprotocol/related-task"
@@ -45,8 +47,10 @@ def exposed(endpoint: str, server: str, task: str) -> str:
 
 
 def owner(merged: Merged, task: str) -> Owner | None:
-    """Return the server of this task and the server's own id of the task; None if this endpoint has
-    not made the id."""
+    """Return the server of this task and the server's own id of the task, or the gateway itself for
+    a run of a workflow; None if this endpoint has not made the id."""
+    if task.startswith(engine_tools.TASK) and (found := own(merged)) is not None:
+        return found
     if merged.only is not None:
         return merged.only
     try:
@@ -58,6 +62,12 @@ def owner(merged: Merged, task: str) -> Owner | None:
     if server not in merged.eras or exposed(merged.endpoint, server, original) != task:
         return None
     return Owner(server, codec.dump(original), merged.eras[server])
+
+
+def own(merged: Merged) -> Owner | None:
+    """Return the gateway itself, if it has tasks here: runs of workflows."""
+    found = merged.tools.get(engine_tools.RUN)
+    return None if found is None or found.server else found
 
 
 def in_result(method: str, body: bytes, expose: Exposing) -> bytes:

@@ -190,6 +190,8 @@ class Tasks:
 
 
 def _owner(merged: Merged, exposed: str) -> Owner | None:
-    """Return the server of this task; None if no request could ask for it."""
+    """Return the server of this task; None if no request could ask for it, or it is a run of a
+    workflow: a client asks for its state."""
     long = len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX
-    return None if long else task_ids.owner(merged, exposed)
+    owner = None if long else task_ids.owner(merged, exposed)
+    return owner if owner is not None and owner.server else None

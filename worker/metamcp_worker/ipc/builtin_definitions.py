@@ -31,7 +31,7 @@ class OwnTool(Struct, frozen=True):
     """Definition of one built-in tool. `properties`: its arguments as JSON Schema; `required`: the
     arguments that a client must send; `changes`: a call changes the view or the stored tool sets;
     `destroys`: a call may lose stored data; `forwards`: a call calls a tool of a server, which may
-    do anything."""
+    do anything; `task`: a client may take the call as a task (revision 2025-11-25)."""
 
     name: str
     title: str
@@ -41,6 +41,7 @@ class OwnTool(Struct, frozen=True):
     changes: bool = False
     destroys: bool = False
     forwards: bool = False
+    task: bool = False
 
     def definition(self) -> bytes:
         """Return the JSON that stands in a list, in the form that servers use."""
@@ -54,9 +55,10 @@ class OwnTool(Struct, frozen=True):
             hints["destructiveHint"] = self.destroys or self.forwards
             hints["idempotentHint"] = not self.forwards
         hints["openWorldHint"] = self.forwards
+        tasks = {"execution": {"taskSupport": "optional"}} if self.task else {}
         return codec.dump({
             "name": self.name, "title": self.title, "description": self.description,
-            "inputSchema": schema, "annotations": hints,
+            "inputSchema": schema, "annotations": hints, **tasks,
         })  # fmt: skip
 
 
@@ -378,6 +380,7 @@ WORKFLOWS = (
             },
         },
         forwards=True,
+        task=True,
     ),
     OwnTool(
         "workflow_status",
