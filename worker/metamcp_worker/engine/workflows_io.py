@@ -48,6 +48,8 @@ OPEN_MAX = 10_000
 """Maximum runs that have not ended; each takes some kilobytes of memory."""
 OPEN_S_MAX = 35.0
 """Seconds that an order waits for the journal, which an engine before this one may still have."""
+LOOK_S = 1.0
+"""Seconds between two looks at a run that somebody waits for, and that another engine may have."""
 SWEEP_S = 3600.0
 """Seconds between two searches for runs that are too old."""
 
@@ -162,9 +164,12 @@ class Workflows:
         journal = await self._ready()
         given = _arguments(RunQuestion, order)
         found = await self._seen(order, host, given.run, journal)
-        if given.wait and (run := self._open.get(found.id)) is not None:
-            await asyncio.shield(run.ended)
-            found = run.record
+        while given.wait and found.status in OPEN:
+            if (run := self._open.get(found.id)) is not None:
+                await asyncio.wait([run.ended], timeout=LOOK_S)
+            else:
+                await asyncio.sleep(LOOK_S)
+            found = await self._seen(order, host, given.run, journal)
         return await self._told(order, found, journal, failure=False)
 
     async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
