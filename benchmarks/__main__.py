@@ -19,6 +19,7 @@ import msgspec
 from benchmarks import machine, tables
 from benchmarks.figures import Effort, Result, Table, speed
 from benchmarks.scenarios import (
+    attacks,
     blocking,
     code,
     counting,
@@ -48,6 +49,7 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "door": door.measure,
     "revocation": revocation.measure,
     "code": code.measure,
+    "attacks": attacks.measure,
     "recovery": recovery.measure,
     "neighbours": neighbours.measure,
     "outage": outage.measure,

@@ -4,13 +4,14 @@ table, replaced when it dies, gone with the gateway."""
 import os
 import signal
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metamcp_worker.ipc.code_runs import HostCall
+from metamcp_worker.sandbox import confinement
 from tests.live import processes
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
@@ -45,6 +46,13 @@ def role(gateway: Gateway) -> dict[str, Any]:
     )
 
 
+def session_of(pid: int) -> tuple[int, str]:
+    """The session of a process, and its priority beside others if the kernel has one for it."""
+    with suppress(FileNotFoundError):
+        return os.getsid(pid), Path(f"/proc/{pid}/autogroup").read_text().strip().partition(" ")[2]
+    return os.getsid(pid), ""
+
+
 def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
     with Gateway(SERVERS, extra=CODE) as gateway:
         path = gateway.folder / "run" / "code.sock"
@@ -56,6 +64,9 @@ def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
         found = until(lambda: role(gateway) if role(gateway)["memory_bytes"] else {}, "its memory")
         assert (found["state"], found["confined"] != "") == ("ready", True)
         assert f"code: ready, process {found['pid']}, " in gateway.ctl("status")
+        shares = {session_of(pid) for pid in (found["pid"], *denos(found["pid"]))}
+        assert len(shares) == 1, "all sandboxes together have the share of one"
+        assert shares.pop()[1] in ("", f"nice {confinement.SESSION_NICE}")
         assert f"code        ready                 process {found['pid']}" in gateway.ctl("events")
         page = gateway.ops("/metrics")[1]
         assert 'metamcp_code_runs_total{outcome="ok"} 1.0' in page
