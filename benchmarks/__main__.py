@@ -36,6 +36,7 @@ from benchmarks.scenarios import (
     sessions,
     startup,
     views,
+    workflows,
 )
 
 SCENARIOS: dict[str, Callable[[Effort], Table]] = {
@@ -50,6 +51,7 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "revocation": revocation.measure,
     "code": code.measure,
     "attacks": attacks.measure,
+    "workflows": workflows.measure,
     "recovery": recovery.measure,
     "neighbours": neighbours.measure,
     "outage": outage.measure,
