@@ -13,6 +13,7 @@ import pytest
 from metamcp_worker.ipc.code_runs import HostCall
 from metamcp_worker.sandbox import confinement
 from tests.live import processes
+from tests.live.client import Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 from tests.worker.sandbox.sandboxes import Front, denos, echo
@@ -21,6 +22,11 @@ pytestmark = [pytest.mark.live, pytest.mark.promise("M46")]
 
 SERVERS = {"one": fake()}
 CODE = "[code]\nwarm = 1\n"
+UNUSED_BYTES_MAX = 3 * 1024 * 1024
+WAITING_BYTES_MAX = 45 * 1024 * 1024
+"""Memory of two sandboxes that wait."""
+BESIDE_BYTES_MAX = 12 * 1024 * 1024
+"""Memory of the process of the sandboxes."""
 
 
 @contextmanager
@@ -140,3 +146,21 @@ def test_an_upgrade_and_a_stop_leave_nothing_of_it() -> None:
         gateway.stop()
         until(lambda: not processes.alive(every), "all of it has ended")
         assert not (gateway.folder / "run" / "code.sock").exists()
+
+
+def test_without_a_run_code_mode_costs_next_to_nothing_and_two_sandboxes_what_they_are() -> None:
+    with Gateway(SERVERS) as without, Gateway(SERVERS, extra="[code]\n") as gateway:
+        until(lambda: role(gateway), "code mode is on")
+        found = {each: {each.pid, *processes.below(each.pid)} for each in (without, gateway)}
+        assert len(found[without]) == len(found[gateway])
+        off, idle = (sum(map(processes.memory, pids)) for pids in found.values())
+        assert idle - off <= UNUSED_BYTES_MAX
+        client = Client(gateway.port)
+        assert all(client.text("one__echo", text="a") == "a" for _ in range(100))
+        client.close()
+        assert role(gateway)["pid"] == 0, "calls of others do not start it"
+        run(gateway)
+        pid = role(gateway)["pid"]
+        until(lambda: "metamcp_code_warm 2.0" in gateway.ops("/metrics")[1], "two wait")
+        assert sum(map(processes.memory, denos(pid))) <= WAITING_BYTES_MAX
+        assert processes.memory(pid) <= BESIDE_BYTES_MAX
