@@ -19,6 +19,7 @@ import msgspec
 from benchmarks import machine, tables
 from benchmarks.figures import Effort, Result, Table, speed
 from benchmarks.scenarios import (
+    attacks,
     blocking,
     code,
     counting,
@@ -35,6 +36,7 @@ from benchmarks.scenarios import (
     sessions,
     startup,
     views,
+    workflows,
 )
 
 SCENARIOS: dict[str, Callable[[Effort], Table]] = {
@@ -48,6 +50,8 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "door": door.measure,
     "revocation": revocation.measure,
     "code": code.measure,
+    "attacks": attacks.measure,
+    "workflows": workflows.measure,
     "recovery": recovery.measure,
     "neighbours": neighbours.measure,
     "outage": outage.measure,

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-HIGHER_IS_BETTER = ("calls/s", "MiB/s")
+HIGHER_IS_BETTER = ("calls/s", "MiB/s", "runs/s", "steps/s")
 """Ends of names. Of everything else, less is better."""
 
 

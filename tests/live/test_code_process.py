@@ -4,14 +4,16 @@ table, replaced when it dies, gone with the gateway."""
 import os
 import signal
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metamcp_worker.ipc.code_runs import HostCall
+from metamcp_worker.sandbox import confinement
 from tests.live import processes
+from tests.live.client import Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 from tests.worker.sandbox.sandboxes import Front, denos, echo
@@ -20,6 +22,11 @@ pytestmark = [pytest.mark.live, pytest.mark.promise("M46")]
 
 SERVERS = {"one": fake()}
 CODE = "[code]\nwarm = 1\n"
+UNUSED_BYTES_MAX = 3 * 1024 * 1024
+WAITING_BYTES_MAX = 45 * 1024 * 1024
+"""Memory of two sandboxes that wait."""
+BESIDE_BYTES_MAX = 12 * 1024 * 1024
+"""Memory of the process of the sandboxes."""
 
 
 @contextmanager
@@ -45,6 +52,13 @@ def role(gateway: Gateway) -> dict[str, Any]:
     )
 
 
+def session_of(pid: int) -> tuple[int, str]:
+    """The session of a process, and its priority beside others if the kernel has one for it."""
+    with suppress(FileNotFoundError):
+        return os.getsid(pid), Path(f"/proc/{pid}/autogroup").read_text().strip().partition(" ")[2]
+    return os.getsid(pid), ""
+
+
 def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
     with Gateway(SERVERS, extra=CODE) as gateway:
         path = gateway.folder / "run" / "code.sock"
@@ -56,6 +70,9 @@ def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
         found = until(lambda: role(gateway) if role(gateway)["memory_bytes"] else {}, "its memory")
         assert (found["state"], found["confined"] != "") == ("ready", True)
         assert f"code: ready, process {found['pid']}, " in gateway.ctl("status")
+        shares = {session_of(pid) for pid in (found["pid"], *denos(found["pid"]))}
+        assert len(shares) == 1, "all sandboxes together have the share of one"
+        assert shares.pop()[1] in ("", f"nice {confinement.SESSION_NICE}")
         assert f"code        ready                 process {found['pid']}" in gateway.ctl("events")
         page = gateway.ops("/metrics")[1]
         assert 'metamcp_code_runs_total{outcome="ok"} 1.0' in page
@@ -129,3 +146,21 @@ def test_an_upgrade_and_a_stop_leave_nothing_of_it() -> None:
         gateway.stop()
         until(lambda: not processes.alive(every), "all of it has ended")
         assert not (gateway.folder / "run" / "code.sock").exists()
+
+
+def test_without_a_run_code_mode_costs_next_to_nothing_and_two_sandboxes_what_they_are() -> None:
+    with Gateway(SERVERS) as without, Gateway(SERVERS, extra="[code]\n") as gateway:
+        until(lambda: role(gateway), "code mode is on")
+        found = {each: {each.pid, *processes.below(each.pid)} for each in (without, gateway)}
+        assert len(found[without]) == len(found[gateway])
+        off, idle = (sum(map(processes.memory, pids)) for pids in found.values())
+        assert idle - off <= UNUSED_BYTES_MAX
+        client = Client(gateway.port)
+        assert all(client.text("one__echo", text="a") == "a" for _ in range(100))
+        client.close()
+        assert role(gateway)["pid"] == 0, "calls of others do not start it"
+        run(gateway)
+        pid = role(gateway)["pid"]
+        until(lambda: "metamcp_code_warm 2.0" in gateway.ops("/metrics")[1], "two wait")
+        assert sum(map(processes.memory, denos(pid))) <= WAITING_BYTES_MAX
+        assert processes.memory(pid) <= BESIDE_BYTES_MAX

@@ -1,4 +1,5 @@
-"""Programs that want out, or more than they may have, each with the failures that end it."""
+"""Programs that want out, or more than they may have, each with the failures that end it. A call of
+the tool `never` is not answered."""
 
 FAKE_GLOBALS = """
 for (const name of ["Atomics", "SharedArrayBuffer", "FinalizationRegistry", "WeakRef", "Deno",
@@ -37,6 +38,22 @@ ENDLESS = {
         "Object.defineProperty(Object.prototype, 'isError', { get() { while (true) {} } }); "
         "await mcp.call('x', {});"
     ),
+    "a call that is never answered": "mcp.call('x', {}); await mcp.call('never', {});",
+    "a getter of an argument": "await mcp.call('x', { get a() { while (true) {} } });",
+    "a setter on the way of an answer": (
+        "Object.defineProperty(Array.prototype, 0, { get() {}, set() { while (true) {} } }); "
+        "await mcp.call('x', {});"
+    ),
+    "a species of promises": (
+        "Promise.prototype.constructor = { [Symbol.species]: function (f) { "
+        "f(() => { while (true) {} }, () => {}); } }; await mcp.call('x', {});"
+    ),
+    "a stack that is never prepared": (
+        "Error.prepareStackTrace = () => { while (true) {} }; throw new Error('x');"
+    ),
+    "a disposal": "await using x = { async [Symbol.asyncDispose]() { while (true) {} } };",
+    "a loop of the engine itself": "return [].indexOf.call({ length: 2 ** 53 - 1 }, 1);",
+    "a large number as text": "return (3n ** (2n ** 24n)).toString().length;",
 }
 
 HUNGRY = {
@@ -72,6 +89,8 @@ HUNGRY = {
 OTHERS = {
     "200,000 calls without an await": (
         "for (let i = 0; i < 200000; i++) mcp.call('x', {});", "calls"),
+    "a call above the limit in the middle of others": (
+        "await Promise.all(Array.from({ length: 201 }, () => mcp.call('x', {})));", "calls"),
     "a chain of promises": (
         "const f = () => Promise.resolve().then(f); await f();", "memory timeout"),
     "code that is nested too deeply": ("return " + "(" * 4000 + "1" + ")" * 4000, "syntax"),
@@ -80,6 +99,34 @@ OTHERS = {
     "an argument of 100 MB": (
         "await mcp.call('x', { a: 'x'.repeat(100_000_000) });", "size memory"),
     "an argument above the limit": ("await mcp.call('x', { a: 'x'.repeat(1_050_000) });", "size"),
+    "a name of a tool of 2 MB": ("await mcp.servers['x'.repeat(2e6)].y();", "size"),
+    "an error of 100 MB": ("throw new Error('x'.repeat(100_000_000));", "exception memory"),
+    "an error with a stack of 100 MB": (
+        "Error.prepareStackTrace = () => 'x'.repeat(100_000_000); throw new Error('x');",
+        "exception memory"),
+    "an error whose message throws": (
+        "throw new (class extends Error { get message() { throw this; } })();", "exception"),
+    "an error that is a proxy": (
+        "throw new Proxy({}, { has: () => true, get() { throw 1; } });", "exception"),
+    "sizes of frames that are wrong": (
+        """const typed = Object.getPrototypeOf(Uint8Array.prototype);
+          Object.defineProperty(typed, "length", { get: () => 1 });
+          await mcp.call("x", {});""", "crashed"),
+    "sizes of frames that are huge": (
+        """const typed = Object.getPrototypeOf(Uint8Array.prototype);
+          Object.defineProperty(typed, "length", { get: () => 1e9 });
+          return 1;""", "crashed memory"),
+    "formats of dates without end": (
+        "const a = []; while (true) a.push(new Intl.DateTimeFormat('de'));",
+        "memory crashed"),
+    "a proxy of a proxy without end": (
+        "let p = {}; for (let i = 0; i < 1e6; i++) p = new Proxy(p, {}); return p.x;",
+        "memory exception"),
+    "JSON that is nested a million times": (
+        "return JSON.parse('['.repeat(1e6) + ']'.repeat(1e6));", "memory exception size"),
+    "a function that is nested a million times": (
+        "return new Function('return ' + '('.repeat(1e6) + ')'.repeat(1e6));", "exception"),
+    "an array of all numbers": ("return new Array(2 ** 32 - 1).fill(0).length;", "memory"),
     "lines without end": ("while (true) console.log('x'.repeat(1000));", "size"),
     "empty lines without end": ("while (true) console.log();", "size"),
     "rejections without end": (
@@ -114,6 +161,58 @@ OTHERS = {
         "return import('data:application/wasm;base64,AGFzbQEAAAA=');", "exception crashed"),
 }  # fmt: skip
 
+PYTHON = {
+    "a loop": ("while True: pass", "timeout"),
+    "a loop that catches everything": (
+        "while True:\n  try:\n    while True: pass\n  except BaseException: pass", "timeout"),
+    "a number that grows": ("x = 3\nwhile True: x *= x", "timeout memory"),
+    "a list of texts without end": ("a = []\nwhile True: a.append('x' * 1000000)", "memory"),
+    "a text above the limit": ("return 'x' * 70_000_000", "memory"),
+    "a result above the limit": ("return 'x' * 2_000_000", "size"),
+    "a result that is nested too deeply": (
+        "a = []\nfor i in range(300000): a = [a]\nreturn a", "size"),
+    "a result that doubles with each level": (
+        "a = [1]\nfor i in range(40): a = [a, a]\nreturn a", "timeout memory crashed"),
+    "a result that JSON does not have": ("return print", "exception"),
+    "an endless recursion": ("def f(): return f()\nf()", "exception"),
+    "lines without end": ("while True: print('x' * 1000)", "size"),
+    "one line without end": ("while True: print('x' * 1000, end='')", "size"),
+    "calls without end": ("while True: await mcp.call('x')", "calls"),
+    "calls without an await": ("for i in range(200000): mcp.call('x')", "calls"),
+    "a file": ("return open('/etc/passwd').read()", "exception"),
+    "a folder": ("import os\nreturn os.listdir('/')", "exception"),
+    "its environment": ("import os\nreturn os.environ['PATH']", "exception"),
+    "another process": ("import subprocess\nsubprocess.run(['id'])", "exception"),
+    "the network": ("import socket\nsocket.socket()", "exception"),
+    "the classes of an object": ("return ().__class__.__bases__[0].__subclasses__()", "exception"),
+    "a call that is never answered": ("mcp.call('x')\nawait mcp.call('never')", "timeout"),
+    "a call above the limit in the middle of others": (
+        "import asyncio\nawait asyncio.gather(*[mcp.call('x') for i in range(201)])", "calls"),
+    "a name of a tool of 2 MB": ("await mcp.call('x' * 2_000_000)", "size"),
+    "an argument above the limit": ("await mcp.call('x', {'a': 'x' * 1_050_000})", "size"),
+    "an argument that is nested too deeply": (
+        "a = {}\nfor i in range(3000): a = {'a': a}\nawait mcp.call('x', a)", "exception"),
+    "an argument that doubles with each level": (
+        "a = [1]\nfor i in range(40): a = [a, a]\nawait mcp.call('x', {'a': a})",
+        "timeout memory crashed"),
+    "a line that doubles with each level": (
+        "a = [1]\nfor i in range(40): a = [a, a]\nprint(a)", "timeout memory"),
+    "an error of 10 MB": ("raise ValueError('x' * 10_000_000)", "exception memory crashed"),
+    "a number of 5,000 digits": ("return 10 ** 5000", "exception"),
+    "a text of a large width": ("return f'{1:>10000000000}'", "memory"),
+    "a list of a large range": ("return list(range(10 ** 10))", "memory"),
+    "a sum of a large range": ("return sum(range(10 ** 12))", "timeout"),
+    "a hash that is never there": (
+        "class A:\n  def __hash__(self):\n    while True: pass\nreturn {A(): 1}", "timeout"),
+    "code that is nested too deeply": ("return " + "(" * 5000 + "1" + ")" * 5000, "syntax"),
+    "the environment of its process": ("return open('/proc/self/environ').read()", "exception"),
+    "the globals of a method": ("return mcp.__class__.__init__.__globals__", "exception"),
+    "the insides of a helper": ("return mcp.servers.x._name", "exception"),
+    "a module of the host": ("return __import__('os').getcwd()", "exception"),
+    "modules that are loaded": ("import sys\nreturn sys.modules", "exception"),
+    "a sleep": ("import time\ntime.sleep(100)", "exception"),
+}  # fmt: skip
+
 #: Programs that return true when what they looked for is not there.
 SEARCHES = {
     "globals": """
@@ -139,6 +238,36 @@ SEARCHES = {
       return ["Deno.internal", "nodejs.util.inspect.custom", "Deno.customInspect"]
         .every((name) => globalThis[Symbol.for(name)] === undefined)
         && Object.getOwnPropertySymbols(globalThis).length === 0;""",
+    "the globals of a data module": """
+      const all = "typeof Deno + typeof process + typeof fetch + typeof setTimeout";
+      const made = await import("data:text/javascript,export default " + all);
+      return made.default === "undefined".repeat(4);""",
+    "the insides of the helpers": """
+      const { servers } = mcp;
+      return Reflect.ownKeys(mcp).join() === "call,raw,tools,servers"
+        && [servers, servers.x].every((one) => Reflect.ownKeys(one).length === 0
+          && Object.getPrototypeOf(one) === null && !Reflect.set(one, "x", 1)
+          && !Reflect.defineProperty(one, "x", { value: 1 }) && !Reflect.setPrototypeOf(one, {}))
+        && servers[Symbol.iterator] === undefined && servers.then === undefined;""",
+    "a caller by a function without rules": """
+      const seen = [];
+      globalThis.seen = (one) => { seen.push(one); };
+      const spy = new Function("seen(arguments.callee.caller); return 1;");
+      console.log({ toJSON: spy });
+      await mcp.call("x", { a: { toJSON: spy } });
+      return seen.length === 2 && seen.every((one) => one === null);""",
+    "what a patched promise sees of the reader": """
+      const seen = [];
+      const was = Promise.prototype.then;
+      Promise.prototype.constructor = class extends Promise {};
+      Promise.prototype.then = function (...given) {
+        seen[seen.length] = this;
+        return Reflect.apply(was, this, given);
+      };
+      await mcp.call("x", {});
+      await mcp.call("x", {});
+      return seen.every((one) => one instanceof Promise
+        && Reflect.ownKeys(one).every((key) => typeof one[key] === "number"));""",
     "the prototypes of the global": (
         "return Object.getPrototypeOf(globalThis) === Object.prototype;"
     ),

@@ -191,14 +191,29 @@ def sandboxes(folder: Path, **members: object) -> Generator[Sandboxes, None, Non
 def denos(parent: int) -> dict[int, str]:
     """Pids of the sandboxes of this process, with their status by the kernel."""
     found: dict[int, str] = {}
-    for path in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+    for pid in _children(parent):
         with suppress(OSError):
-            status = Path(f"/proc/{path}/status").read_text()
+            status = Path(f"/proc/{pid}/status").read_text()
             if status.startswith("Name:\tdeno"):  # and not a fork that is to become one
-                found[int(path)] = status
+                found[pid] = status
     return found
 
 
-def rss_kb(status: str) -> int:
-    lines = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(lines[0].split()[1]) if lines else 0
+def peak_kb(parent: int) -> int:
+    """The most memory that one of the sandboxes of this process has had so far, all of its own
+    processes together."""
+    return max((_peak_kb(pid) for pid in _children(parent)), default=0)
+
+
+def _peak_kb(pid: int) -> int:
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    own = sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return own + sum(map(_peak_kb, _children(pid)))
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []

@@ -1,21 +1,21 @@
-"""Code that wants out of its sandbox, or more than its limits, with the true Deno."""
+"""Code that wants out of its sandbox, or more than its limits, with the true Deno and Monty."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec import json
+from msgspec import json, structs
 
-from metamcp_worker.ipc.code_runs import CodeLimits
-from tests.worker.sandbox.attacks import ENDLESS, HUNGRY, OTHERS, SEARCHES
-from tests.worker.sandbox.sandboxes import Front, Sandboxes, denos, rss_kb, sandboxes
+from metamcp_worker.ipc.code_runs import CodeLimits, HostCall, HostReply, Language, RunEnded
+from tests.worker.sandbox.attacks import ENDLESS, HUNGRY, OTHERS, PYTHON, SEARCHES
+from tests.worker.sandbox.sandboxes import Front, Sandboxes, echo, peak_kb, sandboxes
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M46")]
 
 LIMITS = CodeLimits(timeout_ms=1000, memory_bytes=64 * 1024 * 1024)
 LATE_MS = 500
 BESIDE_KB = 40 * 1024
-"""Memory of Deno itself, beside what the code has."""
+"""Memory of the sandbox itself, beside what the code has."""
 
 
 @pytest.fixture(scope="module")
@@ -32,43 +32,74 @@ def front(running: Sandboxes) -> Iterator[Front]:
     made.close()
 
 
+def attacked(
+    running: Sandboxes, front: Front, code: str, limits: CodeLimits,
+    language: Language = "typescript",
+) -> RunEnded:  # fmt: skip
+    """The end of a run, which came in time and with memory within bounds."""
+    most = [0]
+
+    def measure() -> None:
+        most.append(peak_kb(running.process.pid))
+
+    def answer(call: HostCall) -> HostReply | None:
+        measure()
+        return None if call.name == "never" else echo(call)
+
+    ended = front.end(front.start(code, limits=limits, language=language), answer, measure)
+    assert ended.ms <= limits.timeout_ms + LATE_MS
+    assert max(most) <= limits.memory_bytes // 1024 + BESIDE_KB
+    return ended
+
+
 @pytest.mark.parametrize("code", ENDLESS.values(), ids=ENDLESS)
-def test_code_that_does_not_end_is_killed_in_time(front: Front, code: str) -> None:
-    ended = front.run(code, limits=LIMITS)
+def test_code_that_does_not_end_is_killed_in_time(
+    running: Sandboxes, front: Front, code: str
+) -> None:
+    ended = attacked(running, front, code, LIMITS)
     assert ended.failure == "timeout", ended
-    assert ended.ms <= LIMITS.timeout_ms + LATE_MS
 
 
 @pytest.mark.parametrize("code", HUNGRY.values(), ids=HUNGRY)
 def test_code_that_wants_all_memory_gets_its_share(
     running: Sandboxes, front: Front, code: str
 ) -> None:
-    most = [0]
-
-    def measure() -> None:
-        found = denos(running.process.pid).values()
-        most.append(max(map(rss_kb, found), default=0))
-
-    limits = CodeLimits(timeout_ms=20_000, memory_bytes=LIMITS.memory_bytes)
-    ended = front.end(front.start(code, limits=limits), meanwhile=measure)
-    # Some errors for lack of memory cannot be told from others.
-    assert ended.failure == "memory" or "deserialize" in ended.message, ended
-    assert max(most) <= LIMITS.memory_bytes // 1024 + BESIDE_KB
+    ended = attacked(running, front, code, structs.replace(LIMITS, timeout_ms=20_000))
+    assert ended.failure == "memory", ended
 
 
 @pytest.mark.parametrize(("code", "failures"), OTHERS.values(), ids=OTHERS)
-def test_what_is_not_allowed_ends_the_run(front: Front, code: str, failures: str) -> None:
-    limits = CodeLimits(timeout_ms=5000, memory_bytes=LIMITS.memory_bytes, calls=200)
-    ended = front.run(code, limits=limits)
+def test_what_is_not_allowed_ends_the_run(
+    running: Sandboxes, front: Front, code: str, failures: str
+) -> None:
+    limits = structs.replace(LIMITS, timeout_ms=5000, calls=200)
+    ended = attacked(running, front, code, limits)
     assert ended.failure in failures.split(), ended
-    assert ended.ms <= limits.timeout_ms + LATE_MS
     assert "file:///" not in ended.stack
+
+
+@pytest.mark.parametrize(("code", "failures"), PYTHON.values(), ids=PYTHON)
+def test_python_gets_no_more_than_it_may(
+    running: Sandboxes, front: Front, code: str, failures: str
+) -> None:
+    ended = attacked(running, front, code, structs.replace(LIMITS, calls=200), "python")
+    assert ended.failure in failures.split(), ended
 
 
 @pytest.mark.parametrize("code", SEARCHES.values(), ids=SEARCHES)
 def test_what_code_looks_for_is_not_there(front: Front, code: str) -> None:
     ended = front.run(code, limits=LIMITS)
     assert (ended.failure, json.decode(ended.value)) == ("", True), ended
+
+
+def test_what_a_run_changes_is_gone_with_it(front: Front) -> None:
+    changes = (
+        "Object.prototype.toJSON = () => 1; Array.prototype.push = JSON.stringify = () => '2';"
+        "Promise.prototype.then = (f) => f(3); globalThis.seen = 4; return {};"
+    )
+    assert json.decode(front.run(changes, limits=LIMITS).value) == 3
+    looks = "const a = []; a.push(1); return [await mcp.call('x', {}), a, typeof seen];"
+    assert json.decode(front.run(looks, limits=LIMITS).value) == [{}, [1], "undefined"]
 
 
 def test_a_compiler_does_not_bring_webassembly(tmp_path: Path) -> None:

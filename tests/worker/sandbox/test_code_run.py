@@ -237,9 +237,16 @@ def test_a_stack_may_be_anything(stack: str) -> None:
     assert (ended(state).failure, ended(state).line) == ("exception", 0)
 
 
-def test_an_error_for_lack_of_memory_is_the_limit_of_memory() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RangeError: Array buffer allocation failed",
+        "RangeError: could not deserialize value",
+        "DataCloneError: Data cannot be cloned, out of memory.",
+    ],
+)
+def test_an_error_for_lack_of_memory_is_the_limit_of_memory(message: str) -> None:
     state = run()
-    message = "RangeError: Array buffer allocation failed"
     say(state, "GuestThrew", message=message, stack="")
     assert ended(state).failure == "memory"
     assert ended(state).message == "the code needed more than 64 MiB of memory"

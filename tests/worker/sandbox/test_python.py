@@ -11,32 +11,6 @@ from tests.worker.sandbox.sandboxes import Front, Sandboxes, denos, sandboxes, t
 pytestmark = [pytest.mark.process, pytest.mark.promise("M45")]
 
 LIMITS = CodeLimits(timeout_ms=1000, memory_bytes=64 * 1024 * 1024, calls=50)
-LATE_MS = 500
-FAILURES = {
-    "a loop": ("while True: pass", "timeout"),
-    "a loop that catches everything": (
-        "while True:\n  try:\n    while True: pass\n  except BaseException: pass", "timeout"),
-    "a number that grows": ("x = 3\nwhile True: x *= x", "timeout memory"),
-    "a list of texts without end": ("a = []\nwhile True: a.append('x' * 1000000)", "memory"),
-    "a text above the limit": ("return 'x' * 70_000_000", "memory"),
-    "a result above the limit": ("return 'x' * 2_000_000", "size"),
-    "a result that is nested too deeply": (
-        "a = []\nfor i in range(300000): a = [a]\nreturn a", "size"),
-    "a result that doubles with each level": (
-        "a = [1]\nfor i in range(40): a = [a, a]\nreturn a", "timeout memory crashed"),
-    "a result that JSON does not have": ("return print", "exception"),
-    "an endless recursion": ("def f(): return f()\nf()", "exception"),
-    "lines without end": ("while True: print('x' * 1000)", "size"),
-    "one line without end": ("while True: print('x' * 1000, end='')", "size"),
-    "calls without end": ("while True: await mcp.call('x')", "calls"),
-    "calls without an await": ("for i in range(200000): mcp.call('x')", "calls"),
-    "a file": ("return open('/etc/passwd').read()", "exception"),
-    "a folder": ("import os\nreturn os.listdir('/')", "exception"),
-    "its environment": ("import os\nreturn os.environ['PATH']", "exception"),
-    "another process": ("import subprocess\nsubprocess.run(['id'])", "exception"),
-    "the network": ("import socket\nsocket.socket()", "exception"),
-    "the classes of an object": ("return ().__class__.__bases__[0].__subclasses__()", "exception"),
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +90,6 @@ def test_a_failure_of_python_has_its_words_and_its_place(
     ended = front.run(code, language="python", limits=LIMITS)
     assert (ended.failure, (ended.line, ended.column)) == (failure, place), ended
     assert message in ended.message
-
-
-@pytest.mark.promise("M46")
-@pytest.mark.parametrize(("code", "failures"), FAILURES.values(), ids=FAILURES)
-def test_python_gets_no_more_than_it_may(front: Front, code: str, failures: str) -> None:
-    ended = front.run(code, language="python", limits=LIMITS)
-    assert ended.failure in failures.split(), ended
-    assert ended.ms <= LIMITS.timeout_ms + LATE_MS
 
 
 def test_both_languages_take_turns(running: Sandboxes, front: Front) -> None:

@@ -41,9 +41,12 @@ DEEP = "nested too deeply"
 """Text of codec.Malformed for JSON that is nested more deeply than any reader here goes."""
 _NO_BUFFER = re.compile(
     r"MemoryError\b"
-    r"|RangeError: (?:Array buffer allocation failed|ArrayBuffer\.prototype\.resize: Out of memory)"
+    r"|RangeError: (?:Array buffer allocation failed|ArrayBuffer\.prototype\.resize: Out of memory"
+    r"|could not deserialize value)"
+    r"|DataCloneError: Data cannot be cloned, out of memory"
 )
-"""Errors of the code for which its process had no memory."""
+"""Errors of the code for which its process had no memory. `structuredClone` reads what it has
+written itself, so only lack of memory keeps it from that."""
 _ABORT = 6
 """SIGABRT: V8 ends with it, and says nothing, when it gets no memory for a large number."""
 _DEEP_CODE = "has overflowed its stack"

@@ -41,7 +41,10 @@ LOADERS = ("/lib/ld-*", "/lib64/ld-*", "/lib/*/ld-*", "/usr/lib64/ld-*", "/usr/l
 FILES_MAX = 64
 """Open files and sockets of one process; Deno has 20."""
 NICE = 5
-"""Lower priority: code of users that computes delays no front."""
+"""Lower priority: code of users that computes does not delay the process of the sandboxes."""
+SESSION_NICE = 10
+"""Lower priority of the session of all sandboxes: a kernel that groups processes by session shares
+out the processors among sessions first, and `NICE` holds within one. `sched(7)`, "autogroup"."""
 OOM_SCORE_ADJ = b"900"
 """The kernel ends these processes first when memory runs out."""
 _NO_NEW_PRIVS, _SECCOMP, _FILTER_MODE = 38, 22, 2
@@ -68,6 +71,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def landlock_version() -> int:
     """Return the version of Landlock in this kernel; 0 if there is none."""
     return max(0, _call(CREATE, None, 0, _VERSION_FLAG)) if sys.platform == "linux" else 0
+
+
+def lower_session() -> bool:
+    """Lower the priority of the session of this process beside others, so that code of users that
+    computes delays no front. Return whether there is nothing left to do: the kernel lets users
+    other than root do so every 100 ms only, all together."""
+    if not hasattr(os, "getsid") or os.getsid(0) != os.getpid():
+        return True
+    try:
+        with open("/proc/self/autogroup", "w") as file:
+            file.write(str(SESSION_NICE))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def confine(version: int, program: str) -> None:

@@ -111,6 +111,7 @@ class CodeWorker(RoleWorker):
         """Time of the loop of the last run."""
         self._counts: Counter[str] = Counter()
         self._retires = False
+        self._lowered = confinement.lower_session()
 
     async def end(self) -> None:
         await super().end()
@@ -324,6 +325,7 @@ class CodeWorker(RoleWorker):
             self._used = self._loop.time()
         elif self._loop.time() - self._used > self._spec.idle_s:
             self._give_back()
+        self._lowered = self._lowered or confinement.lower_session()
 
     def figures(self) -> CodeFigures:
         return CodeFigures(

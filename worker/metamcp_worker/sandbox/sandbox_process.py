@@ -135,7 +135,7 @@ class SandboxProcess:
 def _become(spec: SandboxSpec, sock: int, stderr: int, parent: int) -> NoReturn:
     """Become the program in the forked process."""
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         if orphans.die_with_parent(parent):
             for fd, number in ((sock, 0), (sock, 1), (stderr, 2)):
                 os.dup2(fd, number)
