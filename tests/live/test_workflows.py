@@ -13,6 +13,9 @@ from metamcp_worker.ipc import codec
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import Raw
+from tests.live.test_audit import records
+from tests.live.test_code_mode import WithKey
+from tests.live.test_keys import keys
 from tests.waiting import until
 from tests.worker.engine.postgres import PASSWORD, postgres
 
@@ -48,6 +51,24 @@ steps:
     elicit: {message: Your name?, schema: {type: object, properties: {name: {type: string}}}}
   - output: hello ${{ steps.name.result.name }}
 """
+KEYED = """
+[gateway]
+auth = "keys"
+[audit]
+[endpoints.default]
+namespace = "default"
+builtins = ["workflows"]
+"""
+PARTED = {
+    "name": "parted",
+    "steps": [
+        {"id": "before", "call": "one.echo", "with": {"text": "a"}},
+        {"wait": "2s"},
+        {"id": "after", "call": "one.echo", "with": {"text": "b"}},
+        {"id": "other", "call": "two.echo", "with": {"text": "c"}, "may_fail": True},
+        {"output": "${{ steps.other.error }}"},
+    ],
+}
 
 
 def made(extra: str = EXTRA) -> Gateway:
@@ -242,3 +263,35 @@ def test_another_gateway_ends_the_run_of_one_that_is_killed() -> None:
         assert refused["isError"]
         told = [refused, other.status(), other.log.read_text(), other.ctl("events")]
         assert PASSWORD not in json.dumps(told)
+
+
+@pytest.mark.promise("M47")
+def test_a_run_of_a_key_calls_its_servers_alone_and_each_record_names_the_run() -> None:
+    with Gateway({"one": fake(), "two": fake()}, extra=KEYED) as gateway:
+        scopes = ("--scope", "mcp:call:one", "--scope", "mcp:list")
+        key = keys(gateway, "create", "part", *scopes)
+
+        def status(begun: str) -> dict[str, Any]:
+            with closing(WithKey(gateway.port, MODERN, key["key"])) as client:
+                result = client.call("workflow_status", run=begun)["result"]
+            found: dict[str, Any] = result["structuredContent"]
+            return found
+
+        with closing(WithKey(gateway.port, MODERN, key["key"])) as client:
+            result = client.call("run_workflow", definition=PARTED, wait=False)["result"]
+            begun = result["structuredContent"]["run"]
+            until(lambda: status(begun)["status"] == "waiting", "the first call is made")
+        os.kill(gateway.status()["fronts"][0]["pid"], signal.SIGKILL)
+        gateway.wait_ready()
+        until(lambda: status(begun)["status"] not in ("waiting", "running"), "the run has ended")
+        assert status(begun)["output"] == (
+            "server 'two' is not behind this endpoint; there are: one"
+        )
+
+        def own() -> list[tuple[str, ...]]:
+            found = [one for _, one in records(gateway) if one.parent == begun]
+            return [(one.server, one.tool, one.principal, one.outcome) for one in found]
+
+        wanted = [("one", "echo", f"key:{key['id']}", "ok")] * 2
+        until(lambda: len(own()) >= 2, "both calls are recorded")
+        assert own() == wanted

@@ -59,12 +59,18 @@ def tools(
     ]
 
 
-def at_start(exposure: Exposure, tools: Sequence[Priced], *, code: bool = False) -> int:
+def at_start(
+    exposure: Exposure,
+    tools: Sequence[Priced],
+    *,
+    code: bool = False,
+    builtins: tuple[str, ...] = (),
+) -> int:
     """Return the tokens that a client has in context before it has asked for anything. `code`:
-    whether the endpoint has code mode."""
-    if exposure == "all":
-        return builtin_definitions.tokens_of_bytes(sum(tool.size for tool in tools))
-    return builtin_definitions.tokens_of_bytes(builtin_definitions.size(exposure, code=code))
+    whether the endpoint has code mode; `builtins`: families of further built-in tools."""
+    listed = sum(tool.size for tool in tools) if exposure == "all" else 0
+    own = builtin_definitions.size(exposure, code=code, builtins=builtins)
+    return builtin_definitions.tokens_of_bytes(listed + own)
 
 
 def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:

@@ -64,7 +64,7 @@ class ServerCost(Struct, frozen=True):
 class EndpointCost(Struct, frozen=True):
     """Cost of an endpoint. `tools`: number of its tools; `at_start`: tokens that a client has in
     context under the configured exposure before it has asked for anything; `all`: tokens of all
-    tools; `exposures`: tokens at the start under each exposure."""
+    tools of its servers; `exposures`: tokens at the start under each exposure."""
 
     name: str
     exposure: Exposure
@@ -79,9 +79,9 @@ class EndpointCost(Struct, frozen=True):
     def advice(self) -> str:
         """Advice to change the exposure, with the saving; empty if there is nothing to save."""
         other = self.exposures[ADVISED]
-        if self.exposure != "all" or other >= self.all:
+        if self.exposure != "all" or other >= self.at_start:
             return ""
-        percent = builtin_definitions.Saving(self.all, other).percent
+        percent = builtin_definitions.Saving(self.at_start, other).percent
         return f'{self.name}: exposure = "{ADVISED}" would make it {other} tokens, {percent} % less'
 
 
@@ -158,10 +158,10 @@ def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
 def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> EndpointCost:
     code = spec.code is not None
     exposures: dict[Exposure, int] = {
-        exposure: tool_costs.at_start(exposure, tools, code=code)
+        exposure: tool_costs.at_start(exposure, tools, code=code, builtins=spec.builtins)
         for exposure in tool_costs.EXPOSURES
     }
-    saving = builtin_definitions.Saving(exposures["all"], exposures[spec.exposure])
+    saving = builtin_definitions.Saving(tool_costs.at_start("all", tools), exposures[spec.exposure])
     return EndpointCost(
         spec.name,
         spec.exposure,

@@ -39,8 +39,8 @@ WORDS = {
 }
 ORDER_S_MAX = 7 * 86_400.0
 """Maximum seconds that a verb waits for the engine between two notifications."""
-CHANGES = frozenset({"workflow/run", "workflow/cancel", "workflow/decide"})
-"""Orders of the verb `workflow-change`; the others change nothing."""
+CHANGES = frozenset({"workflow/run", "workflow/cancel", "workflow/decide", "suggest"})
+"""Orders of the verb `workflow-change`; the others change nothing, and ask no model."""
 Asking = Callable[[str, Mapping[str, object]], None]
 """Gives the order of this method with its parameters, and prints its outcome."""
 

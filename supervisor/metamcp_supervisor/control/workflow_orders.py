@@ -38,15 +38,15 @@ class WorkflowQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Parameters of `workflow`. `params`: raw, as of the order `method` (`ipc.engine_runs`);
     `endpoint`: for which it acts, empty for the default one."""
 
-    method: Literal["workflows", "workflow/runs", "workflow/status", "suggest"]
+    method: Literal["workflows", "workflow/runs", "workflow/status"]
     params: Raw = Raw(b"{}")
     endpoint: str = ""
 
 
 class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
-    """Parameters of `workflow-change`, as of `workflow`."""
+    """Parameters of `workflow-change`, as of `workflow`. `suggest` may cost money of a model."""
 
-    method: Literal["workflow/run", "workflow/cancel", "workflow/decide"]
+    method: Literal["workflow/run", "workflow/cancel", "workflow/decide", "suggest"]
     params: Raw = Raw(b"{}")
     endpoint: str = ""
 

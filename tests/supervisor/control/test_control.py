@@ -32,7 +32,7 @@ class Peer:
         found: dict[str, Any] = json.loads(await self.reader.readline() or b"{}")
         return found
 
-    async def ask(self, method: str, **params: object) -> dict[str, Any]:
+    async def ask(self, method: str, /, **params: object) -> dict[str, Any]:
         request = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         self.send(json.dumps(request).encode() + b"\n")
         return await self.line()

@@ -178,6 +178,30 @@ def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
 
 @as_root
 @pytest.mark.promise("M80")
+@pytest.mark.parametrize(
+    "method", ["workflow/run", "workflow/cancel", "workflow/decide", "suggest"]
+)
+def test_what_costs_or_changes_in_workflows_is_for_admins_and_runs_are_seen_by_operators(
+    method: str,
+) -> None:
+    async def main() -> None:
+        async with (
+            steered(server("git"), group=GROUP, mode=0o750) as (_, directory),
+            somebody(directory, GROUP) as operator,
+        ):
+            error = (await operator.ask("workflow-change", method=method))["error"]
+            assert error["code"] == Exit.DENIED
+            assert "'workflow-change' needs the role admin" in error["message"]
+            error = (await operator.ask("workflow", method=method))["error"]
+            assert "method" in error["message"], "it is not an order of this verb"
+            error = (await operator.ask("workflow", method="workflow/runs"))["error"]
+            assert error["code"] == Exit.UNKNOWN_NAME, "an operator sees runs; here is no endpoint"
+
+    run(main())
+
+
+@as_root
+@pytest.mark.promise("M80")
 def test_other_users_take_no_place_of_the_owner() -> None:
     async def main() -> None:
         async with steered(server("git"), group=GROUP, mode=0o755) as (_, directory):

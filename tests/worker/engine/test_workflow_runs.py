@@ -110,6 +110,52 @@ def test_a_cancelled_run_calls_nothing_more(tmp_path: Path) -> None:
         assert later.ask("workflow/status", run=found["run"])[0]["status"] == "cancelled"
 
 
+@pytest.mark.promise("M52")
+@pytest.mark.parametrize(
+    "pause",
+    [{"wait": "1d"}, call("c", retry={"attempts": 2, "backoff": "1h", "on": ["error"]})],
+    ids=["wait", "retry"],
+)
+def test_a_failure_ends_the_pauses_beside_it(tmp_path: Path, pause: dict[str, Any]) -> None:
+    def wrong(ask: HostAsk) -> HostDone:
+        return HostDone(call=ask.call, result=result("no such file", failed=True))
+
+    held: list[HostAsk] = []
+    with engine(tmp_path) as running:
+        peer = running.peer({"b": held.append, "c": wrong})
+        steps = workflow({"parallel": [pause, call("b")]}, call("d"))
+        order = peer.order("workflow/run", definition=steps)
+        reached(peer, lambda found: bool(held) and found["steps"][0]["attempts"] == 1)
+        peer.send(wrong(held[0]))
+        done = peer.done(order)
+        assert done is not None
+        found: dict[str, Any] = json.decode(done.structured)
+        assert (found["status"], found["step"]) == ("failed", "0/b")
+        assert {row["status"] for row in found["steps"]} == {"failed", "cancelled"}
+
+
+@pytest.mark.promise("M52")
+def test_a_run_that_has_ended_when_it_is_cancelled_stays_done(tmp_path: Path) -> None:
+    held: list[HostAsk] = []
+    with engine(tmp_path) as running:
+        peer = running.peer({"a": held.append})
+        order = peer.order("workflow/run", definition=workflow(call("a"), {"output": "over"}))
+        run = reached(peer, lambda _: bool(held))["run"]
+        with closing(sqlite3.connect(tmp_path / "workflows.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # the engine cannot write the end of the run now
+            peer.send(echo(held[0]))
+            peer.ask("workflows")
+            cancel = peer.order("workflow/cancel", run=run)
+            peer.ask("workflows")
+        for each in (order, cancel):
+            done = peer.done(each)
+            assert done is not None
+            found: dict[str, Any] = json.decode(done.structured)
+            assert (found["status"], found["output"]) == ("done", "over")
+        assert peer.ask("workflow/status", run=run)[0]["status"] == "done"
+        assert journal(running.folder, run) == {"a": ("done", 1)}
+
+
 def test_a_connection_with_rubbish_is_closed_alone(tmp_path: Path) -> None:
     with engine(tmp_path) as running:
         peer, rude = running.peer(), running.peer()
@@ -222,6 +268,17 @@ def finished(peer: Peer, run: str, *, parked: bool = True) -> dict[str, Any]:
         if found["status"] in over:
             return found
         assert time.monotonic() < until, found
+
+
+def reached(peer: Peer, there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The latest run as soon as it is as wanted."""
+    until = time.monotonic() + WAIT_S
+    while True:
+        for one in peer.ask("workflow/runs")[0]["runs"]:
+            found, _ = peer.ask("workflow/status", run=one["run"])
+            if there(found):
+                return found
+        assert time.monotonic() < until
 
 
 def journal(folder: Path, run: str) -> dict[str, tuple[str, int]]:

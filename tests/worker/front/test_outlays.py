@@ -17,6 +17,7 @@ from metamcp_worker.front import stats
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.stats import Outlays
 from metamcp_worker.ipc import builtin_definitions, codec
+from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewOwner, ViewStats
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, NamingSpec, ToolOverride
@@ -75,6 +76,21 @@ def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
         builtin_definitions.tokens_of_all(sent(found)),
     )
     assert (view.offered, view.everything) == (len(tools), tool_costs.at_start("all", tools))
+
+
+@pytest.mark.promise("M38")
+@pytest.mark.parametrize("code", [None, CodeLimits()])
+@pytest.mark.parametrize("exposure", tool_costs.EXPOSURES)
+def test_further_tools_of_the_gateway_are_reckoned_too(
+    exposure: Exposure, code: CodeLimits | None
+) -> None:
+    families = tuple(builtin_definitions.FAMILIES)
+    spec = replace(endpoint("git"), exposure=exposure, builtins=families, code=code)
+    found = viewers(spec, git=GIT)
+    tools = tool_costs.tools(spec, {"git": GIT})
+    start = tool_costs.at_start(exposure, tools, code=code is not None, builtins=families)
+    assert start == builtin_definitions.tokens_of_all(sent(found))
+    assert start == told(found)[ViewOwner("default", "local")].tokens
 
 
 @given(

@@ -128,6 +128,9 @@ class RunningWorkflow:
         self._parked: dict[str, asyncio.Future[StepRecord]] = {}
         self._branches = 1
         self._failed: StepFailed | None = None
+        self._fails = asyncio.Event()
+        self._end: RunRecord | None = None
+        self._end_noted: asyncio.Future[None] | None = None
         self._settled: asyncio.Future[None] | None = None
 
     async def run(self, rows: Sequence[StepRecord] = ()) -> None:
@@ -150,12 +153,14 @@ class RunningWorkflow:
     async def end(
         self, status: RunStatus, step: str = "", error: str = "", output: bytes = b"null"
     ) -> None:
-        """Note the end of the run, after which its status is durable."""
-        record = replace(
-            self.record, status=status, step=step, error=error, output=output, ended=time.time()
-        )
-        await asyncio.shield(self._journal.set_run(record))
-        self.record = record
+        """Note the end of the run, after which its status is durable. The first end counts."""
+        if self._end is None or self._end_noted is None:
+            self._end = replace(
+                self.record, status=status, step=step, error=error, output=output, ended=time.time()
+            )
+            self._end_noted = self._journal.set_run(self._end)
+        await asyncio.shield(self._end_noted)
+        self.record = self._end
         if not self.ended.done():
             self.ended.set_result(None)
         self._tell()
@@ -226,7 +231,8 @@ class RunningWorkflow:
         return found
 
     async def _parallel(self, steps: Sequence[AnyStep], scope: Scope) -> list[object]:
-        """Run steps at the same time. When one fails, the others end what they have begun."""
+        """Run steps at the same time. When one fails, the others end the attempt that they have
+        begun; pauses end at once."""
         left = len(steps)
         self._branches += left - 1
 
@@ -296,7 +302,7 @@ class RunningWorkflow:
             if workflow_run.is_open(step, outcome):
                 why = outcome.error
                 continue
-            await asyncio.sleep(pause_ms / 1000)
+            await self._pause(pause_ms / 1000)
 
     def _known(self, step: AnyStep, row: StepRecord) -> dict[str, object] | None:
         """Return the value of a step that is over, None if it is not. Raises StepFailed."""
@@ -464,12 +470,20 @@ class RunningWorkflow:
         self._state()
         self._progress(step)
         try:
-            await asyncio.sleep(max(due - time.time(), 0.0))
+            await self._pause(max(due - time.time(), 0.0))
         finally:
             self.busy += 1
             self._waiting.discard(row.path)
             self._state()
         return StepOutcome(expressions.step_result(None))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait. Raises StepFailed as soon as the run fails."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._fails.wait()
+        if self._failed is not None:
+            raise self._failed
 
     async def _due(self, step: WaitStep, scope: Scope) -> float:
         """Return the seconds since the epoch at which a pause ends. Raises ExpressionError."""
@@ -496,9 +510,10 @@ class RunningWorkflow:
     # State
 
     def _failure(self, path: str, error: str) -> StepFailed:
-        """Note that the run fails: steps that wait for a decision fail too."""
+        """Note that the run fails: steps that wait for a decision fail too, and pauses end."""
         if self._failed is None:
             self._failed = StepFailed(path, self._masked(error))
+            self._fails.set()
             for each in list(self._parked):
                 self._give(each, "fail")
         return self._failed

@@ -67,8 +67,9 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     `tool`: as the server names it; `exposed`: as the client does. `outcome`: `ok`, `tool_error`,
     `error`, `cancelled` or `refused`; `code`: of the JSON-RPC error. `arguments`, `result`: with
     the levels `redacted` and `full`. `run`: id of the run of code that the call is; `parent`: id of
-    the run whose code made the call. `text`: a sentence; `count`: of lost records, or of a segment;
-    `digest`: SHA-256 of the file of a segment, `last`: its last sequence number and hash.
+    the run of code or of a workflow that made the call. `text`: a sentence; `count`: of lost
+    records, or of a segment; `digest`: SHA-256 of the file of a segment, `last`: its last sequence
+    number and hash.
     """
 
     ts: int
