@@ -148,8 +148,8 @@ def programs() -> list[tuple[str, ...]]:
     folder = str(WORK / "project")
     args = json.dumps({"path": folder})
     inputs = {"repository": folder, "file": f"{folder}/shop.py", "ask": False}
-    total = "def total(names):\n    return sum(PRICES[name] for name in names)"
-    stock = '@route("/stock")\ndef stock():\n    return list(PRICES)'
+    total = "def total(names: list[str]) -> int:\n    return sum(PRICES[name] for name in names)"
+    stock = '@route("/stock")\ndef stock() -> object:\n    return list(PRICES)'
     refactor = inputs | {"function": "total", "replacement": total}
     endpoint = inputs | {"path": "/stock", "purpose": "names of all goods", "code": stock}
     return [

@@ -35,7 +35,7 @@ PROGRAMS = {
     "scripts run changed-files": '"last": "First words"',
     "workflow run review-change": "work that is left",
     "workflow run refactor-function": "+    return sum(PRICES[name] for name in names)",
-    "workflow run add-endpoint": "+def stock():",
+    "workflow run add-endpoint": "+def stock() -> object:",
 }
 """Scripts and workflows that the demo runs, with a part of what each prints."""
 

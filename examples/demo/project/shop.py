@@ -1,18 +1,20 @@
 """Prices of a shop, and who may ask for them."""
 
+from collections.abc import Callable
+
 PRICES = {"apple": 3, "pear": 4}
-ROUTES = {}
+ROUTES: dict[str, Callable[[], object]] = {}
 
 
-def route(path):
-    def register(function):
+def route(path: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    def register(function: Callable[[], object]) -> Callable[[], object]:
         ROUTES[path] = function
         return function
 
     return register
 
 
-def total(names):
+def total(names: list[str]) -> int:
     result = 0
     for name in names:
         result = result + PRICES[name]
@@ -20,5 +22,5 @@ def total(names):
 
 
 @route("/prices")
-def prices():
+def prices() -> object:
     return PRICES

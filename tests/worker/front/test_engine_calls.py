@@ -325,6 +325,34 @@ def test_tools_and_the_catalogue_are_found_also_of_servers_that_are_down() -> No
     with_engine(talk, at_once=True)
 
 
+@pytest.mark.promise("M50")
+def test_the_catalogue_describes_prompts_and_resources_of_servers_that_are_down_too() -> None:
+    said = {"description": "Some words. More of them."}
+    kinds: dict[str, list[dict[str, object]]] = {
+        "prompts": [{"name": "p", **said}],
+        "resources": [{"uri": "x:a", "name": "a", **said}],
+        "templates": [{"uriTemplate": "x:{b}", "name": "b", **said}],
+    }
+    raws: dict[str, Any] = {
+        kind: [Raw(codec.dump(one)) for one in found] for kind, found in kinds.items()
+    }
+
+    async def talk(front: Front) -> None:
+        async def told() -> dict[str, Any]:
+            found = await outcome(begin(front, "get_catalog", arguments={"server": "b"}))
+            (server,) = found["structuredContent"]["servers"]
+            return dict(server)
+
+        up = await told()
+        assert [one["description"] for one in up["prompts"]] == ["Some words."]
+        assert [one["description"] for one in up["resources"]] == ["Some words."] * 2
+        front.calls.server_state(ServerState(server="b", state="failed", listed=False))
+        front.calls.refresh()
+        assert await told() == {**up, "available": False}
+
+    with_front(talk, SPEC, a=offer("t"), b=offer("u", **raws))
+
+
 @pytest.mark.parametrize(
     ("kind", "method"),
     [("elicit", "elicitation/create"), ("sample", "sampling/createMessage")],

@@ -108,34 +108,27 @@ def catalogue(context: ToolContext, server: str = "") -> ToolReply:
 def _server(name: str, label: str, context: ToolContext) -> Mapping[str, object]:
     everything = context.everything
     tools = [entry for entry in everything.offered if entry.server == name]
-    listed = context.listed(name)
     prompts, resources, templates = (
-        [entry for entry in everything.lists[kind] if entry.server == name]
+        [
+            entry
+            for entry in (*everything.lists[kind], *everything.away[kind])
+            if entry.server == name
+        ]
         for kind in ("prompts", "resources", "resourceTemplates")
-    )
-    more = () if listed else tuple(k for k, one in everything.prompts.items() if one.server == name)
-    away = (
-        ()
-        if listed
-        else tuple(uri for uri, one in everything.uris.resources.items() if one.server == name)
     )
     return {
         "server_id": label,
-        "available": listed,
+        "available": context.listed(name),
         "commands": [entry.key for entry in tools],
         "descriptions": [_said(entry) for entry in tools],
         "tools": [
             {"name": entry.key, "tool": entry.item.key, "description": _said(entry)}
             for entry in tools
         ],
-        "prompts": [
-            *({"name": entry.key, "description": _said(entry)} for entry in prompts),
-            *({"name": key} for key in more),
-        ],
+        "prompts": [{"name": entry.key, "description": _said(entry)} for entry in prompts],
         "resources": [
             *({"uri": entry.key, "description": _said(entry)} for entry in resources),
             *({"uriTemplate": entry.key, "description": _said(entry)} for entry in templates),
-            *({"uri": uri} for uri in away),
         ],
     }
 

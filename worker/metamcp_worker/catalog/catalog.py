@@ -38,9 +38,10 @@ def sent_bytes(entry: ListEntry) -> int:
 class Merged(Struct, frozen=True):
     """Merge of the servers of one endpoint. A value: rebuilt as a whole, never changed.
 
-    `offered`: definitions of all tools in the table, whether their servers are there or away, but
-    for tools in quarantine and hidden ones. `kept`: tools in quarantine, with the sentence for a
-    client that calls one. `hidden`: tools that can be called but are not listed. `aliases`: tools
+    `away`: prompts, resources and templates of servers that are away, which no list has. `offered`:
+    definitions of all tools in the table, whether their servers are there or away, but for tools in
+    quarantine and hidden ones. `kept`: tools in quarantine, with the sentence for a client that
+    calls one. `hidden`: tools that can be called but are not listed. `aliases`: tools
     by further names, which no list has. `apps`: tools by the names that the user interface of their
     own server knows, where the endpoint has others. `kinds`: the lists that some server has.
     `declared`: the servers' capabilities. `eras`: whether a server is of the handshake era.
@@ -55,6 +56,7 @@ class Merged(Struct, frozen=True):
 
     endpoint: str
     lists: dict[str, tuple[ListEntry, ...]]
+    away: dict[str, tuple[ListEntry, ...]]
     hashes: dict[str, bytes]
     hints: dict[str, Hint]
     tools: dict[str, Owner]
@@ -178,6 +180,7 @@ class Catalog:
         return Merged(
             endpoint=endpoint.name,
             lists=merge.lists,
+            away=merge.away,
             hashes=merge.hashes,
             hints={what: merge.hint(what) for what in (*KINDS, DISCOVER)},
             tools=tools,
@@ -247,6 +250,7 @@ class _Merge:
         self._exposed: dict[str, Exposed] = {}
         self.lists: dict[str, tuple[ListEntry, ...]] = {}
         self.hashes: dict[str, bytes] = {}
+        self.away: dict[str, tuple[ListEntry, ...]] = {}
         self.offered: tuple[ListEntry, ...] = ()
         self.parts: tuple[ServerPart, ...] = ()
         self.listed: tuple[ServerPart, ...] = ()
@@ -260,16 +264,20 @@ class _Merge:
             server: places.add(server, offer) for server, offer in self._offers.items()
         }
         for kind in ("resources", "resourceTemplates"):
-            self.lists[kind] = tuple(
-                ListEntry(self._exposed[server][kind][item.key], item, server)
-                for server, offer in self._offers.items()
-                if server in self._listed
-                for item in offer.items[kind]
-                if item.key in self._exposed[server][kind]
-                if item.fault is None or item.fault.legacy
-            )
+            self.lists[kind] = self._resources(kind, self._listed)
+            self.away[kind] = self._resources(kind, self._offers.keys() - self._listed)
             self.hashes[kind] = hash_of(self.lists[kind])
         return places.uris()
+
+    def _resources(self, kind: str, servers: Collection[str]) -> tuple[ListEntry, ...]:
+        return tuple(
+            ListEntry(self._exposed[server][kind][item.key], item, server)
+            for server, offer in self._offers.items()
+            if server in servers
+            for item in offer.items[kind]
+            if item.key in self._exposed[server][kind]
+            if item.fault is None or item.fault.legacy
+        )
 
     def named(self, kind: str, disabled: frozenset[exposed_names.Pair]) -> dict[str, Owner]:
         """Make the list of tools or prompts, and return their owners by exposed name. Call `by_uri`
@@ -306,6 +314,9 @@ class _Merge:
         listed = tuple(part for part in parts if part.server in self._listed)
         self.lists[kind] = tuple(chain.from_iterable(part.entries for part in listed))
         self.hashes[kind] = hash_of_marks(chain.from_iterable(part.marks for part in listed))
+        if kind == "prompts":
+            away = (part.entries for part in parts if part.server not in self._listed)
+            self.away[kind] = tuple(chain.from_iterable(away))
         if kind == "tools":
             self.parts, self.listed = tuple(parts), listed
             self.offered = tuple(chain.from_iterable(part.entries for part in parts))
