@@ -30,14 +30,13 @@ CALLS = (
     "notes__add_note",
 )
 PROGRAMS = {
-    "scripts run largest-files": '"path": "shop.py"',
-    "scripts run todo-list": "# TODO: prices per country",
-    "scripts run changed-files": '"last": "First words"',
-    "workflow run review-change": "work that is left",
-    "workflow run refactor-function": "+    return sum(PRICES[name] for name in names)",
-    "workflow run add-endpoint": "+def stock() -> object:",
+    "scripts run largest-files",
+    "scripts run todo-list",
+    "scripts run changed-files",
+    "workflow run review-change",
+    "workflow run refactor-function",
+    "workflow run add-endpoint",
 }
-"""Scripts and workflows that the demo runs, with a part of what each prints."""
 
 
 def needs() -> None:
@@ -65,10 +64,21 @@ def test_the_demo_shows_answers_of_six_servers_and_of_scripts_and_workflows() ->
     for name in CALLS:
         assert done.stdout.count(f"  {name} ") == 2, f"{name} in both eras: {done.stdout}"
     assert "ERROR" not in done.stdout
-    told = done.stdout.split("\n$ metamcp ")[1:]
-    assert [one.split(" …")[0] for one in told] == list(PROGRAMS)
-    for answer, words in zip(told, PROGRAMS.values(), strict=True):
-        assert words in answer, done.stdout
+    told = outputs(done.stdout)
+    shown = outputs((ROOT / "README.md").read_text())
+    assert told.keys() == shown.keys() == PROGRAMS
+    for name, text in shown.items():
+        assert text.partition("\n```")[0].strip() in told[name], f"{name} as in the README"
+    assert (
+        "+    return sum(PRICES[name] for name in names)" in told["workflow run refactor-function"]
+    )
+    assert "+def stock() -> object:" in told["workflow run add-endpoint"]
+
+
+def outputs(text: str) -> dict[str, str]:
+    """What stands below each command of `metamcp`."""
+    parts = [part.partition(" …\n") for part in text.split("\n$ metamcp ")[1:]]
+    return {name: output for name, _, output in parts}
 
 
 @pytest.fixture(scope="module")

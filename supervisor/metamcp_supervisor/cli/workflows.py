@@ -16,6 +16,7 @@ from msgspec import Raw
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
+from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.cli.show import printable, progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
@@ -59,7 +60,7 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
                     if kind == "progress":
                         tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
             text = codec.dump(found["structured"]).decode() if as_json else found["text"]
-            click.echo(text if as_json else "\n".join(map(printable, text.split("\n"))))
+            click.echo(text if as_json else "\n".join(map(printable, pretty(Raw(text.encode())))))
             if found["failed"]:
                 raise SystemExit(Exit.FAILED)
 
