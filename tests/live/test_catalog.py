@@ -1,6 +1,7 @@
-"""The catalogue of all commands, from a gateway that has ended."""
+"""The catalogue of all commands, and workflows that rules suggest, also after the gateway ended."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,13 @@ import pytest
 from tests.live.gateway import Gateway, fake
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M50")]
+
+RULES = """
+rules:
+  - name: say it again
+    keywords: [repeat]
+    template: {name: again, steps: [{call: one.echo, with: {text: again}}]}
+"""
 
 
 def test_the_catalogue_is_there_while_nothing_runs() -> None:
@@ -35,3 +43,31 @@ def test_the_catalogue_is_there_while_nothing_runs() -> None:
         wrong = catalog("tow")
         assert wrong.returncode == 8
         assert "did you mean 'two'?" in wrong.stderr
+
+
+@pytest.mark.promise("M51")
+def test_a_rule_suggests_a_workflow_while_the_gateway_runs_and_after_it() -> None:
+    gateway = Gateway({"one": fake()}, extra='[suggestions]\nrules = ["rules.yaml"]')
+    (gateway.folder / "rules.yaml").write_text(RULES)
+    places = {
+        "METAMCP_CONFIG": str(gateway.config),
+        "METAMCP_STATE_DIR": str(gateway.folder / "state"),
+        "METAMCP_RUNTIME_DIR": str(gateway.folder / "run"),
+    }
+
+    def suggest(task: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "metamcp_supervisor", "workflow", "suggest", task, *words],
+            capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **places},
+        )  # fmt: skip
+
+    with gateway:
+        running = json.loads(suggest("repeat that", "--json").stdout)
+        assert gateway.stop() == 0
+        later = json.loads(suggest("repeat that", "--json").stdout)
+        assert later["definition"] == running["definition"]
+        assert later["definition"]["steps"][0]["call"] == "one.echo"
+        assert "No gateway runs" in later["notes"][-1]
+        none = suggest("bake a cake")
+        assert none.returncode == 1
+        assert "None of them fits" in none.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
@@ -38,6 +38,7 @@ WORDS = {
     "draw": "did you mean 'graph'?",
     "add": "a workflow is a file; 'workflows' of the configuration names it",
 }
+ALONE = "No gateway runs, so the rules alone were asked, and no model."
 ORDER_S_MAX = 7 * 86_400.0
 """Maximum seconds that a verb waits for the engine between two notifications."""
 CHANGES = frozenset({"workflow/run", "workflow/cancel", "workflow/decide", "suggest"})
@@ -59,10 +60,7 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
                     found = codec.value(raw)
                     if kind == "progress":
                         tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
-            text = codec.dump(found["structured"]).decode() if as_json else found["text"]
-            click.echo(text if as_json else "\n".join(map(printable, pretty(Raw(text.encode())))))
-            if found["failed"]:
-                raise SystemExit(Exit.FAILED)
+            _tell(found, as_json=as_json)
 
         command(ask, **given)
 
@@ -73,6 +71,14 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
     ):
         ordered = option(ordered)
     return functools.wraps(command)(ordered)
+
+
+def _tell(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the outcome of an order."""
+    text = codec.dump(found["structured"]).decode() if as_json else found["text"]
+    click.echo(text if as_json else "\n".join(map(printable, pretty(Raw(text.encode())))))
+    if found["failed"]:
+        raise SystemExit(Exit.FAILED)
 
 
 file_argument = click.argument("file", metavar="FILE")
@@ -214,8 +220,42 @@ def decide(ask: "Asking", run_id: str, step: str, decision: str) -> None:
 @click.option("--refine", is_flag=True, help="A model adapts what a rule suggests.")
 @at_gateway
 def suggest(ask: "Asking", task: str, refine: bool) -> None:
-    """Suggest a workflow for a task."""
-    ask("suggest", {"task": task, "refine": refine})
+    """Suggest a workflow for a task.
+
+    Without a running gateway, the rules of the configuration alone suggest, for the tools that the
+    servers offered last.
+    """
+    given = click.get_current_context().params
+    try:
+        ask("suggest", {"task": task, "refine": refine})
+    except client.Failed as failed:
+        if failed.exit != Exit.NOT_RUNNING or given["runtime_dir"] is not None or refine:
+            raise
+        _tell(_by_rule(task), as_json=given["as_json"])
+
+
+def _by_rule(task: str) -> Mapping[str, Any]:
+    """Return what a rule suggests without a gateway. Raises Failed."""
+    from metamcp_supervisor.cli import offers
+    from metamcp_worker.engine import suggestion
+    from metamcp_worker.ipc import server_catalog
+
+    found = offers.kept(None, None, None)
+    tools = [
+        {"name": f"{server}__{one.key}", "server": server, "tool": one.key}
+        for server, each in found.catalogues.items()
+        if each is not None
+        for one in server_catalog.keyed("tools", each.tools)
+    ]
+    rules = [Raw(one) for one in found.config.workflows.rules]
+    made = suggestion.by_rule(task, rules, suggestion.ToolRoutes(tools))
+    if not made.workflow:
+        unseen = [server for server, each in found.catalogues.items() if each is None]
+        more = (f"Not seen yet: {', '.join(unseen)}; start the gateway once.",) if unseen else ()
+        text = " ".join((f"{ALONE} None of them fits.", *made.notes, *more))
+        raise client.Failed(Exit.FAILED, text)
+    done = structs.replace(made, notes=(*made.notes, ALONE)).done(0)
+    return {"text": done.text, "structured": done.structured, "failed": False}
 
 
 def _value(text: str) -> object:

@@ -92,7 +92,7 @@ class Household:
         own = self._forker, self._hearts, journal, config
         self.audit = AuditWriter(*own, self._metrics.audited)
         self.code = CodeProcess(*own, self._metrics.ran)
-        self.engine = EngineProcess(*own, self._metrics.ordered)
+        self.engine = EngineProcess(*own, self._metrics.ordered, fronts.reconfigure)
         self.roles = {
             each.who: each for each in (self.engine, self.embedder, self.code, self.audit)
         }

@@ -39,7 +39,8 @@ _read = codec.reader(EngineFigures | Beat)
 
 class EngineProcess(SocketProcess):
     """`config`: returns the configuration in force. `count`: called with orders by method and
-    outcome, as increments, and the figures of this moment; None when the engine is not wanted."""
+    outcome, as increments, and the figures of this moment; None when the engine is not wanted.
+    `begun`: called when the process runs, so that fronts get their specification again."""
 
     who = WHO
     loss = "its runs go on in the next one, which the next connection starts"
@@ -54,9 +55,11 @@ class EngineProcess(SocketProcess):
         journal: Journal,
         config: Callable[[], Config],
         count: Callable[[Mapping[str, int], EngineFigures | None], None],
+        begun: Callable[[], None],
     ) -> None:
         super().__init__(forker, hearts, journal, config, _read, settings)
         self._count = count
+        self._fronts_begin = begun
         self._now = EngineFigures(counts={})
         self._database = ""
 
@@ -68,8 +71,9 @@ class EngineProcess(SocketProcess):
 
     def with_engine(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with the socket of the engine, if it is wanted; the
-        socket listens from now on."""
-        at_once = bool(self._config().workflows.definitions)
+        socket listens from now on. Fronts connect at once to an engine that goes on with runs, or
+        that runs because an operator gave it an order."""
+        at_once = self._pid != 0 or bool(self._config().workflows.definitions)
         return structs.replace(spec, engine_socket=self.path, engine_at_once=at_once)
 
     def adapted(self, *, on: bool) -> None:
@@ -89,6 +93,10 @@ class EngineProcess(SocketProcess):
             packets.close_all(fds)
             raise
         self._channel.send(messages.pack(EngineSettings()), [blob, *fds])
+
+    def _begun(self) -> None:
+        super()._begun()
+        self._fronts_begin()
 
     def _part(self) -> None:
         super()._part()

@@ -44,12 +44,16 @@ class EngineHouse(CodeHouse):
         self.figures: list[tuple[dict[str, int], EngineFigures | None]] = []
         self.engines: list[PlayedEngine] = []
         self.engine = EngineProcess(
-            self, self._hearts, self.journal, lambda: self.config, self.note
+            self, self._hearts, self.journal, lambda: self.config, self.note, self.begin
         )
+        self.begun = 0
 
     @property
     def path(self) -> Path:
         return self.folder / "engine.sock"
+
+    def begin(self) -> None:
+        self.begun += 1
 
     def note(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
         self.figures.append((dict(counts), now))
@@ -106,6 +110,18 @@ def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> No
             house.config = plain
             assert house.front() == ("", False)
         assert house.engines == []
+
+    play(tmp_path, test)
+
+
+def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path) -> None:
+    async def test(house: EngineHouse) -> None:
+        house.config = replace(house.config, ai=AI)
+        assert house.front() == (str(house.path), False)
+        with house.connect():
+            await house.messages(1)
+            assert house.begun == 1
+            assert house.front() == (str(house.path), True)
 
     play(tmp_path, test)
 

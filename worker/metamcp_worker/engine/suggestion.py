@@ -144,6 +144,18 @@ def fitted(given: Mapping[str, Any], catalogue: ToolRoutes) -> tuple[dict[str, A
     return made, [*map(str, faults), *problems]
 
 
+def by_rule(task: str, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggested:
+    """Return what the first rule suggests that matches and whose tools are there; without one, no
+    workflow."""
+    notes: list[str] = []
+    for rule in matching(task, rules):
+        made, problems = fitted(rule.template, catalogue)
+        if not problems:
+            return Suggested(made, "rule", rule.name, tuple(notes))
+        notes.append(f"The rule '{rule.name}' matches, but {problems[0]}.")
+    return Suggested({}, "rule", notes=tuple(notes))
+
+
 def fault(given: Mapping[str, Any], catalogue: ToolRoutes) -> str:
     """Return all problems of a definition as one text, or an empty string."""
     return "; ".join(fitted(given, catalogue)[1][:PROBLEMS_TOLD_MAX])

@@ -43,7 +43,7 @@ async def suggest(
     except NoAnswer as error:
         return Done(id=order.id, text=str(error), failed=True)
     catalogue = ToolRoutes([*everything, *best])
-    found = _by_rule(given, rules, catalogue)
+    found = suggestion.by_rule(given.task, rules, catalogue)
     notes = found.notes
     if not found.workflow or given.refine:
         model = models.of(order, host)
@@ -77,18 +77,6 @@ async def _details(
         await host.ask(order.owner, "describe", name=one["name"], order=order.id) for one in tools
     ]
     return [Raw(b"{}") if done.trouble else done.result for done in asked]
-
-
-def _by_rule(given: SuggestionArguments, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggested:
-    """Return what the first rule suggests that matches and whose tools are there; without one, no
-    workflow."""
-    notes: list[str] = []
-    for rule in suggestion.matching(given.task, rules):
-        made, problems = suggestion.fitted(rule.template, catalogue)
-        if not problems:
-            return Suggested(made, "rule", rule.name, tuple(notes))
-        notes.append(f"The rule '{rule.name}' matches, but {problems[0]}.")
-    return Suggested({}, "rule", notes=tuple(notes))
 
 
 async def _by_model(
