@@ -23,7 +23,15 @@ pytestmark = [pytest.mark.live, pytest.mark.promise("M45"), pytest.mark.timeout(
 FILES = 40
 LINES = 60
 SAVED_MIN = 0.95
-EXTRA = '[code]\n[endpoints.default]\nnamespace = "default"\nexposure = "code"\n'
+EXTRA = """
+[code]
+[endpoints.default]
+namespace = "default"
+exposure = "code"
+[endpoints.find]
+namespace = "default"
+exposure = "search"
+"""
 COUNT = """
 const entries = await mcp.call("filesystem__list_directory", { path: args.path });
 const lines = (entries.content ?? entries).split("\\n");
@@ -104,6 +112,38 @@ def test_programs_work_with_real_servers(client: Client, folder: Path) -> None:
     assert value(client, "run_code", code=TODOS, args=args) == FILES // 4
     assert value(client, "run_code", code=BOTH, args=args) == [True, True]
     assert value(client, "run_code", code=PYTHON, args=args, language="python") == [True, FILES]
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_a_client_finds_loads_and_keeps_tools_and_calls_them_from_a_program(
+    gateway: Gateway, folder: Path, era: str
+) -> None:
+    """The way of a task with git: search, load, call, keep the set; load it and run a program."""
+    path = {"repo_path": str(DEMO / "work" / "repository")}
+
+    def names(client: Client) -> set[str]:
+        return {one["name"] for one in client.request("tools/list")["result"]["tools"]}
+
+    def done(client: Client, tool: str, **arguments: Any) -> str:
+        result = client.call(tool, **arguments)["result"]
+        assert not result.get("isError"), result
+        return json.dumps(result)
+
+    with closing(Client(gateway.port, era, "/metamcp/find/mcp")) as client:
+        assert "git__git_status" in done(client, "search_tools", query="git status")
+        assert "git__git_status" not in names(client)
+        done(client, "load_tool", name="git__git_status")
+        assert "git__git_status" in names(client)
+        assert "main" in done(client, "git__git_status", **path)
+        about = {"name": f"git-{era}", "description": "Tools for git operations"}
+        done(client, "save_tool_set", **about)
+        done(client, "unload_tool", name="git__git_status")
+        assert "git__git_status" not in names(client)
+        done(client, "load_tool_set", name=about["name"])
+        assert "git__git_status" in names(client)
+        program = "return JSON.stringify(await mcp.call('git__git_status', args)).includes('main')"
+        assert value(client, "run_code", code=program, args=path) is True
+        done(client, "unload_tool", name="git__git_status")
 
 
 @pytest.mark.promise("M48")
