@@ -197,6 +197,25 @@ def test_a_task_goes_on_after_the_end_of_a_process(gateway: Gateway, victim: str
     assert result["structuredContent"]["output"] == {"first": "hi", "second": "hi!"}
 
 
+@pytest.mark.parametrize("tool", ["roots", "elicit", "sample"])
+def test_a_server_that_asks_the_client_of_a_run_that_nobody_waits_for_is_answered(
+    gateway: Gateway, tool: str
+) -> None:
+    asks = {"name": "asking", "steps": [{"id": "ask", "call": f"one.{tool}"}]}
+
+    with closing(Client(gateway.port, MODERN)) as client:
+        result = client.call("run_workflow", definition=asks, wait=False)["result"]
+        begun = result["structuredContent"]["run"]
+
+        def status() -> dict[str, Any]:
+            found: dict[str, Any] = client.call("workflow_status", run=begun)["result"]
+            return dict(found["structuredContent"])
+
+        until(lambda: status()["status"] != "running", "the run has ended", 10)
+        assert (status()["status"], status()["step"]) == ("failed", "ask")
+        assert status()["error"].startswith("the client has no ")
+
+
 @pytest.mark.parametrize("victim", ["engine", "front", "gateway"])
 def test_a_run_goes_on_after_the_end_of_a_process(gateway: Gateway, victim: str) -> None:
     with closing(Client(gateway.port, MODERN)) as client:
