@@ -14,7 +14,7 @@ from tests.live.gateway import ROOT
 
 pytestmark = pytest.mark.live
 
-CALLS = ("ladder", "many", "large", "listing", "views", "blocking", "code")
+CALLS = ("ladder", "many", "large", "listing", "views", "blocking", "code", "attacks", "workflows")
 COSTS = ("counting", "memory", "startup", "sessions", "door", "revocation")
 FAULTS = ("recovery", "neighbours", "outage")
 QUICK_S_MAX = 150.0
