@@ -61,6 +61,67 @@ def test_a_run_gives_the_results_of_steps_to_later_ones(tmp_path: Path) -> None:
         assert [one.progress for one in peer.progress] == [1, 2, 3]
 
 
+@pytest.mark.promise("M52")
+def test_a_run_takes_the_first_case_that_holds_and_leaves_out_steps_that_are_not_wanted(
+    tmp_path: Path,
+) -> None:
+    steps = workflow(
+        {"id": "chosen", "switch": [
+            {"when": "inputs.n > 2", "steps": [call("a"), {"output": "many"}]},
+            {"when": "inputs.n > 1", "steps": [call("b"), {"output": "some"}]},
+            {"else": True, "steps": [call("c"), {"output": "few"}]},
+        ]},
+        call("d", when="inputs.n == 1"),
+        {"output": "${{ steps.chosen.result }}"},
+        inputs={"n": {"type": "integer"}},
+    )  # fmt: skip
+    with engine(tmp_path) as running:
+        for n, output, called in ((3, "many", {"a"}), (2, "some", {"b"}), (1, "few", {"c", "d"})):
+            peer = running.peer()
+            found, _ = peer.ask("workflow/run", definition=steps, inputs={"n": n})
+            assert (found["output"], set(by_name([peer]))) == (output, called)
+
+
+@pytest.mark.promise("M52")
+def test_a_step_that_may_fail_tells_later_ones_why(tmp_path: Path) -> None:
+    def wrong(ask: HostAsk) -> HostDone:
+        return HostDone(call=ask.call, result=result("no such file", failed=True))
+
+    steps = workflow(
+        call("a", may_fail=True),
+        {"output": {"why": "${{ steps.a.error }}", "result": "${{ steps.a.result }}"}},
+    )
+    with engine(tmp_path) as running:
+        found, done = running.peer({"a": wrong}).ask("workflow/run", definition=steps)
+        assert not done.failed
+        assert "no such file" in found["output"]["why"]
+        assert found["output"]["result"] is None
+
+
+@pytest.mark.promise("M52")
+@pytest.mark.parametrize("safe", [False, True])
+def test_a_step_without_an_answer_in_time_runs_again_only_if_that_is_safe(
+    tmp_path: Path, safe: bool
+) -> None:
+    """The front says that the time is over; the call may have happened."""
+
+    def late(ask: HostAsk) -> HostDone:
+        assert ask.timeout_ms == 2000
+        first = sum(one.name == "a" for one in peer.asked) == 1
+        return HostDone(call=ask.call, trouble="timeout", error="too late") if first else echo(ask)
+
+    retry = {"attempts": 2, "backoff": "1ms", "on": ["timeout"]}
+    steps = workflow(call("a", timeout="2s", retry=retry, safe=safe), {"output": "over"})
+    with engine(tmp_path) as running:
+        peer = running.peer({"a": late})
+        begun, _ = peer.ask("workflow/run", definition=steps, wait=False)
+        found = reached(peer, lambda found: found["status"] != "running")
+        assert found["run"] == begun["run"]
+        assert (found["status"], by_name([peer])["a"]) == (
+            ("done", 2) if safe else ("needs_decision", 1)
+        )
+
+
 def test_a_run_that_fails_names_itself_and_its_step(tmp_path: Path) -> None:
     def wrong(ask: HostAsk) -> HostDone:
         return HostDone(call=ask.call, result=result("no such file", failed=True))
