@@ -40,7 +40,7 @@ _read = codec.reader(EngineFigures | Beat)
 class EngineProcess(SocketProcess):
     """`config`: returns the configuration in force. `count`: called with orders by method and
     outcome, as increments, and the figures of this moment; None when the engine is not wanted.
-    `begun`: called when the process runs, so that fronts get their specification again."""
+    `reconfigure`: gives fronts their specification again."""
 
     who = WHO
     loss = "its runs go on in the next one, which the next connection starts"
@@ -55,11 +55,11 @@ class EngineProcess(SocketProcess):
         journal: Journal,
         config: Callable[[], Config],
         count: Callable[[Mapping[str, int], EngineFigures | None], None],
-        begun: Callable[[], None],
+        reconfigure: Callable[[], None],
     ) -> None:
         super().__init__(forker, hearts, journal, config, _read, settings)
         self._count = count
-        self._fronts_begin = begun
+        self._reconfigure = reconfigure
         self._now = EngineFigures(counts={})
         self._database = ""
 
@@ -96,7 +96,8 @@ class EngineProcess(SocketProcess):
 
     def _begun(self) -> None:
         super()._begun()
-        self._fronts_begin()
+        if not self._config().workflows.definitions:  # else fronts connect to each engine anyway
+            self._reconfigure()
 
     def _part(self) -> None:
         super()._part()

@@ -44,16 +44,16 @@ class EngineHouse(CodeHouse):
         self.figures: list[tuple[dict[str, int], EngineFigures | None]] = []
         self.engines: list[PlayedEngine] = []
         self.engine = EngineProcess(
-            self, self._hearts, self.journal, lambda: self.config, self.note, self.begin
+            self, self._hearts, self.journal, lambda: self.config, self.note, self.reconfigure
         )
-        self.begun = 0
+        self.reconfigured = 0
 
     @property
     def path(self) -> Path:
         return self.folder / "engine.sock"
 
-    def begin(self) -> None:
-        self.begun += 1
+    def reconfigure(self) -> None:
+        self.reconfigured += 1
 
     def note(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
         self.figures.append((dict(counts), now))
@@ -120,7 +120,7 @@ def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path) -> No
         assert house.front() == (str(house.path), False)
         with house.connect():
             await house.messages(1)
-            assert house.begun == 1
+            assert house.reconfigured == 1
             assert house.front() == (str(house.path), True)
 
     play(tmp_path, test)

@@ -50,8 +50,6 @@ SWEEP_S = 60.0
 """Seconds between two searches for segments that are too old."""
 TAKEN_S = 0.05
 """Seconds between two attempts to get the lock of the segments."""
-NICE = 5
-"""Nice value of the process while records wait in spools, not for it: the fronts go first."""
 ROLE = "audit"
 _GAP = b'"event":"gap"'
 
@@ -136,8 +134,6 @@ class AuditWorker(RoleWorker):
         self._segments = Segments(
             Path(spec.folder), durable=spec.durable, bytes_max=spec.segment_bytes
         )
-        if not spec.durable:
-            os.nice(NICE)
         self._origin = os.urandom(ORIGIN_BYTES // 2).hex()
         self._chores.begin(self._serve())
 

@@ -35,7 +35,7 @@ Values = TypeVarTuple("Values")
 Sync: TypeAlias = Literal["full", "normal"]
 Write: TypeAlias = tuple[str, Sequence[object]]
 ALL = 1 << 40
-"""Limit of rows that is none."""
+"""Limit of a query that is to return all rows."""
 _LAYOUT = """
 CREATE TABLE IF NOT EXISTS definitions (hash TEXT PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS runs (
@@ -68,8 +68,8 @@ class Runs(Protocol):
         ...
 
     async def take(self, run: str) -> None:
-        """Carry out a run from where its rows say, and return when it has ended. Without end for
-        one that this process cannot carry out."""
+        """Go on with a run after its last step, and return when it has ended. Raises an error, with
+        which this process ends, if the run cannot be carried out."""
         ...
 
     async def obey(self, run: str, step: str, decision: Decision | None) -> None:

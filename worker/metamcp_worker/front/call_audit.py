@@ -130,8 +130,8 @@ class CallAudit:
         arguments = bytes(params.get("arguments", b""))
         found = b""
         if arguments:
-            digest = audit.pseudonym(self._spec.salt, arguments).encode()
-            found = b',"args_bytes":%d,"args_hmac":"%b"' % (len(arguments), digest)
+            digest = audit.pseudonym(self._spec.salt, arguments)
+            found = b',"args_bytes":%d,"args_hmac":"%b"' % (len(arguments), digest.encode())
         trace = request.meta.get("traceparent") if request.meta else None
         if run or self._shows or trace is not None or request.run is not None:
             found += audit.behind({

@@ -21,7 +21,7 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 Language = Literal["typescript", "javascript", "python"]
 Failure = Literal[
     "syntax", "exception", "timeout", "memory", "calls", "size", "crashed", "language", "busy"
-]  # fmt: skip
+]
 
 
 class CodeLimits(Struct, frozen=True):

@@ -36,6 +36,7 @@ class FrameLink:
         self._stream: _FrameStream | None = None
         self._opening: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
+        """Frames from before the connection is there."""
 
     @property
     def there(self) -> bool:
@@ -85,7 +86,8 @@ class FrameLink:
             return
         self._opening = None
         self._stream = stream
-        for frame in self._early:
+        early, self._early = self._early, []
+        for frame in early:
             stream.write(frame)
 
     def _closed(self, stream: "_FrameStream") -> None:

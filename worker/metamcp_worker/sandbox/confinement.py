@@ -77,7 +77,7 @@ def lower_session() -> bool:
     """Lower the priority of the session of this process beside others, so that code of users that
     computes delays no front. Return whether there is nothing left to do: the kernel lets users
     other than root do so every 100 ms only, all together."""
-    if not hasattr(os, "getsid") or os.getsid(0) != os.getpid():
+    if os.getsid(0) != os.getpid():
         return True
     try:
         with open("/proc/self/autogroup", "w") as file:
