@@ -312,6 +312,22 @@ def test_a_run_that_nobody_waits_for_is_killed(running: Sandboxes) -> None:
     running.news(lambda figures: figures.running == 0, "its front has gone, and so has the run")
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor alone")
+def test_a_long_run_leaves_one_processor_to_others(running: Sandboxes) -> None:
+    front = running.front()
+    run = front.start("while (true) {}")
+    running.news(lambda figures: figures.running == 1, "a run")
+    ours = os.sched_getaffinity(0)
+
+    def left() -> bool:
+        return ours - {min(ours)} in [
+            os.sched_getaffinity(pid) for pid in denos(running.process.pid)
+        ]
+
+    until(left, "its process runs on the other processors")
+    front.kill(run)
+
+
 def test_a_front_that_sends_nonsense_loses_its_connection_alone(running: Sandboxes) -> None:
     bad, good = running.front(), running.front()
     bad.sock.sendall(b"\x03\0\0\0{}}")

@@ -41,6 +41,9 @@ from metamcp_worker.sandbox.sandbox_process import ByteStream, SandboxProcess
 
 RETIRE_STEP_S = 0.02
 """Seconds between two checks whether fronts have read the ends of their runs."""
+LONG_RUN_S = 0.1
+"""Seconds after which the process of a run leaves one processor to fronts and servers. Most runs
+are over by then, and use them all."""
 FRONTS_MAX = 64
 """Maximum connections: one for each front, and those of their heirs."""
 _RETIRES = "the process of the sandboxes is being replaced: try again"
@@ -257,6 +260,7 @@ class CodeWorker(RoleWorker):
         sandbox.on_data = partial(self._guest, run)
         sandbox.on_exit = partial(self._exited, run)
         run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._late, run)
+        self._loop.call_later(LONG_RUN_S, sandbox.leave_processor)
         try:
             sandbox.limit_memory(limits.memory_bytes)
             sandbox.write(run.state.begin())

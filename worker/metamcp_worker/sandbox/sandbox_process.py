@@ -102,6 +102,16 @@ class SandboxProcess:
         value = int(lines[0].split()[1]) * 1024 + max(limit_bytes // 2, limit_bytes - BEGIN_BYTES)
         resource.prlimit(self.pid, resource.RLIMIT_DATA, (value, value))
 
+    def leave_processor(self) -> None:
+        """Keep the process off one processor of this machine, if it has several."""
+        if self._killed or not hasattr(os, "sched_setaffinity"):
+            return
+        processors = os.sched_getaffinity(0)
+        if others := processors - {min(processors)}:
+            with contextlib.suppress(OSError):
+                for thread in os.listdir(f"/proc/{self.pid}/task"):
+                    os.sched_setaffinity(int(thread), others)
+
     def kill(self) -> None:
         """End the process, and all that it might have started. `on_data` and `on_exit` hear no
         more of it."""
