@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.builtin_definitions import tokens_of_bytes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, Gateway
 from tests.live.test_demo import DEMO, INSTALL_S_MAX, needs
+from tests.worker.engine.model_server import KEY, Line, ModelServer, call, run
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M45"), pytest.mark.timeout(600)]
 
@@ -83,14 +85,17 @@ def repository(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-repository")
 
 
-@pytest.fixture(scope="module")
-def gateway(folder: Path) -> Iterator[Gateway]:
+def real_servers() -> dict[str, dict[str, Any]]:
     files = DEMO / "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
-    servers: dict[str, dict[str, Any]] = {
+    return {
         "git": {"command": [str(DEMO / ".venv/bin/mcp-server-git")]},
         "filesystem": {"command": ["node", str(files), str(DEMO / "work")]},
     }
-    with Gateway(servers, extra=EXTRA) as running:
+
+
+@pytest.fixture(scope="module")
+def gateway(folder: Path) -> Iterator[Gateway]:
+    with Gateway(real_servers(), extra=EXTRA) as running:
         yield running
 
 
@@ -173,6 +178,26 @@ def test_a_program_saves_the_tokens_that_the_guide_tells(gateway: Gateway, folde
     assert saved >= SAVED_MIN, (program, single)
     assert told is not None
     assert int(told[1]) == int(saved * 100), (program, single)
+
+
+@pytest.mark.promise("M49")
+@pytest.mark.parametrize(("provider", "era"), [("openai", LEGACY), ("anthropic", MODERN)])
+def test_an_agent_finds_what_is_to_do_in_real_files(folder: Path, provider: str, era: str) -> None:
+    code = TODOS.replace("args.path", codec.dump(str(folder)).decode())
+    script: list[Line] = [call("search_tools", query="search files"), run(code), call("finish")]
+    with ModelServer(script) as model:
+        ai = f'[ai]\nprovider = "{provider}"\nurl = "{model.base}"\nmodel = "small"\n'
+        ai += f'key = "{KEY}"\n'
+        agents = EXTRA.replace('exposure = "search"', 'builtins = ["agent"]')
+        with (
+            Gateway(real_servers(), extra=agents + ai) as running,
+            closing(Client(running.port, era, "/metamcp/find/mcp")) as client,
+        ):
+            task = "Find all TODO comments in the folder and count the files."
+            found = client.call("run_agent", task=task)["result"]["structuredContent"]
+        told = codec.dump(model.asked[1]["messages"][-1]).decode()
+    assert (found["ended"], found["result"]) == ("finished", FILES // 4), found["transcript"]
+    assert "filesystem__search_files" in told
 
 
 @pytest.mark.promise("M48")

@@ -48,6 +48,7 @@ from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS
+from metamcp_worker.ipc.engine_runs import CALLING
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import CallFrame, payer
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
@@ -262,11 +263,10 @@ class Calls:
         assert not isinstance(decision, Forward)
         if isinstance(decision, OrderAndThen):
             gate.check_scope(request.principal, gate.META, name)
-        run = ""
-        if isinstance(decision, Run):
-            if self.processes.asks_first(view.spec.servers, request):
-                raise Unasked  # nobody can be asked while the code runs
-            run = code_calls_io.new_id()
+        run = code_calls_io.new_id() if isinstance(decision, Run) else ""
+        calling = run or (isinstance(decision, EngineWork) and decision.method in CALLING)
+        if calling and self.processes.asks_first(view.spec.servers, request):
+            raise Unasked  # nobody can be asked for roots later
         call = Call(
             OWN,
             CallFrame(routing.new_id(), request.method, codec.dump(request.params)),

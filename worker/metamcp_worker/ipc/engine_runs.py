@@ -27,6 +27,8 @@ Method = Literal[
     "workflow/decide",
 ]  # fmt: skip
 """Orders to the engine: the last two words of tools and verbs are the same."""
+CALLING = frozenset[Method]({"agent", "workflow/run"})
+"""Orders that call servers."""
 Kind = Literal["call", "server", "tools", "describe", "catalog", "code", "sample", "elicit"]
 Trouble = Literal["", "error", "timeout", "unavailable"]
 """Why a request of the engine has no result: a tool's or the gateway's error, its time is over, or
