@@ -27,6 +27,7 @@ LINES = 60
 SAVED_MIN = 0.95
 EXTRA = """
 [code]
+[suggestions]
 [endpoints.default]
 namespace = "default"
 exposure = "code"
@@ -198,6 +199,24 @@ def test_an_agent_finds_what_is_to_do_in_real_files(folder: Path, provider: str,
         told = codec.dump(model.asked[1]["messages"][-1]).decode()
     assert (found["ended"], found["result"]) == ("finished", FILES // 4), found["transcript"]
     assert "filesystem__search_files" in told
+
+
+@pytest.mark.promise("M51")
+def test_a_shipped_rule_suggests_a_workflow_of_real_tools_while_no_gateway_runs(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    places = {"RUNTIME_DIR": tmp_path, "STATE_DIR": gateway.folder / "state"}
+    done = subprocess.run(
+        [sys.executable, "-m", "metamcp_supervisor", "workflow", "suggest", "review my changes",
+         "--json"],
+        cwd=gateway.folder, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **{f"METAMCP_{name}": str(path) for name, path in places.items()}},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["source"], found["rule"]) == ("rule", "review a change")
+    assert found["definition"]["name"] == "review-change"
+    assert any("No gateway runs" in note for note in found["notes"]), found["notes"]
 
 
 @pytest.mark.promise("M48")
