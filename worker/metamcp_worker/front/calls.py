@@ -31,7 +31,7 @@ from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_request, task_ids
-from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.builtin_calls import READ_RESULT, Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
@@ -167,6 +167,8 @@ class Calls:
                 raise ProtocolError(Code.METHOD_NOT_FOUND, what)
         else:
             subject = mcp_request.subject_of(rule, request)
+            if view.spec.results is not None and builtin_calls.is_result(method, subject):
+                return self._own(view, READ_RESULT, request, caller)
             owner = rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
@@ -190,6 +192,7 @@ class Calls:
             wants_progress=request.wants_progress, peer=request.peer,
             deadline_ms=self._timeouts_ms.get(owner.server, 0),
             payer=payer(view.spec.workspace, request.principal.name),
+            results=b"" if view.spec.results is None else builtin_calls.place(view, request),
         )  # fmt: skip
         call = Call(
             server, frame, routing.loop.create_future(), routing.cancel, monotonic(),
