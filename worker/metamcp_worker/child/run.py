@@ -396,6 +396,7 @@ class ServerWorker:
             return Error(frame.id, body)
         if found is None:
             return frame
+        self._loop.call_soon(memory.trim)  # when the result is not in use any more
         short, about = found
         self._report.count("result_kept")
         self._report.count("result_tokens_saved", about.saved_tokens)

@@ -207,8 +207,8 @@ def short(about: KeptResult, found: LargeResult, head: str, *, links: bool) -> b
         "size": about.size_bytes,
     }  # fmt: skip
     ours = {"handle": about.handle, "bytes": about.size_bytes, "shape": about.shape}
-    members = {
-        name: found.members[name] for name in ("resultType", "isError") if name in found.members
+    members: dict[str, object] = {
+        name: raw for name, raw in found.members.items() if name in ("resultType", "isError")
     }
     meta = _meta(found.members.get("_meta", Raw()))
     while True:
