@@ -181,6 +181,7 @@ def is_no() -> list[str]:
     ],
     ids=[
         "modules", "modules of the door", "modules of code mode", "modules of the engine",
+        "modules of the guard",
         "small modules", "small modules with one importer", "shared class names",
         "shared module names", "participles", "odd openings", "is no",
     ],

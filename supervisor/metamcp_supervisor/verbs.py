@@ -523,7 +523,7 @@ class ScriptChanged(Struct, frozen=True, kw_only=True):
 
 class ResultShown(Struct, frozen=True, kw_only=True):
     """Kept result. `tool`: its server's name of the tool, or the method; `bytes`: of its text;
-    `savedTokens`: estimate of the tokens that its client did not get; `kept`, `until`: ISO 8601,
+    `saved_tokens`: estimate of the tokens that its client did not get; `kept`, `until`: ISO 8601,
     UTC."""
 
     handle: str
@@ -533,7 +533,7 @@ class ResultShown(Struct, frozen=True, kw_only=True):
     server: str
     tool: str
     bytes: int
-    savedTokens: int
+    saved_tokens: int
     shape: str
     kept: str
     until: str
@@ -541,13 +541,13 @@ class ResultShown(Struct, frozen=True, kw_only=True):
 
 class ResultList(Struct, frozen=True, kw_only=True):
     """Kept results, the oldest first. `more`: how many older ones are left out; `bytes`,
-    `savedTokens`: of all; `text`: beginning of the text, where one result is shown."""
+    `saved_tokens`: of all; `text`: beginning of the text, where one result is shown."""
 
     v: int = VERSION
     results: tuple[ResultShown, ...]
     more: int = 0
     bytes: int = 0
-    savedTokens: int = 0
+    saved_tokens: int = 0
     text: str = ""
 
 

@@ -1,5 +1,5 @@
-"""A result of 20 MB at an endpoint that keeps results: every client gets a short one from every kind
-of server, reads all of it in pieces, and no process keeps memory for it."""
+"""A result of 20 MB at an endpoint that keeps results: every client gets a short one from every
+kind of server, reads all of it in pieces, and no process keeps memory for it."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """`metamcp results`: large results that a running gateway keeps for its clients.
 
-Owns: these verbs at the prompt, the table. Never: keeping results (workers), reading one as its
-client does (`read_result`).
+Owns: these verbs at the prompt, the table. Never: keeping results, reading one as its client
+does.
 """
 
 import click
@@ -44,7 +44,7 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     found = codec.typed(ResultList, raw)
     rows = [_row(one) for one in found.results]
     more = f"; {found.more} older ones are left out" if found.more else ""
-    foot = f"{found.bytes} bytes are kept, and saved about {found.savedTokens} tokens{more}"
+    foot = f"{found.bytes} bytes are kept, and saved about {found.saved_tokens} tokens{more}"
     if not rows:
         foot = "nothing is kept; the key 'results' of an endpoint lets it keep large results"
     right = frozenset({"BYTES", "TOKENS SAVED"})
@@ -93,6 +93,6 @@ def purge(
 def _row(one: ResultShown) -> tuple[str, ...]:
     tool = columns.cut(f"{one.server}.{one.tool}", 40)
     return (
-        one.handle, one.endpoint, one.principal, tool, str(one.bytes), str(one.savedTokens),
+        one.handle, one.endpoint, one.principal, tool, str(one.bytes), str(one.saved_tokens),
         one.until,
     )  # fmt: skip

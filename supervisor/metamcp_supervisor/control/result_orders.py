@@ -46,7 +46,7 @@ async def results(steering: Steering, line: ControlStream, params: Results) -> o
         results=listed,
         more=len(found) - len(listed),
         bytes=sum(one.size_bytes for one in found),
-        savedTokens=sum(one.saved_tokens for one in found),
+        saved_tokens=sum(one.saved_tokens for one in found),
     )
 
 
@@ -84,7 +84,7 @@ def _shown(one: KeptResult) -> ResultShown:
         server=one.server,
         tool=one.tool,
         bytes=one.size_bytes,
-        savedTokens=one.saved_tokens,
+        saved_tokens=one.saved_tokens,
         shape=one.shape,
         kept=_iso(one.kept),
         until=_iso(one.until),

@@ -81,7 +81,7 @@ class Household:
             note,
             servers=lambda: workspaces.labels(config()),
         )
-        self.results = ResultKeeper(config, lambda: self.keys.principals())
+        self.results = ResultKeeper(config, self.keys.principals)
         self.quotas = Quotas(
             database, time.time, fronts.serving, lambda: config().gateway.fronts, note
         )

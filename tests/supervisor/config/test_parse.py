@@ -216,6 +216,7 @@ tools."git.status".defaults.path = "."
 sse = false
 rest = false
 limits = { calls_per_minute = 6, streams = 2, body_max = "1K" }
+results = { max = "32K", keep = "10m", total = "1M" }
 naming = { style = "flat", separator = "-", hyphens = "underscore", length_max = 32 }
 """
 

@@ -71,7 +71,7 @@ class ReplyToFront(Struct, frozen=True, gc=False):
 class KeepResult(Struct, frozen=True, gc=False):
     """Send this result to the front that called; if the result is large, keep it and send a short
     one. `place`: raw, as in `frames.CallFrame.results`; `server`, `tool`: names of
-    both, the method if there is no tool."""
+    both, the method for a result without a tool."""
 
     front: int
     frame: Result

@@ -35,6 +35,7 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
 from metamcp_worker.builtin_tools.search_tools import ToolName
+from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import server_links
 from metamcp_worker.front.front_views import Viewers
@@ -328,7 +329,8 @@ def answer(method: str, reply: ToolReply, *, modern: bool, task: bool = False) -
     return CallAnswer(codec.dump({**members, **reply.structured}))
 
 
-READ_RESULT = "read_result"
+RESULT = Owner("")
+"""Owner of kept results, which the gateway itself reads."""
 
 
 def is_result(method: str, uri: str) -> bool:

@@ -45,7 +45,7 @@ class PartAnswer(Struct, frozen=True):
 
 
 class PartMissing(Exception):
-    """There is no such part. The text is a sentence."""
+    """Raised for a part that is not there. The text is a sentence."""
 
 
 def taken(wanted: PartWanted) -> Piece:
@@ -81,7 +81,7 @@ def _below(found: Raw, step: str, at: str) -> Raw:
             if step in members:
                 return members[step]
             known = ", ".join(list(members)[:20]) or "nothing"
-            raise PartMissing(f"There is no {step[:80]!r} at {at}; there are: {known[:500]}.")
+            raise PartMissing(f"{step[:80]!r} is not at {at}; there are: {known[:500]}.")
         items = codec.items(found) if first == b"[" else None
     except codec.Malformed as error:
         raise PartMissing(f"The text is not JSON, so it has no paths: {error}.") from None

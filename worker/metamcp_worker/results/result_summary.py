@@ -48,7 +48,7 @@ _PIECE = re.compile(
 
 
 class ResultOwner(Struct, frozen=True):
-    """Whose results lie together: those of one principal at one endpoint."""
+    """Owner of results that lie together: one principal at one endpoint."""
 
     workspace: str
     endpoint: str
