@@ -128,7 +128,9 @@ def piece_of(path: str, offset: int, length: int) -> Piece:
     Raises OSError."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return result_summary.cut(os.pread(file.fileno(), length + 3, offset), offset, length, size)
+        return result_summary.cut(
+            os.pread(file.fileno(), length + result_summary.CUT_BYTES, offset), offset, length, size
+        )
 
 
 def remove(folder: str, handle: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.results.result_summary import Piece, cut
+from metamcp_worker.results.result_summary import CUT_BYTES, Piece, cut
 
 PART_S_MAX = 5.0
 """Maximum seconds of one part, from the start of the process on."""
@@ -56,7 +56,7 @@ def taken(wanted: PartWanted) -> Piece:
         data = value_at(data, wanted.pointer)
     if wanted.grep:
         return hits(data, wanted.grep, wanted.offset, wanted.length)
-    end = wanted.offset + wanted.length + 3
+    end = wanted.offset + wanted.length + CUT_BYTES
     return cut(data[wanted.offset : end], wanted.offset, wanted.length, len(data))
 
 

@@ -36,6 +36,10 @@ NAME_CHARACTERS_MAX = 40
 """Maximum characters of the name of a member in a shape."""
 COMMAS_MAX = 1_000_000
 """Maximum commas of JSON whose arrays are counted: counting takes some 50 bytes for each item."""
+CHARACTER_BYTES_MAX = 4
+"""Bytes of the longest character in UTF-8."""
+CUT_BYTES = 2 * CHARACTER_BYTES_MAX
+"""Bytes beyond a piece that show where its last character ends."""
 PLACES_MAX = 4096
 """Maximum places that a front remembers; any other one is made again."""
 
@@ -223,9 +227,10 @@ def short(about: KeptResult, found: LargeResult, head: str, *, links: bool) -> b
 
 def cut(data: bytes, offset: int, length: int, size: int) -> Piece:
     """Return the piece at the beginning of `data` that has whole characters. `data`: the text from
-    `offset` on, with three bytes more than `length` if there are so many."""
-    first = next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
-    last = min(length, len(data))
+    `offset` on, with CUT_BYTES more than `length` if there are so many."""
+    ends = (at for at, byte in enumerate(data[:CHARACTER_BYTES_MAX]) if byte & 0xC0 != 0x80)
+    first = next(ends, min(len(data), CHARACTER_BYTES_MAX))
+    last = min(first + length, len(data))
     while first < last < len(data) and data[last] & 0xC0 == 0x80:
         last -= 1
     if last == first < len(data):  # one character is longer than the piece
