@@ -18,14 +18,15 @@ PARTS_MAX = 4
 """Maximum processes of one front at once; a further part is refused."""
 UNKNOWN = "There is not a result {!r}: the handle is wrong, or its time is over."
 _FULL = f"{PARTS_MAX} parts of results are being looked for already; try again in a moment."
-_LATE = f"The part took more than {PART_S_MAX:.0f} s; take a simpler expression, or a smaller part."
+_LATE = "The part took more than {:.0f} s; take a simpler expression, or a smaller part."
 _FAILED = "The process that looks for the part ended without an answer; take a smaller part."
 
 
 class ResultReader:
-    """Reader of one front."""
+    """Reader of one front. `part_s`: see PART_S_MAX."""
 
-    def __init__(self) -> None:
+    def __init__(self, part_s: float = PART_S_MAX) -> None:
+        self._part_s = part_s
         self._under_way: set[asyncio.Task[None]] = set()
 
     def read(
@@ -54,16 +55,16 @@ class ResultReader:
             done(_FULL)
         else:
             wanted = PartWanted(path, offset, length, pointer, grep)
-            task = asyncio.get_running_loop().create_task(_take(wanted, done))
+            task = asyncio.get_running_loop().create_task(_take(wanted, self._part_s, done))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
 
-async def _take(wanted: PartWanted, done: Callable[[Piece | str], None]) -> None:
-    done(await _asked(wanted))
+async def _take(wanted: PartWanted, part_s: float, done: Callable[[Piece | str], None]) -> None:
+    done(await _asked(wanted, part_s))
 
 
-async def _asked(wanted: PartWanted) -> Piece | str:
+async def _asked(wanted: PartWanted, part_s: float) -> Piece | str:
     """Let a process take the part, and end the process if it takes too long."""
     pipe = asyncio.subprocess.PIPE
     try:
@@ -74,10 +75,10 @@ async def _asked(wanted: PartWanted) -> Piece | str:
     except (OSError, ValueError) as why:
         return f"The result cannot be searched: {why}."
     try:
-        async with asyncio.timeout(PART_S_MAX):
+        async with asyncio.timeout(part_s):
             said, _ = await process.communicate()
     except TimeoutError:
-        return _LATE
+        return _LATE.format(part_s)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
