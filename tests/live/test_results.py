@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,7 +16,7 @@ from mcp.client.client import Client as Sdk
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway, fake
+from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.test_keys import keys
 from tests.waiting import until
 
@@ -40,12 +39,15 @@ auth = "keys"
 results = { max = "16K" }
 """
 KIB = 100
-TYPED = Path(__file__).parent.parent / "fakes" / "typed_tools.py"
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    servers = {"one": fake("--era", "legacy", "--tasks"), "two": fake("--era", "modern")}
+    servers: dict[str, dict[str, Any]] = {
+        "one": fake("--era", "legacy", "--tasks"),
+        "two": fake("--era", "modern"),
+        "typed": {"module": "tests.fakes.typed_tools:server", "env": {"PYTHONPATH": str(ROOT)}},
+    }
     with Gateway(servers, extra=EXTRA) as running:
         yield running
 
@@ -127,6 +129,17 @@ def test_a_result_belongs_to_its_principal_and_goes_with_the_last_key(gateway: G
     assert listed[found[1]]["principal"] == f"key:{made[0]['id']}"
     keys(gateway, "revoke", made[0]["id"])
     until(lambda: f"{found[1]}.json" not in files(gateway), "the result is gone with the key")
+
+
+@pytest.mark.promise("M110")
+@pytest.mark.parametrize("title", ["x", "x" * 20_000], ids=["small", "large"])
+def test_a_client_that_checks_output_schemas_accepts_both_kinds_of_results(
+    gateway: Gateway, title: str
+) -> None:
+    key = keys(gateway, "create", f"typed-{len(title)}", "--endpoint", "guarded")["key"]
+    book = {"title": title, "authors": []}
+    said = asyncio.run(called(gateway, key, "typed__keep", {"book": book}))
+    assert (json.loads(said)["title"] == title) if len(title) == 1 else "read_result" in said
 
 
 async def called(gateway: Gateway, key: str, tool: str, arguments: dict[str, Any]) -> str:

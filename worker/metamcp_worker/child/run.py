@@ -390,7 +390,7 @@ class ServerWorker:
             if isinstance(error, TooLarge):
                 why += f"all results of this endpoint may have {error.limit_bytes} bytes"
             else:
-                why += f"{error.strerror}; its operator can make room"
+                why += f"{error.strerror}; its operator can help"
             faults = jsonrpc_lines.Faults(answer.server)
             body = faults.body(Code.INTERNAL_ERROR, why, {"may_have_run": True})
             return Error(frame.id, body)
