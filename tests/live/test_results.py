@@ -137,7 +137,7 @@ def test_a_client_that_checks_output_schemas_accepts_both_kinds_of_results(
     gateway: Gateway, title: str
 ) -> None:
     key = keys(gateway, "create", f"typed-{len(title)}", "--endpoint", "guarded")["key"]
-    book = {"title": title, "authors": []}
+    book: dict[str, Any] = {"title": title, "authors": []}
     said = asyncio.run(called(gateway, key, "typed__keep", {"book": book}))
     assert (json.loads(said)["title"] == title) if len(title) == 1 else "read_result" in said
 
