@@ -13,7 +13,6 @@ import mmap
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import cast
@@ -166,7 +165,14 @@ def sweep(root: str, alive: Callable[[KeptResult], bool]) -> None:
 
 def clear(root: str) -> None:
     """Remove everything."""
-    shutil.rmtree(root, ignore_errors=True)
+    for folder in _folders(root):
+        for name in _names(folder):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(root)
 
 
 def _folders(root: str) -> list[str]:
