@@ -32,12 +32,13 @@ FUNCTION_LINES_MAX = 60
 MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
+        "results": "ipc",
         "oauth": "http ipc", "access": "http ipc oauth", "catalog": "access ipc",
-        "builtin_tools": "catalog ipc search",
+        "builtin_tools": "catalog ipc results search",
         "audit": "ipc runtime", "sandbox": "ipc runtime",
         "engine": "http ipc runtime", "embedder": "http ipc runtime search",
-        "child": "http ipc oauth runtime",
-        "front": "access builtin_tools catalog http ipc oauth runtime search",
+        "child": "http ipc oauth results runtime",
+        "front": "access builtin_tools catalog http ipc oauth results runtime search",
         "bridge": "http ipc runtime",
     },
     "metamcp_supervisor": {
@@ -61,7 +62,7 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "engine", "http", "ipc", "oauth", "runtime", "sandbox"}
+CONTRACT = {"access", "bridge", "engine", "http", "ipc", "oauth", "results", "runtime", "sandbox"}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -92,8 +93,9 @@ PURE_BY_ROOM = {
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
-        "builtin code_tools engine_tools script_tools search_index search_tools servers_tools"
-        " tool_choice tool_text tools_by_exposure toolset_tools typescript_types vector_search"
+        "builtin code_tools engine_tools result_tools script_tools search_index search_tools"
+        " servers_tools tool_choice tool_text tools_by_exposure toolset_tools typescript_types"
+        " vector_search"
     ),
     "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
@@ -119,6 +121,7 @@ PURE_BY_ROOM = {
         " process_names records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.oauth": "addresses",
+    "metamcp_worker.results": "result_summary",
     "metamcp_worker.runtime": "masking",
     "metamcp_worker.sandbox": "code_run run_queue",
     "metamcp_worker.search": "bm25 definitions index vectors words",

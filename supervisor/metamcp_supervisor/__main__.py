@@ -68,6 +68,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.scripts:scripts_",
         "Save, list and run scripts: programs that call tools.",
     ),
+    "results": (
+        "metamcp_supervisor.cli.results:results_",
+        "List, show and remove large results that are kept.",
+    ),
     "workflow": (
         "metamcp_supervisor.cli.workflows:workflow_",
         "Check, draw and run workflows.",

@@ -5,9 +5,9 @@ import http.client
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from metamcp_worker.ipc import codec
 from tests.clients import hosted
@@ -22,18 +22,19 @@ BODY_BYTES = KIB * 1024
 TEXT = b"x" * BODY_BYTES
 WAIT_S = 60
 
-#: The tool of each server that answers with the text, and with what arguments.
-SERVERS: dict[str, tuple[str, dict[str, int]]] = {
-    "stdio-legacy": ("blob", {"kib": KIB}),
-    "stdio-modern": ("blob", {"kib": KIB}),
-    "told": ("told_blob", {"kib": KIB}),
-    "json-legacy": ("big", {"bytes": BODY_BYTES}),
-    "json-modern": ("big", {"bytes": BODY_BYTES}),
-    "events-legacy": ("big", {"bytes": BODY_BYTES}),
-    "events-modern": ("big", {"bytes": BODY_BYTES}),
-    "sse": ("big", {"size": BODY_BYTES}),
-    "hosted": ("blob", {"kib": KIB}),
-    "alone": ("blob", {"kib": KIB}),
+#: The tool of each server that answers with the text, its argument for the size, and the bytes for
+#: which that is one more.
+SERVERS: dict[str, tuple[str, str, int]] = {
+    "stdio-legacy": ("blob", "kib", 1024),
+    "stdio-modern": ("blob", "kib", 1024),
+    "told": ("told_blob", "kib", 1024),
+    "json-legacy": ("big", "bytes", 1),
+    "json-modern": ("big", "bytes", 1),
+    "events-legacy": ("big", "bytes", 1),
+    "events-modern": ("big", "bytes", 1),
+    "sse": ("big", "size", 1),
+    "hosted": ("blob", "kib", 1024),
+    "alone": ("blob", "kib", 1024),
 }
 HELLO: dict[str, Any] = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 HTTP_SERVER = [sys.executable, str(ROOT / "tests" / "clients" / "big_http.py")]
@@ -41,15 +42,15 @@ SDK_SERVER = [sys.executable, str(ROOT / "tests" / "fakes" / "sdk_http.py")]
 
 
 @contextmanager
-def running() -> Generator[Gateway]:
-    """The gateway with all these servers."""
+def running(extra: str = "") -> Generator[Gateway]:
+    """The gateway with all these servers. `extra`: more of its configuration."""
     with ExitStack() as stack:
         found: dict[str, dict[str, Any]] = {
             "told": {"command": [*SLOW, "--era", "legacy"]},
             "hosted": {"module": "tests.clients.hosted:server", "env": {"PYTHONPATH": str(ROOT)}},
             "alone": {"command": [sys.executable, hosted.__file__]},
         }
-        tables: list[str] = []
+        tables: list[str] = [extra]
         for era in ("legacy", "modern"):
             found[f"stdio-{era}"] = fake("--era", era)
             for answer in ("json", "events"):
@@ -73,13 +74,22 @@ def serving(command: list[str]) -> Generator[str]:
 
 # --- clients ----------------------------------------------------------------------------------
 
-Fetch = Callable[[Gateway, str], bytes]
+
+class Fetch(Protocol):
+    """Call the tool of a server, and return the raw result."""
+
+    def __call__(self, gateway: Gateway, server: str, size: int = BODY_BYTES) -> bytes: ...
 
 
-def call(server: str) -> bytes:
+def arguments(server: str, size: int) -> dict[str, int]:
+    _, name, unit = SERVERS[server]
+    return {name: size // unit}
+
+
+def call(server: str, size: int) -> bytes:
     """The parameters."""
-    tool, arguments = SERVERS[server]
-    return codec.dump({"name": f"{server}__{tool}", "arguments": arguments})
+    name = f"{server}__{SERVERS[server][0]}"
+    return codec.dump({"name": name, "arguments": arguments(server, size)})
 
 
 def request(method: str, params: bytes, raw_id: bytes = b"1") -> bytes:
@@ -91,8 +101,8 @@ def over_http(era: str, meta: bytes = b"") -> Fetch:
     """With a progress token in `meta`, the answer of a server that tells of progress first is a
     stream."""
 
-    def fetch(gateway: Gateway, server: str) -> bytes:
-        with Raw(gateway.port, era).ask("tools/call", call(server), meta=meta) as stream:
+    def fetch(gateway: Gateway, server: str, size: int = BODY_BYTES) -> bytes:
+        with Raw(gateway.port, era).ask("tools/call", call(server, size), meta=meta) as stream:
             assert stream.streams == bool(meta)
             _, answer = stream.until(b"1")
             return bytes(answer.result)
@@ -100,7 +110,7 @@ def over_http(era: str, meta: bytes = b"") -> Fetch:
     return fetch
 
 
-def over_sse(gateway: Gateway, server: str) -> bytes:
+def over_sse(gateway: Gateway, server: str, size: int = BODY_BYTES) -> bytes:
     """The transport of 2024."""
     news = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=WAIT_S)
     posts = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=WAIT_S)
@@ -122,7 +132,7 @@ def over_sse(gateway: Gateway, server: str) -> bytes:
         post(request("initialize", codec.dump({**HELLO, "protocolVersion": "2024-11-05"})))
         assert codec.envelope(data()).result
         post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-        post(request("tools/call", call(server), b"2"))
+        post(request("tools/call", call(server, size), b"2"))
         found = bytes(codec.envelope(data()).result)
     news.close()
     posts.close()
@@ -130,10 +140,10 @@ def over_sse(gateway: Gateway, server: str) -> bytes:
 
 
 def over_a_bridge(era: str) -> Fetch:
-    def fetch(gateway: Gateway, server: str) -> bytes:
+    def fetch(gateway: Gateway, server: str, size: int = BODY_BYTES) -> bytes:
         where = ("--runtime-dir", str(gateway.folder / "run"))
         with Bridge(*where, folder=gateway.folder, era=era) as bridge:
-            params = call(server)
+            params = call(server, size)
             if era == MODERN:
                 params = codec.splice(params, {"_meta": codec.dump(STAMP)})
             bridge.say(request("tools/call", params, b"7"))
@@ -142,12 +152,11 @@ def over_a_bridge(era: str) -> Fetch:
     return fetch
 
 
-def over_rest(gateway: Gateway, server: str) -> bytes:
-    tool, arguments = SERVERS[server]
+def over_rest(gateway: Gateway, server: str, size: int = BODY_BYTES) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=WAIT_S)
-    path = f"/metamcp/default/api/{server}__{tool}"
+    path = f"/metamcp/default/api/{server}__{SERVERS[server][0]}"
     headers = {"Content-Type": "application/json"}
-    connection.request("POST", path, json.dumps(arguments), headers)
+    connection.request("POST", path, json.dumps(arguments(server, size)), headers)
     with connection.getresponse() as answer:
         assert answer.status == 200
         found = answer.read()

@@ -71,7 +71,19 @@ SERVERS: dict[str, dict[str, Any]] = {
     "guest": fake(),
     "paid": {**fake(), "limits": {"calls_per_day": 10}},
 }
-SETTINGS = '[audit]\nlevel = "metadata"\n[code]\nruns_max = 1\nwarm = 1\n[suggestions]'
+SETTINGS = """
+[audit]
+level = "metadata"
+[code]
+runs_max = 1
+warm = 1
+[suggestions]
+[endpoints.default]
+namespace = "default"
+[endpoints.kept]
+namespace = "default"
+results = { max = "8K" }
+"""
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 
 
@@ -285,6 +297,11 @@ def _odd_answers(run: Run) -> None:
             client.call("chat__odd", kind=kind)
 
 
+def _large_results(run: Run) -> None:
+    with contextlib.closing(Client(run.gateway.port, MODERN, "/metamcp/kept/mcp")) as client:
+        assert "metamcp-result" in str(client.call("files__blob", kib=100))
+
+
 def _a_late_answer(run: Run) -> None:
     with contextlib.closing(Client(run.gateway.port, MODERN)) as client:
         with stopped(run.pid("chat")):
@@ -368,8 +385,8 @@ def _resident(pid: int) -> int:
 FAULTS = (
     _half_a_request, _code_that_waits, _a_run_that_waits, _slow_calls, _somebody_is_kept_out,
     _a_dead_worker, _a_frozen_worker,
-    _someone_in_the_way, _odd_answers, _a_late_answer, _strangers, _what_is_left_behind,
-    _a_full_queue, _other_fronts, _other_tools, _few_descriptors, _little_memory, _a_bad_file,
-    _odd_answers, _strangers, _what_is_left_behind,
+    _someone_in_the_way, _odd_answers, _large_results, _a_late_answer, _strangers,
+    _what_is_left_behind, _a_full_queue, _other_fronts, _other_tools, _few_descriptors,
+    _little_memory, _a_bad_file, _odd_answers, _strangers, _what_is_left_behind,
 )  # fmt: skip
 """In this order. What begins a new series shows as a rate only when it comes again."""

@@ -18,6 +18,7 @@ from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import NotNow, Particulars, ReloadRefused, UnknownName
 from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
@@ -36,6 +37,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.saved_scripts import Script
+from tests.supervisor import configs
 
 
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
@@ -92,6 +94,7 @@ class SmallGateway:
         self.logs = ServerLogs(time.time)
         self.shelf = SmallShelf()
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
+        self.results = ResultKeeper(configs.config, frozenset)
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"

@@ -123,7 +123,7 @@ class EndpointCheck:
         given, aliases = _given(layers)
         naming = spec_of(endpoint.naming)
         found = builtin_definitions.of(
-            endpoint.exposure, code=self._code, builtins=endpoint.builtins
+            endpoint.exposure, code=self._code, builtins=endpoint.families
         )
         own = {tool.name for tool in found}
         known: dict[str, _Given] = {}

@@ -16,7 +16,7 @@ from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, RESULTS, UNLIMITED, IssuerSpec, UseLimits
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -398,6 +398,15 @@ class Namespace:
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
 
 
+@dataclass(frozen=True, slots=True)
+class ResultsConfig:
+    """How an endpoint keeps large results, as in `spec.ResultLimits`."""
+
+    max_bytes: int = 64 * 1024
+    keep_s: float = 3600.0
+    total_bytes: int = 256 * 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """URL `/metamcp/{path}/mcp` that exposes a namespace. `path`: empty for the name of the
@@ -429,8 +438,15 @@ class Endpoint:
     """Limits of code that differ from `[code]`, by fields of `CodeLimits`."""
     builtins: tuple[str, ...] = ()
     """Families of built-in tools besides those of its exposure."""
+    results: ResultsConfig | None = None
+    """How large results are kept; None: every result passes whole."""
     tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
     workspace: str = process_names.DEFAULT
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families of built-in tools, with that of its kept results."""
+        return self.builtins if self.results is None else (*self.builtins, RESULTS)
 
     @property
     def scope(self) -> ViewScope:

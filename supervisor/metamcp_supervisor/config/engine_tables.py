@@ -1,4 +1,5 @@
-"""The tables `[ai]` and `[engine]` of metamcp.toml, and `ai_api` of a foreign file.
+"""The tables `[ai]` and `[engine]` of metamcp.toml, `ai_api` of a foreign file, and the keys
+`builtins` and `results` of an endpoint.
 
 Owns: keys, their limits, the defaults of `ai_api`. Never: single values
 (`document.Table`), files of workflows (`workflow_files`), models and runs (`engine`).
@@ -9,12 +10,14 @@ from functools import partial
 from typing import Literal, cast
 
 from metamcp_supervisor.config import program, sections
-from metamcp_supervisor.config.config import AiConfig, EngineConfig
+from metamcp_supervisor.config.config import AiConfig, EngineConfig, ResultsConfig
 from metamcp_supervisor.config.document import Table, shown
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.references import Resolving
 from metamcp_supervisor.config.show import password
-from metamcp_supervisor.config.units import PAST_S_MAX
+from metamcp_supervisor.config.units import PAST_S_MAX, size_text
+from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.spec import RESULT_BYTES_MIN
 
 STEPS_MAX = 1000
 TOKENS_MAX = 1_000_000_000
@@ -26,6 +29,8 @@ KEEP_S_MIN = 60.0
 """Minimum seconds for which runs are kept: somebody wants to see how they ended."""
 KEYS = {"openai": "${env:OPENAI_API_KEY:-}", "anthropic": "${env:ANTHROPIC_API_KEY:-}"}
 """Key for `ai_api` without one, by provider: the variable that the provider's own clients use."""
+RESULT_S_MIN, RESULT_S_MAX = 10.0, 7 * 24 * 3600.0
+"""Seconds for which an endpoint may keep results."""
 SCHEMES = ("postgresql://", "postgres://")
 MODELS = {"openai": "gpt-4.1-mini", "anthropic": "claude-sonnet-4-5"}
 """Model for `ai_api` without one, by provider."""
@@ -123,6 +128,25 @@ def _database(table: Table, resolving: Resolving) -> tuple[str, str]:
 def builtins(table: Table) -> tuple[str, ...]:
     """Return the families of built-in tools that an endpoint names."""
     return (table.choices("builtins") if table.values.get("builtins") else None) or ()
+
+
+def results(table: Table) -> ResultsConfig | None:
+    """Return how an endpoint keeps large results, in its table `results`; None without it."""
+    found = table.table("results", "endpoints.*.results")
+    if found is None:
+        return None
+    found.refuse_unknown()
+    default = ResultsConfig()
+    max_bytes = found.size("max", low=RESULT_BYTES_MIN) or default.max_bytes
+    total_bytes = found.size("total", low=RESULT_BYTES_MIN) or default.total_bytes
+    keep_s = found.duration("keep", default=default.keep_s, most_s=RESULT_S_MAX)
+    if keep_s < RESULT_S_MIN:
+        found.error("keep", f'is too short; the shortest time here is "{RESULT_S_MIN:.0f}s"')
+    if max_bytes > frames.MESSAGE_BYTES_MAX:
+        found.error("max", f"is at most {size_text(frames.MESSAGE_BYTES_MAX)}")
+    if total_bytes < max_bytes:
+        found.error("total", "is less than 'max', so that no result fits")
+    return ResultsConfig(max_bytes, keep_s, total_bytes)
 
 
 def _reached(ai: AiConfig, table: Table, resolving: Resolving) -> AiConfig:

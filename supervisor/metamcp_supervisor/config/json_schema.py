@@ -58,6 +58,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("endpoints.*", "naming"): ("endpoints.*.naming", False),
     ("endpoints.*", "limits"): ("endpoints.*.limits", False),
     ("endpoints.*", "code"): ("endpoints.*.code", False),
+    ("endpoints.*", "results"): ("endpoints.*.results", False),
     ("endpoints.*", "oauth"): ("endpoints.*.oauth", False),
     ("servers.*", "limits"): ("servers.*.limits", False),
     ("", "workspaces"): ("workspaces.*", True),

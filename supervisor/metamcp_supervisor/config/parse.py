@@ -557,6 +557,7 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
             limits=sections.use_limits(table, "endpoints.*.limits"),
             code=code_mode.of_endpoint(table),
             builtins=engine_tables.builtins(table),
+            results=engine_tables.results(table),
             keys=network.keys_of(table, "keys"),
             url_keys=table.flag("url_keys", default=default.url_keys),
             oauth=network.issuer_of(table, resolving),

@@ -25,6 +25,7 @@ from metamcp_supervisor.config.config import (
     Namespace,
     OAuth,
     RecordingConfig,
+    ResultsConfig,
     Server,
     Tls,
     ToolConfig,
@@ -457,6 +458,14 @@ def _issuer(issuer: IssuerSpec) -> dict[str, object]:
     return found | ({"client_secret": MASK} if issuer.client_secret else {})
 
 
+def _results(found: ResultsConfig) -> dict[str, object]:
+    return {
+        "max": size_text(found.max_bytes),
+        "keep": duration_text(found.keep_s),
+        "total": size_text(found.total_bytes),
+    }
+
+
 def _endpoint(endpoint: Endpoint) -> dict[str, object]:
     naming = endpoint.naming
     return {
@@ -480,5 +489,6 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "limits": _use(endpoint.limits),
         **({"code": code_mode.written(endpoint.code)} if endpoint.code else {}),
         **({"builtins": list(endpoint.builtins)} if endpoint.builtins else {}),
+        **({} if endpoint.results is None else {"results": _results(endpoint.results)}),
         "tools": _tools(endpoint.tools),
     }

@@ -20,6 +20,7 @@ from metamcp_supervisor.control import (
     access,
     describe,
     follow,
+    result_orders,
     script_orders,
     set_signal,
     toolsets,
@@ -200,6 +201,7 @@ async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrder
         changed = await steering.keys.ordered(params.order, line.caller)
     except MetaMCPError as why:
         raise ProtocolError(Exit.of(why), str(why)) from None
+    steering.results.look()
     what = _DONE[type(params.order)]
     steering.journal.add("gateway", "keys", f"{changed.id} {what} by {line.caller}")
     return changed
@@ -282,6 +284,11 @@ VERBS: dict[str, Verb] = {
     ),
     "workflow-change": Verb(
         workflow_orders.WorkflowOrder, workflow_orders.workflow, about=workflow_orders.about
+    ),
+    "results": Verb(result_orders.Results, result_orders.results, Role.OPERATOR, reads=True),
+    "results-show": Verb(result_orders.ResultWanted, result_orders.show, reads=True),
+    "results-purge": Verb(
+        result_orders.ResultsPurge, result_orders.purge, about=result_orders.about
     ),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),

@@ -5,7 +5,7 @@ out; the protocol of a connection on which a verb was asked (`ControlStream`), a
 names that verbs share. Never: carrying an order out (`gateway`), the socket (`control`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -30,6 +30,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.saved_scripts import Script
+from metamcp_worker.results.result_summary import KeptResult, Piece
 
 _SHOWN_NAMES = 8
 _SHOWN_CHARACTERS = 64
@@ -134,6 +135,28 @@ class KeyStore(Protocol):
         ...
 
 
+class ResultStore(Protocol):
+    """Large results that the gateway keeps for its clients."""
+
+    def look(self) -> None:
+        """Remove soon what nobody can read any more."""
+        ...
+
+    async def listed(self) -> Sequence[KeptResult]:
+        """Return what is kept, the oldest first."""
+        ...
+
+    async def shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
+        """Return a result with the beginning of its text; None for an unknown handle. Raises
+        OSError."""
+        ...
+
+    async def purged(self, handles: Collection[str]) -> int:
+        """Remove the results with these handles, all of them without handles. Return how many there
+        were."""
+        ...
+
+
 class Steering(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
@@ -152,6 +175,9 @@ class Steering(Protocol):
 
     @property
     def keys(self) -> KeyStore: ...
+
+    @property
+    def results(self) -> ResultStore: ...
 
     def status(self) -> GatewayStatus: ...
 

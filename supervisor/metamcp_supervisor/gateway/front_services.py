@@ -22,6 +22,7 @@ from metamcp_supervisor.servers.code_process import CodeProcess
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_supervisor.servers.publish import Routes
+from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.store.database import Database
@@ -46,6 +47,7 @@ class Household:
     audit: AuditWriter
     code: CodeProcess
     engine: EngineProcess
+    results: ResultKeeper
     roles: Mapping[str, RoleProcess]
     """Processes that exist at most once, by role, in the order in which they are closed."""
 
@@ -79,6 +81,7 @@ class Household:
             note,
             servers=lambda: workspaces.labels(config()),
         )
+        self.results = ResultKeeper(config, self.keys.principals)
         self.quotas = Quotas(
             database, time.time, fronts.serving, lambda: config().gateway.fronts, note
         )
@@ -147,6 +150,7 @@ class Household:
         await self.keys.close()
         await self.quotas.close()
         await self.views.close()
+        await self.results.close()
         for each in self.roles.values():
             await each.close()
 

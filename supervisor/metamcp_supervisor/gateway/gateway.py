@@ -42,6 +42,7 @@ from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.servers.status import GatewayFacts
 from metamcp_supervisor.servers.tokens import TokenKeys
@@ -189,6 +190,10 @@ class Gateway:
     def keys(self) -> ApiKeys:
         return self._house.keys
 
+    @property
+    def results(self) -> ResultKeeper:
+        return self._house.results
+
     def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
             forker=self._nursery,
@@ -257,6 +262,7 @@ class Gateway:
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 await self.keys.begin()
                 await self._house.quotas.begin()
+                self._house.results.begin(fresh=False)
                 self._starting = await self.succession.go_on(handed)
                 await self._admin.start(self.succession.ops)
                 await self._begin_health()
@@ -270,6 +276,7 @@ class Gateway:
             await self.shelf.begin()
             await self.keys.begin()
             await self._house.quotas.begin()
+            self._house.results.begin(fresh=True)
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
             await self._admin.start(ops)

@@ -94,6 +94,15 @@ class ApiKeys:
             self._limits = {name: one for name, one in kept.items() if one != UNLIMITED}
         return self._limits
 
+    def principals(self) -> frozenset[tuple[str, str]]:
+        """Return workspace and name of each principal that has a valid key."""
+        now = self._clock()
+        return frozenset(
+            (key.spec.workspace, f"key:{key.spec.principal}")
+            for key in self._keys.values()
+            if not 0 < key.spec.expires <= now
+        )
+
     async def begin(self) -> None:
         """Read all keys. After an error, which is noted, no key is valid, and each order tries to
         read them again."""

@@ -44,6 +44,7 @@ from metamcp_worker.ipc.spec import (
     MeaningSpec,
     OAuthSpec,
     RecordingSpec,
+    ResultLimits,
     ServerSpec,
     TlsSpec,
     ToolOverride,
@@ -54,6 +55,8 @@ STOP_EOF_S = 1.0
 """Seconds from the end of a server's stdin to SIGTERM: well-behaved servers exit within 0.1 s."""
 VECTORS = "vectors.db"
 """File in the state directory with the vectors of tools, kept over restarts."""
+RESULTS = "results"
+"""Folder in the state directory with large results that clients read."""
 NICE = 5
 """Nice value of a server whose processor time is limited: it gives way to others even where the
 limit is not enforced by a controller, and still gets a quarter of a processor that another process
@@ -242,8 +245,24 @@ def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> Endp
         url_keys=endpoint.url_keys,
         oauth=endpoint.oauth,
         code=code_mode.limits_of(config.code, endpoint),
-        builtins=endpoint.builtins,
+        builtins=endpoint.families,
+        results=_results(config, endpoint),
     )
+
+
+def _results(config: Config, endpoint: Endpoint) -> ResultLimits | None:
+    found = endpoint.results
+    if found is None:
+        return None
+    return ResultLimits(
+        folder=results_folder(config), max_bytes=found.max_bytes, keep_s=found.keep_s,
+        total_bytes=found.total_bytes,
+    )  # fmt: skip
+
+
+def results_folder(config: Config) -> str:
+    """Return the folder of all kept results."""
+    return str(config.gateway.state_dir / RESULTS)
 
 
 def front_spec(

@@ -91,6 +91,10 @@ _CALLS = (
            "Of these, those that wait for their turn or for the server to be there."),
     MetricFamily("metamcp_late_replies_total", "counter", ("server",),
            "Answers of a server for which nobody waited any more."),
+    MetricFamily("metamcp_results_kept_total", "counter", ("server",),
+           "Large results that were kept, and for which clients got a short one."),
+    MetricFamily("metamcp_result_tokens_saved_total", "counter", ("server",),
+           "Estimated tokens of these results that did not go to clients at once."),
 )  # fmt: skip
 _SUPERVISION = (
     MetricFamily("metamcp_server_state", "gauge", ("server", "state"),

@@ -76,6 +76,8 @@ _OWN_COUNTERS = {
     "log_lines_dropped": "metamcp_log_lines_dropped_total",
     "orphan": "metamcp_orphans_reaped_total",
     "oom_kill": "metamcp_oom_kills_total",
+    "result_kept": "metamcp_results_kept_total",
+    "result_tokens_saved": "metamcp_result_tokens_saved_total",
 }
 
 

@@ -45,11 +45,12 @@ HEADINGS = {
     "servers.*.limits": "`[servers.NAME.limits]`",
     "endpoints.*.code": "`[endpoints.NAME.code]`",
     "endpoints.*.limits": "`[endpoints.NAME.limits]`",
+    "endpoints.*.results": "`[endpoints.NAME.results]`",
 }
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
     "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
-    "strict_listing", "limits",
+    "strict_listing", "limits", "results",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",

@@ -14,6 +14,7 @@ from metamcp_supervisor.config.config import (
     Namespace,
     Naming,
     OAuth,
+    ResultsConfig,
     Tls,
     ToolConfig,
     UnixAddress,
@@ -216,6 +217,7 @@ tools."git.status".defaults.path = "."
 sse = false
 rest = false
 limits = { calls_per_minute = 6, streams = 2, body_max = "1K" }
+results = { max = "32K", keep = "10m", total = "1M" }
 naming = { style = "flat", separator = "-", hyphens = "underscore", length_max = 32 }
 """
 
@@ -291,6 +293,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         auth=("keys", "oauth"), url_keys=True, keys=("ci", "mmcp_k3Jq9ZxA"), oauth=ISSUER,
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
         code={"timeout_ms": 1000, "calls": 20}, builtins=("catalog",),
+        results=ResultsConfig(32 * 1024, 600.0, 1024 * 1024),
         tools={"git": {"status": here}},
     )  # fmt: skip
     theirs = Endpoint(name="acme-dev", namespace="acme:default", auth=("keys",), workspace="acme")

@@ -17,7 +17,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import DISCOVER, Hint, ServerCatalogue
-from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
+from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, ResultLimits
 from tests.worker.front.offers import endpoint, offer, prompt, resource, template, tool
 
 
@@ -122,6 +122,20 @@ def test_legacy_clients_see_object_output_schemas_only(protocol: str) -> None:
                 assert legacy[1]["title"] == "kept"
             else:  # it breaks its own revision, and nobody alters it
                 assert ["outputSchema" in one for one in legacy] == [True]
+
+
+@pytest.mark.promise("M110")
+@pytest.mark.parametrize("modern", [False, True])
+def test_an_endpoint_that_keeps_results_lists_no_output_schema(modern: bool) -> None:
+    limits = ResultLimits(folder="/r", max_bytes=8192, keep_s=60.0, total_bytes=8192)
+    spec = replace(endpoint("a"), results=limits, builtins=("results",))
+    seen = view(spec, a=offer(tool("x", outputSchema={"type": "object"}, title="kept")))
+    own, theirs = page(seen, "tools/list", modern=modern)["tools"]
+    assert own["name"] == "read_result"
+    assert "outputSchema" not in theirs
+    assert theirs["title"] == "kept"
+    assert {"tools", "resources"} <= codec.level(seen.capabilities(modern=modern)).keys()
+    assert not seen.spec.indexed
 
 
 @pytest.mark.promise("M29")

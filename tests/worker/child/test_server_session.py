@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.actions import (
+    Action,
     CountOnce,
+    KeepResult,
     Relisted,
     ReplyToFront,
     Stray,
@@ -117,6 +119,30 @@ def test_any_other_result_stays_what_it_is(result: bytes) -> None:
     key = str(talk.calls()[0]["id"]).encode()
     (found,) = talk.says(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (key, result))
     assert found == ReplyToFront(1, Result(1, result))
+
+
+@pytest.mark.promise("M110")
+@pytest.mark.parametrize(("place", "size"), [(b"", 9000), (b'{"folder":"/r"}', 100)])
+def test_a_small_result_or_one_without_a_place_passes(place: bytes, size: int) -> None:
+    found = answered(place, b'{"content":[],"x":"%b"}' % (b"x" * size))
+    assert isinstance(found, ReplyToFront)
+
+
+@pytest.mark.promise("M110")
+def test_a_large_result_with_a_place_may_be_kept() -> None:
+    result = b'{"content":[],"x":"%b"}' % (b"x" * 9000)
+    place = b'{"folder":"/r"}'
+    assert answered(place, result) == KeepResult(1, Result(1, result), place, "fake", "log")
+
+
+def answered(place: bytes, result: bytes) -> Action:
+    """What follows from this result of a call whose result has this place."""
+    talk = ready_legacy()
+    frame = frames.CallFrame(1, "tools/call", b'{"name":"log"}', results=place)
+    talk.note(talk.session.call(1, frame, talk.now))
+    key = str(talk.calls()[0]["id"]).encode()
+    (found,) = talk.says(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (key, result))
+    return found
 
 
 @pytest.mark.parametrize(

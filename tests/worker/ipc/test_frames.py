@@ -43,6 +43,7 @@ calls = st.builds(
     peer=numbers,
     traced=st.booleans(),
     payer=st.just(0) | ids,
+    results=bodies,
 )
 any_frame = st.one_of(
     calls,
@@ -134,6 +135,13 @@ def test_a_payer_is_the_same_in_all_processes_and_of_its_workspace() -> None:
     assert frames.payer("acme", "key:a") == 0x05C4BA3E60046A18
     assert frames.payer("acme", "key:a") >> 32 == frames.payer("acme", "key:b") >> 32
     assert frames.payer("acme", "key:a") >> 32 != frames.payer("other", "key:a") >> 32
+
+
+def test_a_call_without_room_for_the_place_of_its_result_is_broken() -> None:
+    whole = bytearray(payload(CallFrame(1, "tools/call", b"{}", results=b"place")))
+    whole[whole.index(b"place") + 5 + 8] = 200  # bytes of the place
+    with pytest.raises(FrameBroken, match="no room for the place of its result"):
+        frame_bytes.unpack(bytes(whole))
 
 
 def test_a_paid_call_without_room_for_its_payer_is_broken() -> None:

@@ -1,13 +1,13 @@
 """Built-in tool: its definition, and how it decides about its arguments.
 
-Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the six kinds of decisions.
+Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the seven kinds of decisions.
 Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`, `script_tools`), the words
 of definitions (`builtin_definitions`), carrying out a decision (`builtin_calls`).
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
 and a function that makes the result from the outcome (`OrderAndThen`), a query and a function that
 makes the result from the hits (`Seek`), another tool to call instead (`Forward`), code to run
-(`Run`), or an order for the engine (`EngineWork`).
+(`Run`), an order for the engine (`EngineWork`), or a part of a kept result (`ReadResult`).
 """
 
 import hashlib
@@ -121,7 +121,19 @@ class EngineWork(Struct, frozen=True):
     task: bool = False
 
 
-Decision = ToolReply | OrderAndThen | Seek | Forward | Run | EngineWork
+class ReadResult(Struct, frozen=True):
+    """Part of a kept result. `pointer`, `grep`: as in `results.result_parts.PartWanted`; `uri`: of
+    the resource that the client reads, empty for a call of the tool."""
+
+    handle: str
+    offset: int
+    length: int
+    pointer: str | None = None
+    grep: str = ""
+    uri: str = ""
+
+
+Decision = ToolReply | OrderAndThen | Seek | Forward | Run | EngineWork | ReadResult
 
 
 def refuse_plainly(why: str) -> ToolReply:

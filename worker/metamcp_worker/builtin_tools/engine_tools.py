@@ -1,4 +1,5 @@
-"""Built-in tools beside those of an exposure: the catalogue, workflows, the agent.
+"""Built-in tools beside those of an exposure: the catalogue, workflows, the agent, and the table of
+all of them.
 
 Owns: their arguments, what `get_catalog` answers, the orders for the engine that the others are;
 runs of workflows as tasks of revision 2025-11-25.
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import builtin, tool_text
+from metamcp_worker.builtin_tools import builtin, result_tools, tool_text
 from metamcp_worker.builtin_tools.builtin import (
     Builtin,
     Decision,
@@ -214,6 +215,7 @@ WORKS: Mapping[str, Work] = {
     "cancel_workflow": (RunArgument, _order("workflow/cancel")),
     "list_workflows": (ListWorkflowsArguments, _order("workflows")),
     **AGENT,
+    **result_tools.WORKS,
 }
 TOOLS: Mapping[str, Builtin] = {
     own.name: Builtin(own, *WORKS[own.name], refuse_plainly)

@@ -156,7 +156,9 @@ class View:
         found = self._capabilities.get(modern)
         if found is None:
             merged = self.of(modern=modern)
-            kinds = KINDS if merged.unknown else merged.kinds
+            kinds = frozenset(KINDS) if merged.unknown else merged.kinds
+            if self.spec.results is not None:
+                kinds = frozenset((*kinds, "tools", "resources"))
             lists = list(dict.fromkeys(CAPABILITIES[kind] for kind in KINDS if kind in kinds))
             if merged.only is not None and merged.declared:
                 found = offers.of_one(merged.declared[0], lists, modern=modern)
@@ -177,7 +179,7 @@ class View:
     def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:
         """Return the page from the item at `start` on, and where the next one starts."""
         merged = self.of(modern=modern)
-        entries, eras = merged.lists[kind], merged.eras
+        entries, eras, results = merged.lists[kind], merged.eras, self.spec.results is not None
         definitions: list[bytes] = []
         size, end = 0, start
         for entry in entries[start : start + PAGE_ITEMS_MAX]:
@@ -185,7 +187,7 @@ class View:
                 end += 1
                 continue
             objects = not modern and not eras.get(entry.server, True)
-            definition = _definition(kind, entry, objects=objects)
+            definition = _definition(kind, entry, objects=objects, results=results)
             size += len(definition) + 1
             if definitions and size > PAGE_BYTES_MAX:
                 break
@@ -228,17 +230,22 @@ class View:
         return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
 
 
-def _definition(kind: str, entry: ListEntry, *, objects: bool) -> bytes:
+def _definition(kind: str, entry: ListEntry, *, objects: bool, results: bool) -> bytes:
     """Return the definition as it came, except for its name. `objects`: without an output schema of
     any other type. Legacy revisions know no other type, and their clients refuse a whole list for
-    one such tool of a modern server, in whose revision it is valid."""
+    one such tool of a modern server, in whose revision it is valid. `results`: without any output
+    schema, because clients refuse a short result in place of a kept one that does not fit it."""
     raw = entry.item.raw
     another = entry.key != entry.item.key
-    schema = objects and kind == "tools" and b'"outputSchema"' in raw
+    schema = (objects or results) and kind == "tools" and b'"outputSchema"' in raw
     if not another and not schema:
         return raw
     members = codec.level(raw)
-    if schema and not validation.has_object_output(members):
+    if (
+        schema
+        and "outputSchema" in members
+        and (results or not validation.has_object_output(members))
+    ):
         del members["outputSchema"]
     elif not another:
         return raw

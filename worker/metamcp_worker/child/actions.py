@@ -68,6 +68,18 @@ class ReplyToFront(Struct, frozen=True, gc=False):
     frame: Result | Error | Progress | Ask | Withdraw | Notice | KeptFrame
 
 
+class KeepResult(Struct, frozen=True, gc=False):
+    """Send this result to the front that called; if the result is large, keep it and send a short
+    one. `place`: raw, as in `frames.CallFrame.results`; `server`, `tool`: names of
+    both, the method for a result without a tool."""
+
+    front: int
+    frame: Result
+    place: bytes
+    server: str
+    tool: str
+
+
 class TellFronts(Struct, frozen=True, gc=False):
     """Send this notification, which belongs to no call, to all fronts."""
 
@@ -120,6 +132,7 @@ Action = (
     | WriteToServer
     | Drop
     | ReplyToFront
+    | KeepResult
     | TellFronts
     | Ready
     | Relisted

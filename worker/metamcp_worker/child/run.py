@@ -17,6 +17,7 @@ from metamcp_worker.child.actions import (
     CountOnce,
     Drop,
     Fail,
+    KeepResult,
     Ready,
     Relisted,
     ReplyToFront,
@@ -355,6 +356,8 @@ class ServerWorker:
                         self._do(self._session.unasked(frame.question, self._loop.time()))
                     elif self._session.orphans.any:
                         self._session.orphans.sent(front, frame, self._loop.time())
+                case KeepResult():
+                    self._do([ReplyToFront(action.front, self._shortened(action))])
                 case ServerRequest():
                     self._ask(action)
                 case WriteToServer() | Drop():
@@ -374,6 +377,30 @@ class ServerWorker:
                 case Stray(line):
                     assert self._connection is not None
                     self._connection.stray(line)
+
+    def _shortened(self, answer: KeepResult) -> Result | Error:
+        """Return the answer for the front: the result, or a short one if the result is large."""
+        from metamcp_worker.results import result_files  # few servers need it
+
+        frame = answer.frame
+        try:
+            found = result_files.keep(frame.body, answer.place, answer.server, answer.tool)
+        except (OSError, TooLarge) as error:
+            why = f"answered with {len(frame.body)} bytes, which the gateway could not keep: "
+            if isinstance(error, TooLarge):
+                why += f"all results of this endpoint may have {error.limit_bytes} bytes"
+            else:
+                why += f"{error.strerror}; its operator can help"
+            faults = jsonrpc_lines.Faults(answer.server)
+            body = faults.body(Code.INTERNAL_ERROR, why, {"may_have_run": True})
+            return Error(frame.id, body)
+        if found is None:
+            return frame
+        self._loop.call_soon(memory.trim)  # when the result is not in use any more
+        short, about = found
+        self._report.count("result_kept")
+        self._report.count("result_tokens_saved", about.saved_tokens)
+        return Result(frame.id, short)
 
     def _describe(self, failure: Fail) -> None:
         """Log the stacks of a module that hangs, because it runs in this process."""

@@ -43,7 +43,8 @@ class SentCall(Struct, gc=False):
     """Call that was sent to the server. `call`: its number at the front. `since`: when it was sent.
     `alone`: whether only the server takes time for it, and not also its client. `traced`: as in
     `frames.CallFrame`. `asked_at`: the id that the next call was to get when the server began to
-    ask the client something that is still open; 0 without an open question."""
+    ask the client something that is still open; 0 without an open question. `results`: as in
+    `frames.CallFrame`; `tool`: name of the tool or the method, if `results` is set."""
 
     front: int
     call: int
@@ -57,6 +58,8 @@ class SentCall(Struct, gc=False):
     alone: bool = True
     traced: bool = False
     asked_at: int = 0
+    results: bytes = b""
+    tool: str = ""
 
     @property
     def by(self) -> Caller:
@@ -113,6 +116,8 @@ class ServerCalls:
             front, frame.id, frame.method, deadline, timeout_s, frame.wants_progress,
             frame.peer, frame.caller, now, traced=frame.traced,
         )  # fmt: skip
+        if frame.results:
+            self.in_flight[key].results, self.in_flight[key].tool = frame.results, _tool(frame)
         if deadline < self._earliest:
             self._earliest = deadline
         return key
@@ -351,6 +356,14 @@ class Timing:
         if len(self._series) >= SERIES_MAX:
             method, error_type = OTHER, OTHER if error_type else ""
         return self._series.setdefault((method, error_type), _Series())
+
+
+def _tool(frame: CallFrame) -> str:
+    """Return the name of the tool that is called, or the method if there is none."""
+    try:
+        return codec.text(codec.level(frame.params).get("name", b"null")) or frame.method
+    except codec.Malformed:
+        return frame.method
 
 
 def _code(error: bytes) -> str:

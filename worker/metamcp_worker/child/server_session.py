@@ -18,10 +18,12 @@ which the worker reads within a second or two. A burst is free, because it ends 
 
 from metamcp_worker.child import jsonrpc_lines, notices, subscriptions
 from metamcp_worker.child.actions import (
+    Action,
     Actions,
     CountOnce,
     Drop,
     Fail,
+    KeepResult,
     ReplyToFront,
     RequestPurpose,
     ServerRequest,
@@ -43,7 +45,7 @@ from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.codec import Envelope, glimpse
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Cancel, Error, Result, Tell
-from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.ipc.spec import RESULT_BYTES_MIN, ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))
 CUT = "cut"
@@ -289,7 +291,9 @@ class ServerSession:
         if found.traced:
             broken.append(notices.leg(found, now, far=self._spec.url is not None))
         frame = Error(found.call, error) if error else Result(found.call, result)
-        reply = ReplyToFront(found.front, frame)
+        reply: Action = ReplyToFront(found.front, frame)
+        if found.results and len(result) > RESULT_BYTES_MIN and isinstance(frame, Result):
+            reply = KeepResult(found.front, frame, found.results, self._spec.name, found.tool)
         if not broken and not self._calls.queued:
             return [reply]
         return [*broken, reply, *self._next_turns(now)]

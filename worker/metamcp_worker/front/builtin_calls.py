@@ -18,6 +18,7 @@ from metamcp_worker.builtin_tools import (
     builtin,
     code_tools,
     engine_tools,
+    result_tools,
     script_tools,
     search_tools,
     tools_by_exposure,
@@ -27,19 +28,21 @@ from metamcp_worker.builtin_tools.builtin import (
     EngineWork,
     OrderAndThen,
     Rankings,
+    ReadResult,
     Seek,
     ToolContext,
     ToolReply,
 )
 from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
 from metamcp_worker.builtin_tools.search_tools import ToolName
+from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import server_links
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.task_ids import CALL
-from metamcp_worker.ipc import codec, packets, process_names
+from metamcp_worker.ipc import codec, jsonrpc_bytes, packets, process_names
 from metamcp_worker.ipc.disclosure import (
     Everything,
     OrderOutcome,
@@ -56,10 +59,13 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import MeaningSpec
+from metamcp_worker.results import result_summary
+from metamcp_worker.results.result_summary import ResultOwner
 from metamcp_worker.search.index import Allowed, SearchResult
 
 if TYPE_CHECKING:
     from metamcp_worker.builtin_tools.vector_search_io import Seeking
+    from metamcp_worker.results.result_reader import ResultReader
 
 ORDER_S_MAX = 10.0
 """Seconds from an order to its outcome; it takes milliseconds, unless the disk hangs."""
@@ -89,6 +95,7 @@ class Builtins:
         self._viewers = viewers
         self._building = IndexBuilder(viewers.indexes)
         self._seeking: Seeking | None = None
+        self._reader: ResultReader | None = None
         self._states: dict[str, ServerState] = {}
         self._toolsets: Mapping[str, ToolSet] = {}
         self._scripts: Mapping[str, Script] = {}
@@ -137,6 +144,9 @@ class Builtins:
             return engine_tools.task_order(request.method, request.params)
         if request.method != CALL:
             arguments = Raw(codec.dump(request.params))
+        if request.method == jsonrpc_bytes.READ:
+            uri = codec.text(request.params.get("uri", b"null")) or ""
+            return result_tools.read_uri(uri, self._context(view))
         code = spec.code is not None
         tool = tools_by_exposure.of(spec.exposure, code=code, builtins=spec.builtins).tools.get(
             name
@@ -153,7 +163,7 @@ class Builtins:
         self,
         view: View,
         request: McpRequest,
-        decision: ToolReply | OrderAndThen | Seek,
+        decision: ToolReply | OrderAndThen | Seek | ReadResult,
         done: Callable[[ToolReply], None],
     ) -> None:
         """Carry out a decision; `done` is called with the result, at once or later."""
@@ -161,6 +171,8 @@ class Builtins:
         whose = ViewOwner(view.endpoint, view.principal, request.who if own else "")
         if isinstance(decision, ToolReply):
             done(decision)
+        elif isinstance(decision, ReadResult):
+            self._read(view, decision, done)
         elif isinstance(decision, Seek):
             self._building.when_whole(view.endpoint, partial(self._seek, whose, decision, done))
         elif why := self._refusal(decision):
@@ -176,8 +188,7 @@ class Builtins:
     ) -> None:
         """List tools for code that the sender of this request runs; `done` is called with the list,
         at once or later."""
-        indexed = view.spec.exposure in ("search", "code") or bool(view.spec.builtins)
-        decision = code_tools.listing(query if indexed else "", self._context(view))
+        decision = code_tools.listing(query if view.spec.indexed else "", self._context(view))
         self.carry_out(view, request, decision, done)
 
     def catalogue(self, view: View) -> ToolReply:
@@ -197,6 +208,18 @@ class Builtins:
         """Return the decision of `run_code` about these arguments, on any endpoint."""
         tool = code_tools.FAMILY.tools["run_code"]
         return tool.decide(bytes(arguments), self._context(view))
+
+    def _read(self, view: View, asked: ReadResult, done: Callable[[ToolReply], None]) -> None:
+        if self._reader is None:
+            from metamcp_worker.results.result_reader import ResultReader  # few gateways have it
+
+            self._reader = ResultReader()
+        assert view.spec.results is not None
+        folder = result_summary.folder(view.spec.results, _owner(view))
+        self._reader.read(
+            folder, asked.handle, asked.offset, asked.length, asked.pointer, asked.grep,
+            lambda found: done(result_tools.answered(asked, found)),
+        )  # fmt: skip
 
     def _refusal(self, decision: OrderAndThen) -> str:
         """Return why an order is not sent, or an empty string."""
@@ -296,9 +319,39 @@ def answer(method: str, reply: ToolReply, *, modern: bool, task: bool = False) -
     if method == CALL:
         return CallAnswer(builtin.result(reply, modern=modern))
     if reply.failed or reply.structured is None:
-        return server_links.error(Code.INVALID_REQUEST, reply.text, {})
-    members = {"resultType": "complete"} if modern else {}
+        code = int(Code.INVALID_REQUEST)
+        if method == jsonrpc_bytes.READ:
+            code = int(Code.INVALID_PARAMS) if modern else jsonrpc_bytes.NOT_FOUND_LEGACY
+        return server_links.error(code, reply.text, {})
+    members: dict[str, object] = {"resultType": "complete"} if modern else {}
+    if modern and method == jsonrpc_bytes.READ:
+        members |= {"ttlMs": 0, "cacheScope": "private"}
     return CallAnswer(codec.dump({**members, **reply.structured}))
+
+
+RESULT = Owner("")
+"""Owner of kept results, which the gateway itself reads."""
+
+
+def is_result(method: str, uri: str) -> bool:
+    """Whether this request reads a kept result as a resource."""
+    return method == jsonrpc_bytes.READ and uri.startswith(result_summary.SCHEME)
+
+
+def place(view: View, request: McpRequest) -> bytes:
+    """Return the raw place where a large result of this request is kept, for a view whose endpoint
+    keeps results. Empty for methods whose results pass whole, and for calls of code, workflows and
+    agents, which can process large results."""
+    if request.run is not None or request.method not in result_summary.METHODS:
+        return b""
+    assert view.spec.results is not None
+    links = request.modern or request.version >= result_summary.LINKS_SINCE
+    return result_summary.place(view.spec.results, _owner(view), request.principal.key, links)
+
+
+def _owner(view: View) -> ResultOwner:
+    spec = view.spec
+    return ResultOwner(spec.workspace, spec.part_of or view.endpoint, view.principal)
 
 
 def _shown(shown: Shown) -> Shown:

@@ -29,6 +29,7 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_request, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
@@ -161,14 +162,13 @@ class Calls:
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
         subject = ""
+        owner: Owner | None
         if rule is None:
-            owner = merged.only
-            if owner is None or owner.server in merged.closed:
-                what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
-                raise ProtocolError(Code.METHOD_NOT_FOUND, what)
+            owner = _only(merged, method)
         else:
             subject = mcp_request.subject_of(rule, request)
-            owner = rule.find(merged, subject)
+            kept = view.spec.results is not None and builtin_calls.is_result(method, subject)
+            owner = builtin_calls.RESULT if kept else rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
             if owner is None or rule.one_era or owner.kept or owner.invalid:
@@ -191,6 +191,7 @@ class Calls:
             wants_progress=request.wants_progress, peer=request.peer,
             deadline_ms=self._timeouts_ms.get(owner.server, 0),
             payer=payer(view.spec.workspace, request.principal.name),
+            results=b"" if view.spec.results is None else builtin_calls.place(view, request),
         )  # fmt: skip
         call = Call(
             server, frame, routing.loop.create_future(), routing.cancel, monotonic(),
@@ -532,6 +533,16 @@ class Calls:
             self.witness.finished(call, answer, seconds, error_type)
         if self.audit is not None:
             self.audit.finished(call, answer, seconds, error_type)
+
+
+def _only(merged: Merged, method: str) -> Owner:
+    """Return the only server of the endpoint, for a method that no rule is about. Raises
+    ProtocolError."""
+    owner = merged.only
+    if owner is None or owner.server in merged.closed:
+        what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
+        raise ProtocolError(Code.METHOD_NOT_FOUND, what)
+    return owner
 
 
 def _whole(view: View) -> str:

@@ -175,7 +175,7 @@ class Viewers:
                     merged = self._catalog.merge(spec, reserved, legacy=True)
                     older = self._open(merged, spec, reserved)
                 self._opened[name] = opened, older
-                if spec.exposure in ("search", "code") or spec.builtins:
+                if spec.indexed:
                     self.indexes.update(name, merged.parts, self.scripts_of(name))
                 else:
                     self.indexes.drop(name)

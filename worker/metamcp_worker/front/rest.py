@@ -169,9 +169,10 @@ def rest_methods(path: bytes) -> bytes:
 
 
 def _tools(view: View) -> list[OpenApiTool]:
-    return [
-        OpenApiTool(entry.key, codec.level(entry.item.raw)) for entry in view.merged.lists["tools"]
-    ]
+    found = [(entry.key, codec.level(entry.item.raw)) for entry in view.merged.lists["tools"]]
+    for _, definition in found if view.spec.results is not None else ():
+        definition.pop("outputSchema", None)  # a short result in place of a kept one has no such
+    return [OpenApiTool(key, definition) for key, definition in found]
 
 
 def _shown(tool: OpenApiTool) -> dict[str, object]:

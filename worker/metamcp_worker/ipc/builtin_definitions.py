@@ -402,10 +402,25 @@ WORKFLOWS = (
         "All workflows that can be run, with their inputs.",
     ),
 )
+READ_RESULT = OwnTool(
+    "read_result",
+    "Read a kept result",
+    "Read more of a large result that the gateway keeps: a piece, the value at a path, or what"
+    " matches an expression.",
+    {
+        "handle": {"type": "string", "description": "As the short result tells it."},
+        "offset": {"type": "integer", "minimum": 0, "description": "Bytes to skip."},
+        "length": {"type": "integer", "minimum": 0, "description": "Bytes to read."},
+        "path": {"type": "string", "description": "JSON Pointer, such as /rows/0/name."},
+        "grep": {"type": "string", "description": "Regular expression; shows what matches."},
+    },
+    ("handle",),
+)
 FAMILIES: Mapping[str, Sequence[OwnTool]] = {
     "catalog": (GET_CATALOG, SUGGEST_WORKFLOW),
     "workflows": WORKFLOWS,
     "agent": (RUN_AGENT,),
+    "results": (READ_RESULT,),
 }
 """Tools that an endpoint of any exposure can have, by the names of `builtins`."""
 _OWN: Mapping[Exposure, Sequence[OwnTool]] = {

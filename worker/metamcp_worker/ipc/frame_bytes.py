@@ -45,9 +45,11 @@ _HEADER_BYTES = _HEAD.size - _PREFIX.size
 _RESULT, _CALL = int(Kind.RESULT), int(Kind.CALL)
 # The lowest bits of a call's deadline say whether progress is wanted, and whether it is traced.
 _FLAG_BITS, _PROGRESS, _TRACED = 2, 1, 2
-# Kind of a call with a payer, which stands behind the caller.
-_PAID_CALL = _CALL | 0x80
-_PAYER = Layout("!Q")
+# Kinds of a call with a payer, which stands behind the caller, and of one whose large result is
+# kept: then the place for it stands behind the payer.
+_PAID_CALL, _KEPT_CALL = _CALL | 0x80, _CALL | 0xC0
+_CALLS = frozenset({_CALL, _PAID_CALL, _KEPT_CALL})
+_PAYER, _PLACE = Layout("!Q"), Layout("!QI")
 _DEADLINE_MS_MAX = 2 ** (32 - _FLAG_BITS) - 1
 
 
@@ -207,9 +209,11 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     """Build a frame from its parts. `front`: the parts between header and body. Raises
     FrameBroken."""
     _, _, kind, id, deadline, number, first, second, _ = head  # noqa: A001 - the wire's own name
-    if kind in (_CALL, _PAID_CALL):
-        middle, payer = first + second, NOBODY
-        if kind == _PAID_CALL:
+    if kind in _CALLS:
+        middle, payer, results = first + second, NOBODY, b""
+        if kind == _KEPT_CALL:
+            payer, results, front = _place(front, middle)
+        elif kind == _PAID_CALL:
             if len(front) - middle < _PAYER.size:
                 raise FrameBroken("a call has no room for its payer")
             (payer,) = _PAYER.unpack_from(front, len(front) - _PAYER.size)
@@ -217,7 +221,7 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
         return CallFrame(
             id, _text(front[:first]), body, front[first:middle], front[middle:],
             deadline >> _FLAG_BITS, bool(deadline & _PROGRESS), number, bool(deadline & _TRACED),
-            payer,
+            payer, results,
         )  # fmt: skip
     if kind == _RESULT:
         return Result(id, body)
@@ -232,6 +236,16 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     if kind in _OWNED:
         return _OWNED[kind](id, number, front[:second], front[second:], body)
     raise FrameBroken(f"unknown kind of frame: {kind}")
+
+
+def _place(front: bytes, middle: int) -> tuple[int, bytes, bytes]:
+    """Return payer and place at the end of a call's variable parts, and the parts before them.
+    Raises FrameBroken."""
+    end = len(front) - _PLACE.size
+    payer, size = _PLACE.unpack_from(front, end) if end >= middle else (NOBODY, 0)
+    if end - size < middle or not size:
+        raise FrameBroken("a call has no room for the place of its result")
+    return payer, front[end - size : end], front[: end - size]
 
 
 def _refusal(size: int, version: int) -> FrameBroken | TooLarge:
@@ -283,7 +297,10 @@ def _call_head(frame: CallFrame) -> bytes:
     if frame.traced:
         deadline |= _TRACED
     kind = _CALL
-    if frame.payer:
+    if frame.results:
+        kind = _KEPT_CALL
+        caller = caller + frame.results + _PLACE.pack(frame.payer, len(frame.results))
+    elif frame.payer:
         kind, caller = _PAID_CALL, caller + _PAYER.pack(frame.payer)
     head = _head(
         kind, frame.id, len(frame.params), deadline, frame.peer, len(name), len(meta), len(caller)

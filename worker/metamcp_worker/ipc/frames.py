@@ -72,7 +72,8 @@ class CallFrame(Struct, frozen=True, gc=False):
     `wants_progress`: the client sent a progress token. `peer`: the front's number of the caller;
     all calls of one session have the same number, 0 is a call that stands alone. `traced`: the
     front wants to know when the server had the call (`messages.Leg`). `payer`: who takes a turn for
-    it in the queue of the server.
+    it in the queue of the server. `results`: raw JSON, where a large result is kept
+    (`results.result_summary.ResultPlace`), empty where every result passes whole.
     """
 
     id: int
@@ -85,6 +86,7 @@ class CallFrame(Struct, frozen=True, gc=False):
     peer: int = 0
     traced: bool = False
     payer: int = NOBODY
+    results: bytes = b""
 
 
 class Result(Struct, frozen=True, gc=False):

@@ -239,7 +239,8 @@ class Counted(Message, frozen=True, kw_only=True):
     """Events since the last message, by the name of the counter: `stray_stdout`, `late_reply`,
     `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`; `contested_request`: the
     unroutable requests that several callers could have caused. For failed requests to remote
-    servers: `HTTP` with the status, `broken_answer`, `too_large`."""
+    servers: `HTTP` with the status, `broken_answer`, `too_large`. For kept results: `result_kept`,
+    `result_tokens_saved`."""
 
     counts: dict[str, int]
 

@@ -186,6 +186,23 @@ class UseLimits(Struct, frozen=True):
 UNLIMITED = UseLimits()
 
 
+class ResultLimits(Struct, frozen=True, kw_only=True):
+    """How an endpoint keeps large results. `folder`: of all kept results of the gateway;
+    `max_bytes`: a larger result is kept, and a piece of it has at most as many; `keep_s`: how long;
+    `total_bytes`: of all results of one principal at this endpoint."""
+
+    folder: str
+    max_bytes: int
+    keep_s: float
+    total_bytes: int
+
+
+RESULT_BYTES_MIN = 8 * 1024
+"""Minimum of `max_bytes`, and maximum bytes of a short result in place of a large one."""
+RESULTS = "results"
+"""Family of built-in tools that an endpoint has which keeps results."""
+
+
 RESOURCE_METADATA = "/.well-known/oauth-protected-resource"
 """Beginning of the path of the document about a protected resource (RFC 9728, section 3)."""
 
@@ -251,10 +268,17 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     code: CodeLimits | None = None
     """Limits of a run of code; None: the endpoint has no code mode."""
     builtins: tuple[str, ...] = ()
-    """Families of built-in tools it has besides: `catalog`, `workflows`, `agent`."""
+    """Families of built-in tools it has besides: `catalog`, `workflows`, `agent`, RESULTS."""
+    results: ResultLimits | None = None
+    """How large results are kept; None: every result passes whole."""
     part_of: str = ""
     """Endpoint of which this one has some servers only, for credentials that may use no others; the
     front makes it."""
+
+    @property
+    def indexed(self) -> bool:
+        """Whether its tools are searched."""
+        return self.exposure in ("search", "code") or any(one != RESULTS for one in self.builtins)
 
     @property
     def metadata(self) -> str:

@@ -1,0 +1,95 @@
+"""The verbs about kept results: list, show and purge them.
+
+Owns: their parameters, the form of the answers, the journal's words. Never: files, and which
+results nobody can read any more (`servers.result_keeper`).
+"""
+
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.verbs import Exit, ResultList, ResultShown, ResultsPurged
+from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.results.result_summary import KeptResult
+
+LISTED_MAX = 2000
+"""Maximum results in one answer, which is one line of the control socket; the newest are listed."""
+
+
+class Results(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `results`."""
+
+
+class ResultWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `results-show`."""
+
+    handle: str
+
+
+class ResultsPurge(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `results-purge`. `handles`: of the results to remove; none: all results."""
+
+    handles: tuple[str, ...] = ()
+
+
+def about(params: ResultsPurge, result: object) -> Sequence[str]:
+    """Return the words of the audit for an order."""
+    return ("purged", *(params.handles or ("all",)))
+
+
+async def results(steering: Steering, line: ControlStream, params: Results) -> object:
+    found = await steering.results.listed()
+    listed = tuple(map(_shown, found[-LISTED_MAX:]))
+    return ResultList(
+        results=listed,
+        more=len(found) - len(listed),
+        bytes=sum(one.size_bytes for one in found),
+        saved_tokens=sum(one.saved_tokens for one in found),
+    )
+
+
+async def show(steering: Steering, line: ControlStream, params: ResultWanted) -> object:
+    try:
+        found = await steering.results.shown(params.handle)
+    except OSError as why:
+        raise ProtocolError(Exit.FAILED, f"the result cannot be read: {why.strerror}") from None
+    if found is None:
+        raise _unknown(params.handle)
+    one, piece = found
+    steering.journal.add("gateway", "results", f"{one.handle} shown to {line.caller}")
+    return ResultList(results=(_shown(one),), bytes=one.size_bytes, text=piece.text)
+
+
+async def purge(steering: Steering, line: ControlStream, params: ResultsPurge) -> object:
+    count = await steering.results.purged(params.handles)
+    if not count and params.handles:
+        raise _unknown(params.handles[0])
+    steering.journal.add("gateway", "results", f"{count} purged by {line.caller}")
+    return ResultsPurged(purged=count)
+
+
+def _unknown(handle: str) -> ProtocolError:
+    why = f"there is not a result {handle[:64]!r}; 'metamcp results list' shows those that are kept"
+    return ProtocolError(Exit.UNKNOWN_NAME, why)
+
+
+def _shown(one: KeptResult) -> ResultShown:
+    return ResultShown(
+        handle=one.handle,
+        endpoint=one.endpoint,
+        workspace=one.workspace,
+        principal=one.principal,
+        server=one.server,
+        tool=one.tool,
+        bytes=one.size_bytes,
+        saved_tokens=one.saved_tokens,
+        shape=one.shape,
+        kept=_iso(one.kept),
+        until=_iso(one.until),
+    )
+
+
+def _iso(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,107 @@
+"""Kept results of the gateway: removed when nobody can read them, listed and purged by operators.
+
+Owns: when results are looked at, which of them still have a principal and an endpoint. Never: files
+(`metamcp_worker.results`), keeping a result (workers), reading one for a client (fronts).
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.servers.specs import results_folder
+from metamcp_worker.results import result_files
+from metamcp_worker.results.result_summary import KeptResult, Piece
+
+SWEEP_S = 60.0
+"""Seconds between two looks for results that nobody can read any more; clients do not get them in
+any case once their time is over."""
+SHOWN_BYTES_MAX = 1024 * 1024
+"""Maximum bytes of a text that an operator is shown: an answer of the control socket is one
+line."""
+
+
+class ResultKeeper:
+    """Keeper of one gateway. `config`: returns the configuration in force; `principals`: returns
+    workspace and name of the principals that have an API key."""
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        principals: Callable[[], Collection[tuple[str, str]]],
+    ) -> None:
+        self._config = config
+        self._principals = principals
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.Task[None] | None = None
+
+    @property
+    def _root(self) -> str:
+        return results_folder(self._config())
+
+    def begin(self, *, fresh: bool) -> None:
+        """Look at results from now on. `fresh`: none of an earlier gateway counts."""
+        if fresh:
+            result_files.clear(self._root)
+        self.look()
+
+    def look(self) -> None:
+        """Remove what nobody can read any more, now and again later."""
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(SWEEP_S, self.look)
+        if self._sweep is None or self._sweep.done():
+            self._sweep = loop.create_task(self._swept())
+
+    async def close(self) -> None:
+        """Remove all results, because the gateway ends."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        if self._sweep is not None:
+            await asyncio.wait([self._sweep])
+        await asyncio.to_thread(result_files.clear, self._root)
+
+    async def listed(self) -> list[KeptResult]:
+        """Return what is kept, the oldest first."""
+        found = await asyncio.to_thread(lambda: [one for _, one in self._everything()])
+        return sorted(found, key=lambda one: one.kept)
+
+    async def shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
+        """Return a result with the beginning of its text; None for an unknown handle. Raises
+        OSError."""
+        return await asyncio.to_thread(self._shown, handle)
+
+    async def purged(self, handles: Collection[str]) -> int:
+        """Remove the results with these handles, all of them without handles. Return how many there
+        were."""
+        return await asyncio.to_thread(self._purged, handles)
+
+    def _everything(self) -> list[tuple[str, KeptResult]]:
+        return list(result_files.everything(self._root))
+
+    def _shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
+        for folder, one in self._everything():
+            if one.handle == handle:
+                path = str(Path(folder, handle))
+                return one, result_files.piece_of(path, 0, SHOWN_BYTES_MAX)
+        return None
+
+    def _purged(self, handles: Collection[str]) -> int:
+        gone = [each for each in self._everything() if not handles or each[1].handle in handles]
+        for folder, one in gone:
+            result_files.remove(folder, one.handle)
+        return len(gone)
+
+    async def _swept(self) -> None:
+        keeping = {
+            name for name, each in self._config().endpoints.items() if each.results is not None
+        }
+        principals = frozenset(self._principals())
+
+        def alive(one: KeptResult) -> bool:
+            owned = not one.key or (one.workspace, one.principal) in principals
+            return owned and one.endpoint in keeping
+
+        await asyncio.to_thread(result_files.sweep, self._root, alive)

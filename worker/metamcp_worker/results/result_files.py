@@ -1,0 +1,193 @@
+"""Files of kept results: written by workers, read by fronts, removed by the supervisor.
+
+Owns: the files and their names, room for a new one, pieces of a text. Never: which results are kept
+(`result_summary`), who may read one: a front looks only into the folder of its caller.
+
+The text of a result lies in a file named by its handle, and its description in another file of that
+name with `.json` behind it, which is written last: a result without it does not exist yet. Both are
+for this user alone. Processes share the files; no process has a table of them.
+"""
+
+import contextlib
+import mmap
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from msgspec import structs
+
+from metamcp_worker.ipc import builtin_definitions, codec
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.results import result_summary
+from metamcp_worker.results.result_summary import (
+    HEAD_BYTES,
+    KeptResult,
+    LargeResult,
+    Piece,
+    ResultPlace,
+)
+
+HANDLE_BYTES = 12
+"""Random bytes of a handle, which has two characters for each."""
+ABOUT = ".json"
+LOST_S = 60.0
+"""Seconds after which a text without a description counts as lost: its worker has ended."""
+
+_HANDLE = re.compile(r"[0-9a-f]{24}")
+_read_about = codec.reader(KeptResult)
+_read_place = codec.reader(ResultPlace)
+
+
+def keep(result: bytes, place: bytes, server: str, tool: str) -> tuple[bytes, KeptResult] | None:
+    """Keep a result. `place`: a raw `ResultPlace`. Return what the client gets in place of the
+    result, and the description; None for a result that passes whole. Raises TooLarge and OSError;
+    then nothing is kept."""
+    where = _read_place(place)
+    found = result_summary.large(result) if len(result) > where.max_bytes else None
+    if found is None:
+        return None
+    size = len(found.raw)
+    if size > where.total_bytes:
+        raise TooLarge("a result", size, where.total_bytes)
+    os.makedirs(where.folder, mode=0o700, exist_ok=True)
+    _make_room(where.folder, size, where.total_bytes)
+    handle, now = secrets.token_hex(HANDLE_BYTES), time.time()
+    try:
+        size, shape, head = _write(os.path.join(where.folder, handle), found)
+        about = KeptResult(
+            handle=handle, endpoint=where.endpoint, principal=where.principal,
+            workspace=where.workspace, key=where.key, server=server, tool=tool, size_bytes=size,
+            result_bytes=len(result), shape=shape, kept=now, until=now + where.keep_s,
+        )  # fmt: skip
+        short = result_summary.short(about, found, head, links=where.links)
+        saved = builtin_definitions.tokens_of_bytes(len(result) - len(short))
+        about = structs.replace(about, saved_tokens=saved)
+        _put(os.path.join(where.folder, handle + ABOUT), codec.dump(about))
+    except OSError:
+        remove(where.folder, handle)
+        raise
+    return short, about
+
+
+def _write(path: str, found: LargeResult) -> tuple[int, str, str]:
+    """Write what is kept of a result. Return its bytes, its shape and its beginning."""
+    pieces = result_summary.text_pieces(found.raw) if found.text else (bytes(found.raw),)
+    lines = 1
+    with open(path, "xb", opener=_private) as file:
+        for piece in pieces:
+            lines += piece.count(b"\n")
+            file.write(piece)
+        size = file.tell()
+    with open(path, "rb") as back, mmap.mmap(back.fileno(), 0, prot=mmap.PROT_READ) as whole:
+        shape = result_summary.shape(cast(bytes, whole), lines, text=found.text)
+    head = piece_of(path, 0, HEAD_BYTES)
+    return size, shape, head.text
+
+
+def _put(path: str, data: bytes) -> None:
+    with open(path, "xb", opener=_private) as file:
+        file.write(data)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _make_room(folder: str, size: int, total_bytes: int) -> None:
+    """Remove the oldest results of a folder, so that one of this size fits."""
+    with os.scandir(folder) as entries:
+        there = [(each.stat().st_mtime, each.name, each.stat().st_size) for each in entries]
+    used = sum(one for _, _, one in there)
+    for _, name, one in sorted(there):
+        if used + size <= total_bytes:
+            return
+        if not name.endswith(ABOUT):
+            remove(folder, name)
+            used -= one
+
+
+def about(folder: str, handle: str) -> KeptResult | None:
+    """Return the description of a result in this folder; None for an unknown handle, or one whose
+    time is over."""
+    if _HANDLE.fullmatch(handle) is None:
+        return None
+    try:
+        with open(os.path.join(folder, handle + ABOUT), "rb") as file:
+            found: KeptResult = _read_about(file.read())
+    except (OSError, codec.Malformed):
+        return None
+    return found if found.until > time.time() else None
+
+
+def piece_of(path: str, offset: int, length: int) -> Piece:
+    """Return the piece of a text from `offset` on, at most `length` bytes, but whole characters.
+    Raises OSError."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return result_summary.cut(
+            os.pread(file.fileno(), length + result_summary.CUT_BYTES, offset), offset, length, size
+        )
+
+
+def remove(folder: str, handle: str) -> None:
+    """Remove a result, as far as it is there."""
+    for name in (handle + ABOUT, handle):  # without a description it is gone at once
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+
+
+def everything(root: str) -> Iterator[tuple[str, KeptResult]]:
+    """Yield all results that are kept, each with its folder."""
+    for folder in _folders(root):
+        for name in _names(folder):
+            found = about(folder, name.removesuffix(ABOUT)) if name.endswith(ABOUT) else None
+            if found is not None:
+                yield folder, found
+
+
+def sweep(root: str, alive: Callable[[KeptResult], bool]) -> None:
+    """Remove what nobody can read any more. `alive`: whether the principal and endpoint of a result
+    are still there."""
+    for folder in _folders(root):
+        for name in _names(folder):
+            if not name.endswith(ABOUT):
+                found = about(folder, name)
+                if found is None and _age_s(os.path.join(folder, name)) < LOST_S:
+                    continue  # it is being written
+                if found is None or not alive(found):
+                    remove(folder, name)
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # only if it is empty
+
+
+def clear(root: str) -> None:
+    """Remove everything."""
+    for folder in _folders(root):
+        for name in _names(folder):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(root)
+
+
+def _folders(root: str) -> list[str]:
+    return [os.path.join(root, name) for name in _names(root)]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _age_s(path: str) -> float:
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,151 @@
+"""Program that takes a part out of a kept result: the value at a path, or the places of an
+expression.
+
+Owns: JSON Pointers (RFC 6901), the search with a regular expression, the limits of this process.
+Never: finding the file, deciding who may read it (`result_reader`).
+
+A value of many megabytes and an expression of a stranger can take any time and memory, so each part
+is taken in a process of its own, which its front kills after `PART_S_MAX`.
+"""
+
+import re
+import resource
+import sys
+from collections.abc import Iterator
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.results.result_summary import CUT_BYTES, Piece, cut
+
+PART_S_MAX = 5.0
+"""Maximum seconds of one part, from the start of the process on."""
+MEMORY_BYTES_MAX = 1024 * 1024 * 1024
+BESIDE_CHARACTERS = 100
+"""Characters of the line that are shown on either side of a hit."""
+COMMAND = (sys.executable, "-P", "-m", "metamcp_worker.results.result_parts")
+
+
+class PartWanted(Struct, frozen=True):
+    """Part to take. `path`: of the file; `pointer`: None for the whole text; `grep`: empty for
+    none."""
+
+    path: str
+    offset: int
+    length: int
+    pointer: str | None = None
+    grep: str = ""
+
+
+class PartAnswer(Struct, frozen=True):
+    """Answer of the program: a piece, or a sentence why there is none."""
+
+    piece: Piece | None = None
+    error: str = ""
+
+
+class PartMissing(Exception):
+    """Raised for a part that is not there. The text is a sentence."""
+
+
+def taken(wanted: PartWanted) -> Piece:
+    """Return the part. Raises PartMissing, OSError, MemoryError and RecursionError."""
+    with open(wanted.path, "rb") as file:
+        data = file.read()
+    if wanted.pointer is not None:
+        data = value_at(data, wanted.pointer)
+    if wanted.grep:
+        return hits(data, wanted.grep, wanted.offset, wanted.length)
+    end = wanted.offset + wanted.length + CUT_BYTES
+    return cut(data[wanted.offset : end], wanted.offset, wanted.length, len(data))
+
+
+def value_at(data: bytes, pointer: str) -> bytes:
+    """Return the value at a JSON Pointer: a text without quotes, else JSON. Raises PartMissing."""
+    if pointer and not pointer.startswith("/"):
+        raise PartMissing("A path is a JSON Pointer, such as /rows/0/name; it begins with a slash.")
+    found = Raw(data.strip())
+    at = ""
+    for step in pointer.split("/")[1:]:
+        found = _below(found, step.replace("~1", "/").replace("~0", "~"), at or "the top")
+        at += f"/{step}"
+    text = codec.text(found) if bytes(memoryview(found)[:1]) == b'"' else None
+    return bytes(found) if text is None else text.encode()
+
+
+def _below(found: Raw, step: str, at: str) -> Raw:
+    try:
+        first = bytes(memoryview(found)[:1])
+        if first == b"{":
+            members = codec.level(found)
+            if step in members:
+                return members[step]
+            known = ", ".join(list(members)[:20]) or "nothing"
+            raise PartMissing(f"{step[:80]!r} is not at {at}; there are: {known[:500]}.")
+        items = codec.items(found) if first == b"[" else None
+    except codec.Malformed as error:
+        raise PartMissing(f"The text is not JSON, so it has no paths: {error}.") from None
+    if items is None:
+        why = f"The value at {at} is not an object or array, so {step[:80]!r} is not there."
+        raise PartMissing(why)
+    if not step.isdecimal() or int(step) >= len(items):
+        why = f"The array at {at} has {len(items)} items, counted from 0; {step[:80]!r} is not one."
+        raise PartMissing(why)
+    return items[int(step)]
+
+
+def hits(data: bytes, grep: str, offset: int, length: int) -> Piece:
+    """Return one line for each hit from `offset` on: its offset in bytes, and the text around it.
+    Raises PartMissing for a wrong expression."""
+    try:
+        pattern = re.compile(grep, re.MULTILINE)
+    except re.error as why:
+        raise PartMissing(f"The expression is wrong: {why}.") from None
+    while offset < len(data) and data[offset] & 0xC0 == 0x80:
+        offset += 1  # not within a character
+    text = data[offset:].decode("utf-8", "replace")
+    lines: list[str] = []
+    used, end = 0, len(data)
+    for at, shown in _shown(text, pattern):
+        line = f"{offset + at}: {shown}\n"
+        used += len(line.encode())
+        if used > length and lines:
+            end = offset + at
+            break
+        lines.append(line)
+    return Piece("".join(lines), offset, end, len(data))
+
+
+def _shown(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """Yield the offset in bytes and the surroundings of each hit; hits that an earlier one shows
+    are left out."""
+    counted, at_bytes, shown_to = 0, 0, -1
+    for hit in pattern.finditer(text):
+        if hit.start() < shown_to:
+            continue
+        start = max(text.rfind("\n", 0, hit.start()) + 1, hit.start() - BESIDE_CHARACTERS)
+        line_end = text.find("\n", hit.start())
+        line_end = len(text) if line_end < 0 else line_end
+        shown_to = min(line_end, max(hit.end(), hit.start()) + BESIDE_CHARACTERS)
+        at_bytes += len(text[counted : hit.start()].encode())
+        counted = hit.start()
+        yield at_bytes, text[start:shown_to]
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    cpu_s = int(PART_S_MAX) + 1  # for the case that its front has ended
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    try:
+        answer = PartAnswer(taken(codec.typed(PartWanted, sys.argv[1].encode())))
+    except PartMissing as why:
+        answer = PartAnswer(error=str(why))
+    except OSError as why:
+        answer = PartAnswer(error=f"The result cannot be read: {why.strerror}.")
+    except (MemoryError, RecursionError):
+        answer = PartAnswer(error="The part takes too much memory; take a smaller one.")
+    sys.stdout.buffer.write(codec.dump(answer))
+
+
+if __name__ == "__main__":
+    main()
