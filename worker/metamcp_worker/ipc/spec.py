@@ -313,6 +313,28 @@ class AuditSpec(Discreet, frozen=True, kw_only=True):
     salt: bytes = b""
 
 
+class PrincipalFacts(Struct, frozen=True, kw_only=True):
+    """What policies know of a principal. `id`: owner of views, sessions and handles; `name`: of its
+    API key, else the same; `scopes`: that it has."""
+
+    id: str = "local"
+    name: str = "local"
+    scopes: tuple[str, ...] = ()
+
+
+class PolicySpec(Struct, frozen=True, kw_only=True):
+    """Rule about lists and calls. `match`: globs of `server/name`; `when`: a condition in CEL,
+    empty for always; `message`: for the client; `mode`: `permissive` only counts what the rule
+    would do."""
+
+    name: str
+    match: tuple[str, ...] = ("*/*",)
+    when: str = ""
+    effect: Literal["allow", "deny", "ask", "log"] = "deny"
+    message: str = ""
+    mode: Literal["enforce", "permissive"] = "enforce"
+
+
 class FrontSpec(Struct, frozen=True, kw_only=True):
     """Configuration of a front. `hosts`: values of `Host` and of the host part of `Origin` that are
     accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
