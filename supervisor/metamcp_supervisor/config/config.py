@@ -16,7 +16,7 @@ from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, PolicySpec, UseLimits
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -468,6 +468,7 @@ class Config:
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()
+    policies: tuple[PolicySpec, ...] = ()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     problems: tuple["Problem", ...] = ()

@@ -37,7 +37,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import ELSEWHERE, LATER, OPTIONS, Section, keys, option
-from metamcp_worker.ipc.spec import UseLimits
+from metamcp_worker.ipc.spec import PolicySpec, UseLimits
 
 Place = tuple[str | int, ...]
 """Keys and indices from the top of a file down to a value."""
@@ -333,6 +333,7 @@ class ConfigDraft:
     metrics: MetricsConfig | None = None
     traces: TracesConfig | None = None
     embeddings: Embeddings | None = None
+    policies: tuple[PolicySpec, ...] = ()
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()

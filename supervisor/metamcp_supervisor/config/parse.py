@@ -17,6 +17,7 @@ from metamcp_supervisor.config import (
     engine_tables,
     naming,
     network,
+    policy_rules,
     program,
     sections,
     tools,
@@ -126,6 +127,7 @@ def parse(
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
+        policies=policy_rules.read(top),
         servers=(
             *_servers(top.table("servers"), references, home),
             *(each for one in inner for each in one.servers),

@@ -34,7 +34,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.units import duration_text, size_text
 from metamcp_worker.ipc.process_names import DEFAULT
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, PolicySpec, UseLimits
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
@@ -188,6 +188,7 @@ def tables(config: Config) -> dict[str, object]:
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),
+        **({"policies": list(map(_policy, config.policies))} if config.policies else {}),
         "servers": {
             name: server_table(each) for name, each in config.servers.items() if not each.mistake
         },
@@ -293,6 +294,12 @@ def _traces(traces: TracesConfig) -> dict[str, object]:
         "sample": traces.sample,
         "headers": _hidden(traces.headers),
     }
+
+
+def _policy(rule: PolicySpec) -> dict[str, object]:
+    """Return what is set of a rule, and its defaults."""
+    found = structs.asdict(rule) | {"match": list(rule.match)}
+    return {key: each for key, each in found.items() if each}
 
 
 def _embeddings(embeddings: Embeddings) -> dict[str, object]:

@@ -271,6 +271,7 @@ def front_spec(
         },
         log=log_spec(config, _passing(config)),
         recording=recording_spec(config),
+        policies=config.policies,
         tool_times=config.metrics.per_tool,
         traced=config.traces.sample if config.traces.endpoint else None,
         meaning=meaning_spec(config),

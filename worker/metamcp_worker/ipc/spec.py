@@ -213,6 +213,15 @@ class IssuerSpec(Discreet, frozen=True, kw_only=True):
         return f"{scheme}://{host}{RESOURCE_METADATA}{slash}{path}".rstrip("/")
 
 
+class PrincipalFacts(Struct, frozen=True, kw_only=True):
+    """What policies know of a principal. `id`: owner of views, sessions and handles; `name`: of its
+    API key, else the same; `scopes`: that it has."""
+
+    id: str = "local"
+    name: str = "local"
+    scopes: tuple[str, ...] = ()
+
+
 class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Configuration of one endpoint: its paths, its servers in order, its naming.
 
@@ -253,8 +262,10 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     builtins: tuple[str, ...] = ()
     """Families of built-in tools it has besides: `catalog`, `workflows`, `agent`."""
     part_of: str = ""
-    """Endpoint of which this one has some servers only, for credentials that may use no others; the
-    front makes it."""
+    """Endpoint of which this one is a part, for credentials that may use some servers only, or that
+    policies tell from others; the front makes it."""
+    who: PrincipalFacts = PrincipalFacts()
+    """What policies know of its clients."""
 
     @property
     def metadata(self) -> str:
@@ -313,13 +324,8 @@ class AuditSpec(Discreet, frozen=True, kw_only=True):
     salt: bytes = b""
 
 
-class PrincipalFacts(Struct, frozen=True, kw_only=True):
-    """What policies know of a principal. `id`: owner of views, sessions and handles; `name`: of its
-    API key, else the same; `scopes`: that it has."""
-
-    id: str = "local"
-    name: str = "local"
-    scopes: tuple[str, ...] = ()
+PolicyEffect = Literal["allow", "deny", "ask", "log"]
+PolicyMode = Literal["enforce", "permissive"]
 
 
 class PolicySpec(Struct, frozen=True, kw_only=True):
@@ -330,9 +336,9 @@ class PolicySpec(Struct, frozen=True, kw_only=True):
     name: str
     match: tuple[str, ...] = ("*/*",)
     when: str = ""
-    effect: Literal["allow", "deny", "ask", "log"] = "deny"
+    effect: PolicyEffect = "deny"
     message: str = ""
-    mode: Literal["enforce", "permissive"] = "enforce"
+    mode: PolicyMode = "enforce"
 
 
 class FrontSpec(Struct, frozen=True, kw_only=True):
@@ -350,6 +356,7 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     log: LogSpec = LogSpec()
     recording: RecordingSpec = RecordingSpec()
     audit: AuditSpec = AuditSpec()
+    policies: tuple[PolicySpec, ...] = ()
     tool_times: bool = False
     traced: float | None = None
     quarantined: tuple[tuple[str, str, str], ...] = ()
