@@ -19,6 +19,7 @@ from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414
 from metamcp_worker.catalog.parts import MergedParts, ServerPart, mark
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
 from metamcp_worker.catalog.uris import Exposed, Places, Uris
+from metamcp_worker.guard.conditions import ThingKind
 from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import builtin_definitions, codec, exposed_names, process_names
 from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
@@ -173,7 +174,8 @@ class Catalog:
             kept = {**kept, name: {**kept.get(name, {}), **kept.get(own, {})}}
         overrides = self._overrides_of(endpoint)
         place = (endpoint.name, legacy)
-        parts = MergedParts(self.rules, self._parts.get(place))
+        rules = self.rules.at(endpoint)
+        parts = MergedParts(rules, self._parts.get(place))
         merge = _Merge(endpoint, offers, self._listed, kept, overrides, reserved, parts)
         uris = merge.by_uri()
         tools = merge.named("tools", frozenset(endpoint.disabled))
@@ -200,7 +202,7 @@ class Catalog:
             ),
             instructions=_instructions(endpoint, offers, self._listed),
             unknown=tuple(name for name in endpoint.servers if name not in offers),
-            only=_only(endpoint, offers, self.rules),
+            only=_only(endpoint, offers, rules),
             barred=_barred(endpoint, overrides, merge.kept),
             held=not self._held.isdisjoint(endpoint.servers),
             notes=tuple(merge.notes),
@@ -280,9 +282,10 @@ class _Merge:
             for item in offer.items[kind]
             if item.key in self._exposed[server][kind]
             if item.fault is None or item.fault.legacy
+            if not self._made.rules.hides("resources", server, item.key)
         )
 
-    def named(self, kind: str, disabled: frozenset[exposed_names.Pair]) -> dict[str, Owner]:
+    def named(self, kind: ThingKind, disabled: frozenset[exposed_names.Pair]) -> dict[str, Owner]:
         """Make the list of tools or prompts, and return their owners by exposed name. Call `by_uri`
         first."""
         off: dict[str, set[str]] = {}

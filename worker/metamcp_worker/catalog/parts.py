@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from metamcp_worker.catalog.offers import OfferedItem, Owner, ServerOffer, relinked
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
+from metamcp_worker.guard.conditions import ThingKind
 from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import exposed_names, validation
 from metamcp_worker.ipc.exposed_names import Pair
@@ -53,12 +54,12 @@ class Pool(Struct, frozen=True, eq=False):
 class ServerPart:
     """Definitions of a pool under their `exposed` names. `owners`: of all these names; `entries`:
     of definitions that lists may have, with their `marks` and `pairs`; the others are `kept` back,
-    with the reason, or `hidden`, or not valid. `held`: the reasons by the server's own names, also
-    of tools that it does not have."""
+    with the reason, or `hidden` by an override or a policy, or not valid. `held`: the reasons by
+    the server's own names, also of tools that it does not have."""
 
     def __init__(
         self,
-        kind: str,
+        kind: ThingKind,
         server: str,
         pool: Pool,
         exposed: Sequence[str],
@@ -91,7 +92,7 @@ class ServerPart:
                 self.kept[pair] = why
             if unlisted:
                 continue
-            if overrides.is_hidden(pair):
+            if overrides.is_hidden(pair) or (guard is not None and guard.hidden):
                 self.hidden.append(pair)
             else:
                 self.entries.append(ListEntry(name, overrides.item(pair, item), server))
@@ -146,7 +147,7 @@ class MergedParts:
 
     def part(
         self,
-        kind: str,
+        kind: ThingKind,
         server: str,
         exposed: Sequence[str],
         held: Mapping[str, str],

@@ -16,6 +16,7 @@ from metamcp_worker.catalog.exposure import OWN, Opened
 from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.stats import Outlays
 from metamcp_worker.guard.guard_rules import GuardRules
+from metamcp_worker.guard.policies import Policies, PolicyNote
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Shown, ViewOwner, ViewStats, within
 from metamcp_worker.ipc.saved_scripts import Script
@@ -58,6 +59,9 @@ class Viewers:
         self._touched: set[ViewOwner] = set()
         self._outlays = Outlays()
         self._noted: list[str] = []
+        self._failed: dict[str, PolicyNote] = {}
+        """Policies that failed while lists were made; see `GuardRules.failures`."""
+        self.fails: Callable[[PolicyNote], None] = lambda note: None
 
     def get(self, endpoint: str, principal: str = gate.LOCAL) -> View | None:
         """Return the view of a principal; None if the endpoint is unknown or not built yet."""
@@ -113,8 +117,9 @@ class Viewers:
         self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
         kept = {(server, tool): why for server, tool, why in spec.quarantined}
         self._catalog.keep_back(kept, frozenset(spec.held))
-        if self._catalog.rules.consent != spec.consent:
-            self._catalog.rules = GuardRules(spec.consent)
+        if not self._catalog.rules.like(spec.consent, spec.policies):
+            self._catalog.rules = GuardRules(spec.consent, Policies(spec.policies))
+            self._failed = {}
         self._stale.update(self._endpoints, self._merged)
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
@@ -178,6 +183,7 @@ class Viewers:
                     merged = self._catalog.merge(spec, reserved, legacy=True)
                     older = self._open(merged, spec, reserved)
                 self._opened[name] = opened, older
+                self._note_failures(self._catalog.rules.at(spec).failures)
                 if spec.exposure in ("search", "code") or spec.builtins:
                     self.indexes.update(name, merged.parts, self.scripts_of(name))
                 else:
@@ -197,6 +203,14 @@ class Viewers:
         # not for the session.
         gone = {whose: _NO_KINDS for whose in own if whose not in self._views}
         return gone | dict(_changed(before, self._seen))
+
+    def _note_failures(self, failures: Mapping[str, PolicyNote]) -> None:
+        """Tell of policies that failed, each once."""
+        for sentence, note in failures.items():
+            if sentence not in self._failed:
+                self._failed[sentence] = note
+                self._noted.append(sentence)
+                self.fails(note)
 
     def _open(self, merged: Merged, spec: EndpointSpec, reserved: Collection[str]) -> Opened:
         """Put the gateway's own tools, and scripts that are tools, in front of a merge. `reserved`:

@@ -211,6 +211,11 @@ class _ServerRules:
                 else:
                     self.exact.setdefault(name, set()).add(at)
 
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self.every or self.exact or self.general)
+
     def of(self, name: str) -> list[int]:
         """Return the places of the rules that concern this name, in their order."""
         found = self.every | self.exact.get(name, set())
@@ -249,6 +254,10 @@ class Policies:
         found = PolicyRuling(rules, conditions.facts(thing, who, workspace), closed=closed)
         return found if found.late or found.verdict != ALLOWED else None
 
+    def concern(self, server: str) -> bool:
+        """Whether a rule could concern something of this server."""
+        return bool(self._closed) or self._of(server).any
+
     def values(
         self, thing: Thing, who: PrincipalFacts, workspace: str, call: CallKnows | None = None
     ) -> Iterator[RuleValue]:
@@ -265,13 +274,16 @@ class Policies:
             yield RuleValue(spec.name, spec.effect, spec.mode, spec.when, value)
 
     def _concerned(self, thing: Thing) -> list[Rule]:
-        known = self._servers.get(thing.server)
+        found = (self._rules[at] for at in self._of(thing.server).of(thing.name))
+        return [rule for rule in found if thing.kind in rule.kinds]
+
+    def _of(self, server: str) -> _ServerRules:
+        known = self._servers.get(server)
         if known is None:
             if len(self._servers) >= SERVERS_MAX:
                 self._servers.clear()
-            known = self._servers[thing.server] = _ServerRules(thing.server, self._rules)
-        found = (self._rules[at] for at in known.of(thing.name))
-        return [rule for rule in found if thing.kind in rule.kinds]
+            known = self._servers[server] = _ServerRules(server, self._rules)
+        return known
 
 
 def _shown(value: bool | str) -> str:
