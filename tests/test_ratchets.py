@@ -39,7 +39,10 @@ ENGINE = {
     "workflow_orders", "workflows",
 }  # fmt: skip
 """Packages and modules for agents, models and workflows."""
-GUARD = {"consent", "consent_io", "guard", "guarded_calls"}
+GUARD = {
+    "consent", "consent_io", "consent_orders", "consent_records", "consents", "guard",
+    "guarded_calls",
+}  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22

@@ -111,10 +111,10 @@ PURE_BY_ROOM = {
         " engine_calls front_views guard mcp_request mrtr resume server_processes"
         " stats task_ids trace watches"
     ),
-    "metamcp_worker.guard": "guard_rules held_calls",
+    "metamcp_worker.guard": "consent guard_rules held_calls",
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
+        "audit_records builtin_definitions code_runs codec consent_records disclosure embedding engine_runs"
         " errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
         " messages"
         " parameters"

@@ -1,8 +1,8 @@
 """Calls that a rule or a person has to let through before their server gets them.
 
 Owns: such a call between the front and the steps of `held_calls`: its facts, the question to its
-client, the check that it is still the same call, its refusal. Never: the rules (`guard_rules`),
-what a step does, calls that no rule concerns.
+client, the check that it is still the same call, its refusal. Never: the rules (`guard_rules`), the
+steps (`consent_io`), calls that no rule concerns.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.guard import guard_rules
+from metamcp_worker.guard.consent_io import ConsentStep
 from metamcp_worker.guard.guard_rules import CallFacts, CallSource
 from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.ipc import codec
@@ -49,10 +50,13 @@ class GuardHost(Protocol):
 
 class GuardedCalls:
     """Calls that their server gets when every step has let them through. `held`: the steps, and the
-    calls in them; `still(principal, endpoint, now)`: of the door, which may refuse the caller."""
+    calls in them; `consent`: one of the steps; `still(principal, endpoint, now)`: of the door,
+    which may refuse the caller."""
 
     def __init__(self, routing: Routing, host: GuardHost) -> None:
         self.held = HeldCalls()
+        self.consent = ConsentStep()
+        self.held.steps.append(self.consent)
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
         self.quarantine = QuarantinedCalls(routing)
         self.routing = routing
@@ -73,7 +77,7 @@ class GuardedCalls:
             exposed=subject, arguments=bytes(params.get("arguments", b"{}")),
             principal=request.principal, endpoint=view.spec.part_of or view.endpoint,
             workspace=view.spec.workspace, who=request.who, client=request.caller,
-            source=_source(request.run),
+            modern=request.modern, source=_source(request.run),
             state=bytes(params.get("requestState", b"")) if params.keys() & mrtr.ADDED else None,
         )  # fmt: skip
         work = self.works[call.id] = _GuardedWork(self, call, owner, view, request)

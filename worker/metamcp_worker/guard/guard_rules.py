@@ -1,8 +1,8 @@
 """Rules about calls, compiled once: which tools, prompts and resources they concern, and how.
 
 Owns: matching names against the globs of rules, the guard of one thing (`CallGuard`), the verdict
-on one call (`CallVerdict`). Never: carrying a verdict out (`held_calls`), asking a
-person.
+on one call (`CallVerdict`). Never: carrying a verdict out (`held_calls`), asking a person
+(`consent`).
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from metamcp_worker.access.gate import Principal
 from metamcp_worker.guard.conditions import CallKnows, Thing, ThingKind
 from metamcp_worker.guard.policies import Policies, PolicyNote, PolicyRuling, PolicyVerdict
 from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.consent_records import rules_mark
 from metamcp_worker.ipc.spec import (
     ConsentSpec,
     EndpointSpec,
@@ -37,8 +38,8 @@ CallSource = Literal["client", "code", "agent", "workflow"]
 class CallFacts(Struct, frozen=True, kw_only=True, gc=False):
     """Facts about one call. `exposed`: name or URI as the client knows it; `arguments`: raw, as the
     server gets them; `who`: the word for the client or session; `client`: raw JSON that the client
-    says of itself, empty for none; `state`: of a request that brings the input that its server
-    asked for, else None."""
+    says of itself, empty for none; `modern`: it has no session; `state`: of a request that brings
+    the input that its server asked for, else None."""
 
     exposed: str
     arguments: bytes
@@ -47,6 +48,7 @@ class CallFacts(Struct, frozen=True, kw_only=True, gc=False):
     workspace: str
     who: str = ""
     client: bytes = b""
+    modern: bool = True
     source: CallSource = "client"
     state: bytes | None = None
 
@@ -82,6 +84,11 @@ class CallGuard(Struct, frozen=True, gc=False):
     policy: PolicyRuling | None = None
 
     @property
+    def definition(self) -> str:
+        """Hash of the definition, in hexadecimal; of the name for a thing that no list has."""
+        return (self.digest or hashlib.sha256(self.name.encode()).digest()).hex()
+
+    @property
     def path(self) -> str:
         """Name for people: `server/name`."""
         return f"{self.server}/{self.name}"
@@ -113,8 +120,8 @@ class CallGuard(Struct, frozen=True, gc=False):
 
 
 class GuardRules:
-    """Rules of one configuration, for clients with these facts in a workspace. `mark`: differs for
-    different rules."""
+    """Rules of one configuration, for clients with these facts in a workspace. `mark`: as of
+    `consent_records.rules_mark`."""
 
     def __init__(
         self,
@@ -131,7 +138,7 @@ class GuardRules:
         """Policies that failed for a thing while lists were made, by a sentence about that."""
         self._named: dict[tuple[ThingKind, str, str], CallGuard | None] = {}
         self._others: dict[tuple[PrincipalFacts, str], GuardRules] = {}
-        self.mark = hashlib.sha256(codec.dump([consent, policies.specs])).digest()
+        self.mark = rules_mark(consent)
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
         self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
         globs = [glob for one in consent.rules for glob in one.match]
