@@ -65,9 +65,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
     `[code]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`, `[traces]`, `[embeddings]`,
-    `[policies]`, `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers cannot have such
-    names, because of the brackets and the dot. A server that is added or removed does not count as
-    a change of its namespaces.
+    `[policies]`, `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers cannot have
+    such names, because of the brackets and the dot. A server that is added or removed does not
+    count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),

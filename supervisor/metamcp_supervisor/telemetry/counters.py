@@ -78,6 +78,8 @@ class Sums:
         self.retries: dict[str, dict[str, int]] = {}
         self.limited: dict[tuple[str, str, str], int] = {}
         """Requests that limits of use refused, by kind and name of the owner and by limit."""
+        self.policies: dict[str, dict[str, int]] = {}
+        """Counts of calls that a policy had to do with, by policy and outcome."""
         self._seen = seen
 
     def add(self, figures: Figures) -> None:
@@ -93,6 +95,8 @@ class Sums:
         for limited in figures.limited:
             which = limited.kind, limited.name, limited.limit
             self.limited[which] = self.limited.get(which, 0) + limited.count
+        for policy, counts in figures.policies.items():
+            add_counts(self.policies.setdefault(policy, {}), counts, OUTCOMES_MAX)
 
     def _add_tools(self, one: ToolStats) -> None:
         """Add figures of a server's tools; in nearly all cases without a loop over single tools."""
@@ -141,6 +145,7 @@ class Sums:
             overhead={stage: one.durations for stage, one in self.overhead.items()},
             retries=self.retries,
             limited=tuple(LimitedStats(*which, count) for which, count in self.limited.items()),
+            policies=self.policies,
         )  # fmt: skip
 
     def forget(self, server: str) -> None:

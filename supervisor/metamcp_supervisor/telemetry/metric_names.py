@@ -159,6 +159,8 @@ _FRONTS = (
            "Requests that a limit of use refused, by whose limit it is."),
     MetricFamily("metamcp_quota_used_ratio", "gauge", ("kind", "name"),
            "Share of calls_per_day that is used today; of API keys, that of the fullest one."),
+    MetricFamily("metamcp_policy_matches_total", "counter", ("policy", "outcome"),
+           "Calls that a policy denied, asked about, logged, would have denied, or failed for."),
     MetricFamily("metamcp_endpoint_tokens", "gauge", ("endpoint",),
            "Estimated tokens of all tool definitions behind an endpoint."),
     MetricFamily("metamcp_view_tokens", "gauge", ("endpoint",),

@@ -142,6 +142,12 @@ class CallAudit:
             })  # fmt: skip
         call.record = subject, found
 
+    def policies(self, call: Call, text: str) -> None:
+        """Note in the record of a call what policies did."""
+        if call.record is not None:
+            subject, end = call.record
+            call.record = subject, end + audit.behind({"text": text[:NAME_CHARS_MAX]})
+
     def _members(self, call: Call, subject: str) -> bytes:
         """Return the members that do not change from one call of this kind to the next."""
         of = call.origin or _NOWHERE

@@ -108,6 +108,7 @@ class Calls:
         )
         self._claims = Claims(self._routing)
         self.guarded = GuardedCalls(self._routing, self)
+        self.guarded.count = self.viewers.fails = stats.policy
         self._quarantine = self.guarded.quarantine
         self.meters = Meters()
         self.overhead = Overhead()

@@ -79,6 +79,7 @@ def owner(view: View, request: McpRequest) -> RunOwner:
         scopes=None if who.scopes is None else tuple(sorted(who.scopes)),
         servers=None if who.servers is None else tuple(sorted(who.servers)),
         key=who.key, auth=who.auth, expires=who.expires, held=tuple(sorted(who.held)),
+        label=who.label,
         modern=request.modern,
     )  # fmt: skip
 
@@ -91,7 +92,7 @@ def principal(of: RunOwner) -> Principal:
         name=of.name, workspace=of.workspace,
         scopes=None if of.scopes is None else frozenset(of.scopes),
         servers=None if of.servers is None else frozenset(of.servers),
-        key=of.key, auth=of.auth, expires=of.expires, held=frozenset(of.held),
+        key=of.key, auth=of.auth, expires=of.expires, held=frozenset(of.held), label=of.label,
     )  # fmt: skip
 
 

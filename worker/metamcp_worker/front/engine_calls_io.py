@@ -122,13 +122,13 @@ class _HostWork:
 
 class EngineCalls:
     """Orders of a front's clients, and requests of the engine. `front`: name of this front;
-    `still(principal, endpoint, now)`, `part(endpoint, servers)`: of the door, which may refuse an
-    owner, and the name of the part of an endpoint with these servers."""
+    `still(principal, endpoint, now)`, `part(endpoint, principal)`: of the door, which may refuse an
+    owner, and the name of the part of an endpoint that an owner sees."""
 
     def __init__(self, pipeline: OrderPipeline, builtins: Builtins) -> None:
         self.front = ""
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
-        self.part: Callable[[str, frozenset[str]], str] = lambda endpoint, servers: endpoint
+        self.part: Callable[[str, Principal], str] = lambda endpoint, who: endpoint
         self._pipeline = pipeline
         self._builtins = builtins
         self._at_once = False
@@ -264,8 +264,7 @@ class EngineCalls:
         endpoint = ask.owner.endpoint
         if who.auth != "none" and not self.still(who, endpoint, time.time_ns() / 1e9):
             raise ProtocolError(Code.INVALID_REQUEST, _EXPIRED)
-        if who.servers is not None:
-            endpoint = self.part(endpoint, who.servers)
+        endpoint = self.part(endpoint, who)
         view = self._pipeline.view_of(endpoint, who.name)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)

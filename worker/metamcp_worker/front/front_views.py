@@ -59,6 +59,8 @@ class Viewers:
         self._touched: set[ViewOwner] = set()
         self._outlays = Outlays()
         self._noted: list[str] = []
+        self._withheld: object = None
+        """Withheld things of the configuration that the views are of."""
         self._failed: dict[str, PolicyNote] = {}
         """Policies that failed while lists were made; see `GuardRules.failures`."""
         self.fails: Callable[[PolicyNote], None] = lambda note: None
@@ -114,13 +116,20 @@ class Viewers:
 
     def configure(self, spec: FrontSpec) -> None:
         self._version = spec.version
-        self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
+        before, self._endpoints = self._endpoints, {one.name: one for one in spec.endpoints}
         kept = {(server, tool): why for server, tool, why in spec.quarantined}
         self._catalog.keep_back(kept, frozenset(spec.held))
         if not self._catalog.rules.like(spec.consent, spec.policies):
             self._catalog.rules = GuardRules(spec.consent, Policies(spec.policies))
-            self._failed = {}
-        self._stale.update(self._endpoints, self._merged)
+            self._failed, before = {}, {}
+        withheld = spec.quarantined, spec.held, spec.version
+        if withheld != self._withheld:
+            self._withheld, before = withheld, {}
+        self._stale.update(
+            name
+            for name in (*self._endpoints, *self._merged)
+            if name not in before or before[name] != self._endpoints.get(name)
+        )
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
         self._catalog.put(server, catalogue)

@@ -6,8 +6,9 @@ steps (`consent_io`), calls that no rule concerns.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -18,16 +19,20 @@ from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import mcp_request, mrtr, server_links
+from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_router import QuarantinedCalls, Routing
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.guard.consent_io import ConsentStep
-from metamcp_worker.guard.guard_rules import CallFacts, CallSource
+from metamcp_worker.guard.guard_rules import CallFacts, CallGuard, CallSource
 from metamcp_worker.guard.held_calls import Answered, HeldCalls
+from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
+
+log = logging.getLogger("metamcp.front")
 
 _CHANGED = "{} is not the same any more as when this call was made; call it again."
 _LAPSED = "The credential of this call has expired or was revoked."
@@ -36,6 +41,8 @@ _UNSERVED = "This endpoint is not served any more."
 
 class GuardHost(Protocol):
     """Parts of a front that guarded calls need; see `calls.Calls`."""
+
+    audit: CallAudit | None
 
     def now(self, view: View, request: McpRequest) -> View | None: ...
 
@@ -51,13 +58,14 @@ class GuardHost(Protocol):
 class GuardedCalls:
     """Calls that their server gets when every step has let them through. `held`: the steps, and the
     calls in them; `consent`: one of the steps; `still(principal, endpoint, now)`: of the door,
-    which may refuse the caller."""
+    which may refuse the caller; `count`: counts what a policy does."""
 
     def __init__(self, routing: Routing, host: GuardHost) -> None:
         self.held = HeldCalls()
         self.consent = ConsentStep()
         self.held.steps.append(self.consent)
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
+        self.count: Callable[[PolicyNote], None] = lambda note: None
         self.quarantine = QuarantinedCalls(routing)
         self.routing = routing
         self.host = host
@@ -80,8 +88,21 @@ class GuardedCalls:
             modern=request.modern, source=_source(request.run),
             state=bytes(params.get("requestState", b"")) if params.keys() & mrtr.ADDED else None,
         )  # fmt: skip
+        verdict = guard.decide(facts)
+        if verdict.notes:
+            self._note(call, guard, verdict.notes)
         work = self.works[call.id] = _GuardedWork(self, call, owner, view, request)
-        self.held.begin(call.id, guard, facts, work)
+        self.held.begin(call.id, guard, facts, verdict, work)
+
+    def _note(self, call: Call, guard: CallGuard, notes: Iterable[PolicyNote]) -> None:
+        """Count what policies do, and put it into the record of the call."""
+        for note in notes:
+            self.count(note)
+            if note.why:
+                log.warning("policy '%s' fails for %s: %s", note.policy, guard.path, note.why)
+        if self.host.audit is not None:
+            said = (f"{one.policy} {one.outcome.replace('_', ' ')}" for one in notes)
+            self.host.audit.policies(call, f"policies: {', '.join(said)}")
 
     def cancel(self, call: Call, reason: str) -> None:
         """End a call whose client does not wait any more, held or with its server."""

@@ -97,13 +97,20 @@ class HeldCalls:
         self.steps: list[GuardStep] = []
         self._held: dict[int, HeldCall] = {}
 
-    def begin(self, number: int, guard: CallGuard, facts: CallFacts, work: HeldWork) -> None:
-        """Decide on a call, and let it begin its steps."""
+    def begin(
+        self,
+        number: int,
+        guard: CallGuard,
+        facts: CallFacts,
+        verdict: CallVerdict,
+        work: HeldWork,
+    ) -> None:
+        """Let a call begin its steps, or refuse it, as the verdict says."""
         held = HeldCall(self, number, guard, facts, work)
-        held.verdict = guard.decide(facts)
+        held.verdict = verdict
         self._held[number] = held
-        if held.verdict.effect == "deny":
-            held.refuse(held.verdict.why)
+        if verdict.effect == "deny":
+            held.refuse(verdict.why)
         else:
             self.advance(held)
 

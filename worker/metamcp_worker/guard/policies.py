@@ -42,13 +42,13 @@ CLOSED: Final = "No policy allows this call."
 FAILED: Final = "The policy '{}' fails for this call, which is denied; its operator sees why."
 AT_CALL: Final = "at the call"
 OUTCOMES: Final = ("denied", "asked", "logged", "failed", "would_deny", "would_ask", "would_allow")
-"""What is counted of a rule; `would_…` of a permissive one."""
+"""Outcomes that are counted of a rule; `would_…` of a permissive one."""
 _ORDER: Final[Mapping[str, int]] = {"allow": 0, "ask": 1, "deny": 2}
 _WILD = re.compile(r"[*?\[]")
 
 
 class PolicyNote(Struct, frozen=True, gc=False):
-    """Rule that is counted. `outcome`: one of OUTCOMES; `why`: of a failure, a sentence."""
+    """PolicyRule that is counted. `outcome`: one of OUTCOMES; `why`: of a failure, a sentence."""
 
     policy: str
     outcome: str
@@ -79,8 +79,8 @@ class RuleValue(Struct, frozen=True):
     value: str
 
 
-class Rule:
-    """Rule of the configuration that is ready to run. Raises ExpressionError."""
+class PolicyRule:
+    """PolicyRule of the configuration that is ready to run. Raises ExpressionError."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -123,7 +123,7 @@ class _Tally:
         self._decides = known
         self._notes = known.notes
 
-    def add(self, rule: Rule, value: bool | str) -> None:
+    def add(self, rule: PolicyRule, value: bool | str) -> None:
         """Add the value of a rule; a text says why it fails."""
         if value is False:
             return
@@ -156,13 +156,15 @@ class _Tally:
 
 
 class PolicyRuling:
-    """What is known of a thing when lists are made. `verdict`: by the rules that do not need the
+    """Part of the verdict that is known when lists are made. `verdict`: by the rules that do not need the
     call; `late`: the others; `hidden`: whether lists leave the thing out, because no call of it can
     be allowed."""
 
     __slots__ = ("_closed", "_variables", "hidden", "late", "verdict")
 
-    def __init__(self, rules: Sequence[Rule], facts: Mapping[str, object], *, closed: bool) -> None:
+    def __init__(
+        self, rules: Sequence[PolicyRule], facts: Mapping[str, object], *, closed: bool
+    ) -> None:
         """Judge a thing. `rules`: those that concern it; `closed`: whether some rule has to allow
         it."""
         tally, self._variables = _Tally(), _variables(rules, facts)
@@ -175,6 +177,14 @@ class PolicyRuling:
         self.verdict = tally.verdict(closed=hopeless)
         self.hidden = self.verdict.effect == "deny"
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both are of the same rules, and say the same."""
+        if not isinstance(other, PolicyRuling):
+            return NotImplemented
+        return (self.verdict, self.late) == (other.verdict, other.late)
+
+    __hash__ = None  # type: ignore[assignment]  # - it is never a key
+
     def decide(self, call: CallKnows) -> PolicyVerdict:
         """Return the decision about a call."""
         if not self.late or self.hidden:
@@ -186,7 +196,7 @@ class PolicyRuling:
         return tally.verdict(closed=self._closed)
 
 
-def _variables(rules: Iterable[Rule], facts: Mapping[str, object]) -> Variables:
+def _variables(rules: Iterable[PolicyRule], facts: Mapping[str, object]) -> Variables:
     return Variables(facts, (rule.condition for rule in rules if rule.condition is not None))
 
 
@@ -194,7 +204,7 @@ class _ServerRules:
     """Rules that concern a server, by their places in the configuration. `every`: whatever the
     name; `exact`: by name; `general`: by a pattern of names."""
 
-    def __init__(self, server: str, rules: Sequence[Rule]) -> None:
+    def __init__(self, server: str, rules: Sequence[PolicyRule]) -> None:
         self.every: set[int] = set()
         self.exact: dict[str, set[int]] = {}
         self.general: list[tuple[re.Pattern[str], int]] = []
@@ -229,7 +239,7 @@ class Policies:
 
     def __init__(self, specs: Sequence[PolicySpec] = ()) -> None:
         self.specs = tuple(specs)
-        self._rules = tuple(map(Rule, specs))
+        self._rules = tuple(map(PolicyRule, specs))
         self._closed = frozenset(kind for rule in self._rules if rule.allows for kind in rule.kinds)
         self._servers: dict[str, _ServerRules] = {}
         read = {name for rule in self._rules if rule.condition for name in rule.condition.reads}
@@ -273,7 +283,7 @@ class Policies:
                 value = AT_CALL if call is None else _shown(rule.value(*variables.of(call)))
             yield RuleValue(spec.name, spec.effect, spec.mode, spec.when, value)
 
-    def _concerned(self, thing: Thing) -> list[Rule]:
+    def _concerned(self, thing: Thing) -> list[PolicyRule]:
         found = (self._rules[at] for at in self._of(thing.server).of(thing.name))
         return [rule for rule in found if thing.kind in rule.kinds]
 

@@ -213,13 +213,18 @@ class IssuerSpec(Discreet, frozen=True, kw_only=True):
         return f"{scheme}://{host}{RESOURCE_METADATA}{slash}{path}".rstrip("/")
 
 
+ALL_SCOPES = ("mcp:list", "mcp:call", "mcp:read", "mcp:prompt", "mcp:subscribe", "mcp:meta")
+"""Scopes that a credential can have; see `access.gate`."""
+
+
 class PrincipalFacts(Struct, frozen=True, kw_only=True):
-    """What policies know of a principal. `id`: owner of views, sessions and handles; `name`: of its
-    API key, else the same; `scopes`: that it has."""
+    """Facts about a principal that policies know; the defaults are those of the user of this machine. `id`:
+    owner of views, sessions and handles; `name`: of its API key, else the same; `scopes`: that it
+    has."""
 
     id: str = "local"
     name: str = "local"
-    scopes: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ALL_SCOPES
 
 
 class EndpointSpec(Struct, frozen=True, kw_only=True):
@@ -265,7 +270,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Endpoint of which this one is a part, for credentials that may use some servers only, or that
     policies tell from others; the front makes it."""
     who: PrincipalFacts = PrincipalFacts()
-    """What policies know of its clients."""
+    """Facts about its clients that policies know."""
 
     @property
     def metadata(self) -> str:
