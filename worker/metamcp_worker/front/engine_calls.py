@@ -17,6 +17,7 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import call_faults, client_questions, code_calls, mrtr, task_ids
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
 from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import EngineOrder, HostAsk, HostDone, Method, RunOwner, Trouble
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -96,10 +97,11 @@ def principal(of: RunOwner) -> Principal:
     )  # fmt: skip
 
 
-def base(ask: HostAsk, who: Principal, of: McpRequest | None) -> McpRequest:
+def base(ask: HostAsk, who: Principal, of: McpRequest | None, *, agent: bool = False) -> McpRequest:
     """Return the request that a call of a run is made from. `of`: request of the client that
-    waits, if there is one. Raises codec.Malformed."""
-    run, meta = InnerRun(ask.run, 0), codec.level(ask.meta)
+    waits, if there is one; `agent`: the run is an agent's. Raises codec.Malformed."""
+    source: CallSource = "agent" if agent or ask.consent else "workflow"
+    run, meta = InnerRun(ask.run, 0, source=source), codec.level(ask.meta)
     if of is None:
         modern = ask.owner.modern
         return McpRequest(task_ids.CALL, {}, meta, b"", modern, principal=who, run=run)

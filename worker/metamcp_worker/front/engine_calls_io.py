@@ -238,7 +238,9 @@ class EngineCalls:
         try:
             who = engine_calls.principal(ask.owner)
             view = self._view(ask, who)
-            request = engine_calls.base(ask, who, None if order is None else order.request)
+            asked = None if order is None else order.request
+            agent = order is not None and order.work.method == "agent"
+            request = engine_calls.base(ask, who, asked, agent=agent)
             if ask.kind in ("call", "server"):
                 self._call(work, view, request, order)
             elif ask.kind == "code":
@@ -303,7 +305,8 @@ class EngineCalls:
         decision = self._builtins.code(view, work.ask.arguments)
         made = code_calls.call(request, "run_code", work.ask.arguments)
         if work.ask.consent:
-            made.run = InnerRun(work.ask.run, 0, set() if order is None else order.allowed)
+            allowed = set[str]() if order is None else order.allowed
+            made.run = InnerRun(work.ask.run, 0, allowed, "agent")
         call = self._pipeline.run_code(view, made, order, decision)
         self._follow(work, call, engine_calls.structured)
 

@@ -26,7 +26,7 @@ from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.guard.consent_io import ConsentStep
-from metamcp_worker.guard.guard_rules import CallFacts, CallGuard, CallSource
+from metamcp_worker.guard.guard_rules import CallFacts, CallGuard
 from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import codec
@@ -85,7 +85,7 @@ class GuardedCalls:
             exposed=subject, arguments=bytes(params.get("arguments", b"{}")),
             principal=request.principal, endpoint=view.spec.part_of or view.endpoint,
             workspace=view.spec.workspace, who=request.who, client=request.caller,
-            modern=request.modern, source=_source(request.run),
+            modern=request.modern, source="client" if request.run is None else request.run.source,
             state=bytes(params.get("requestState", b"")) if params.keys() & mrtr.ADDED else None,
         )  # fmt: skip
         verdict = guard.decide(facts)
@@ -193,14 +193,6 @@ class _GuardedWork:
         except ProtocolError as why:
             return why.message
         return ""
-
-
-def _source(run: InnerRun | None) -> CallSource:
-    if run is None:
-        return "client"
-    if run.allowed is not None:
-        return "agent"
-    return "code" if run.depth else "workflow"
 
 
 def _wants_more(more: Callable[[bytes], None], answer: asyncio.Future[CallAnswer]) -> None:

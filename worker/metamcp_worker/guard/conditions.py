@@ -70,8 +70,8 @@ class Thing(Struct, frozen=True, gc=False):
 
 
 class CallKnows(Struct, frozen=True, gc=False):
-    """Facts that are known at a call only. `arguments`: raw, or empty; `client`: raw JSON that the client
-    says of itself; `source`: `client`, `code`, `agent` or `workflow`."""
+    """Facts that are known at a call only. `arguments`: raw, or empty; `client`: raw JSON that the
+    client says of itself; `source`: `client`, `code`, `agent` or `workflow`."""
 
     arguments: bytes = b""
     client: bytes = b""

@@ -156,9 +156,9 @@ class _Tally:
 
 
 class PolicyRuling:
-    """Part of the verdict that is known when lists are made. `verdict`: by the rules that do not need the
-    call; `late`: the others; `hidden`: whether lists leave the thing out, because no call of it can
-    be allowed."""
+    """Part of the verdict that is known when lists are made. `verdict`: by the rules that do not
+    need the call; `late`: the others; `hidden`: whether lists leave the thing out, because no call
+    of it can be allowed."""
 
     __slots__ = ("_closed", "_variables", "hidden", "late", "verdict")
 

@@ -218,9 +218,9 @@ ALL_SCOPES = ("mcp:list", "mcp:call", "mcp:read", "mcp:prompt", "mcp:subscribe",
 
 
 class PrincipalFacts(Struct, frozen=True, kw_only=True):
-    """Facts about a principal that policies know; the defaults are those of the user of this machine. `id`:
-    owner of views, sessions and handles; `name`: of its API key, else the same; `scopes`: that it
-    has."""
+    """Facts about a principal that policies know; the defaults are those of the user of this
+    machine. `id`: owner of views, sessions and handles; `name`: of its API key, else the same;
+    `scopes`: that it has."""
 
     id: str = "local"
     name: str = "local"
