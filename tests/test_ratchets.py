@@ -40,8 +40,8 @@ ENGINE = {
 }  # fmt: skip
 """Packages and modules for agents, models and workflows."""
 GUARD = {
-    "consent", "consent_io", "consent_orders", "consent_records", "consents", "guard",
-    "guarded_calls",
+    "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
+    "guard", "guarded_calls",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27

@@ -415,7 +415,7 @@ class Calls:
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
-        self._quarantine.configure(spec.quarantined)
+        self.guarded.configure(spec)
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)

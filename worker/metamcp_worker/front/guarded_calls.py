@@ -28,6 +28,8 @@ from metamcp_worker.guard.guard_rules import CallFacts, CallSource
 from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.runtime.masking import Masks
 
 _CHANGED = "{} is not the same any more as when this call was made; call it again."
 _LAPSED = "The credential of this call has expired or was revoked."
@@ -63,6 +65,10 @@ class GuardedCalls:
         self.host = host
         self.works: dict[int, _GuardedWork] = {}
 
+    def configure(self, spec: FrontSpec) -> None:
+        self.quarantine.configure(spec.quarantined)
+        self.consent.masks = Masks((*spec.log.secrets, *spec.recording.secrets))
+
     def start(
         self, call: Call, owner: Owner, view: View, request: McpRequest, params: Mapping[str, Raw]
     ) -> None:
@@ -87,6 +93,7 @@ class GuardedCalls:
         """End a call whose client does not wait any more, held or with its server."""
         if self.held.drop(call.id):
             del self.works[call.id]
+            call.started = time.monotonic()
             self.host.answered(call, None)
         else:
             self.routing.cancel(call, reason)
@@ -152,6 +159,7 @@ class _GuardedWork:
     def _end(self, answer: CallAnswer, refused: str) -> None:
         del self._calls.works[self.call.id]
         self.call.mend = None
+        self.call.started = time.monotonic()
         self._calls.host.answered(self.call, answer, refused)
 
     def _changed(self) -> str:
