@@ -41,7 +41,7 @@ ENGINE = {
 """Packages and modules for agents, models and workflows."""
 GUARD = {
     "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
-    "guard", "guarded_calls",
+    "approvals", "guard", "guarded_calls",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27

@@ -73,7 +73,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Check, draw and run workflows.",
     ),
     "consent": (
-        "metamcp_supervisor.cli.consent:consent_",
+        "metamcp_supervisor.cli.approvals:consent_",
         "Answer for calls that need the consent of a person.",
     ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),

@@ -1,7 +1,7 @@
 """The verbs about consent: what waits for a person, an operator's answer, the end of grants.
 
 Owns: their parameters, the form of the answers, the journal's words. Never: which calls need
-consent (fronts decide), grants themselves (`keys.consents`).
+consent (fronts decide), grants themselves (`views.consents`).
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,6 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
-from metamcp_supervisor.keys.consents import Consents
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import WorkerExit
@@ -28,6 +27,7 @@ from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc.consent_records import (
     ConsentClosed,

@@ -32,7 +32,6 @@ from metamcp_supervisor.gateway.reload import Ask, Reloads
 from metamcp_supervisor.gateway.upgrade import Succession, SurvivingParts
 from metamcp_supervisor.gateway.upgrade_state import State, StateUnreadable
 from metamcp_supervisor.keys.api_keys import ApiKeys
-from metamcp_supervisor.keys.consents import Consents
 from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -65,6 +64,7 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     Upgrade,
 )
+from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
