@@ -46,7 +46,7 @@ class GuardHost(Protocol):
         ...
 
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
-        """Answer a call. `refused`: word for the figures of a call that no server gets."""
+        """Answer a call. `refused`: outcome of a call that no server gets."""
         ...
 
 
