@@ -1,4 +1,4 @@
-"""A person agrees before a call runs: the official client in both eras, operators, code, restarts."""
+"""A person agrees before a call runs: the official client of both eras, operators, code."""
 
 import asyncio
 import json

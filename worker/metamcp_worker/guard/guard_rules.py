@@ -69,8 +69,9 @@ class CallGuard(Struct, frozen=True, gc=False):
 
     @property
     def definition(self) -> str:
-        """Hash of the definition, in hexadecimal; of the name for a thing that no list has."""
-        return (self.digest or hashlib.sha256(self.name.encode()).digest()).hex()
+        """Hash of kind, name and definition, in hexadecimal."""
+        name = f"{self.kind}\0{self.name}\0".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(name + self.digest).hexdigest()
 
     @property
     def path(self) -> str:
