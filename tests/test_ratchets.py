@@ -40,8 +40,8 @@ ENGINE = {
 }  # fmt: skip
 """Packages and modules for agents, models and workflows."""
 GUARD = {
-    "consent", "consent_io", "consent_orders", "consent_records", "consents", "guard",
-    "guarded_calls", "policy_rules",
+    "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
+    "approvals", "guard", "guarded_calls", "policy_rules",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27

@@ -76,7 +76,7 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble code_mode config confirmation document engine_tables environment"
+        "assemble code_mode config confirmation consent_rules document engine_tables environment"
         " foreign_files formats json_schema naming network options overrides parse"
         " policy_rules program references reload sections show tools units workflow_files"
         " workspaces"

@@ -43,6 +43,8 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "recording"): ("recording", False),
     ("", "audit"): ("audit", False),
     ("", "code"): ("code", False),
+    ("", "consent"): ("consent", False),
+    ("consent", "rules"): ("consent.rules[]", False),
     ("", "suggestions"): ("suggestions", False),
     ("", "ai"): ("ai", False),
     ("", "engine"): ("engine", False),
@@ -102,7 +104,7 @@ def _option(option: Option) -> dict[str, object]:
         found |= {"anyOf": [alone, whole]} if either else whole
         return found
     found |= _OF_KIND[option.kind]
-    if (option.section, option.key) == ("policies[]", "match"):
+    if option.key == "match":
         found |= _OF_KIND["command"]  # one, or a list
     if option.choices and option.kind == "choices":
         one = {"enum": list(option.choices)}

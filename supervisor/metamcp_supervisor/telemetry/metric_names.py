@@ -157,6 +157,8 @@ _FRONTS = (
            "Requests that were turned away before they reached a server."),
     MetricFamily("metamcp_limited_total", "counter", ("kind", "name", "limit"),
            "Requests that a limit of use refused, by whose limit it is."),
+    MetricFamily("metamcp_consent_total", "counter", ("outcome",),
+           "Calls that need the consent of a person, by how that ended."),
     MetricFamily("metamcp_quota_used_ratio", "gauge", ("kind", "name"),
            "Share of calls_per_day that is used today; of API keys, that of the fullest one."),
     MetricFamily("metamcp_policy_matches_total", "counter", ("policy", "outcome"),

@@ -31,6 +31,8 @@ from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.runtime.masking import Masks
 
 log = logging.getLogger("metamcp.front")
 
@@ -51,7 +53,7 @@ class GuardHost(Protocol):
         ...
 
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
-        """Answer a call. `refused`: word for the figures of a call that no server gets."""
+        """Answer a call. `refused`: outcome of a call that no server gets."""
         ...
 
 
@@ -70,6 +72,10 @@ class GuardedCalls:
         self.routing = routing
         self.host = host
         self.works: dict[int, _GuardedWork] = {}
+
+    def configure(self, spec: FrontSpec) -> None:
+        self.quarantine.configure(spec.quarantined)
+        self.consent.masks = Masks((*spec.log.secrets, *spec.recording.secrets))
 
     def start(
         self, call: Call, owner: Owner, view: View, request: McpRequest, params: Mapping[str, Raw]
@@ -91,8 +97,11 @@ class GuardedCalls:
         verdict = guard.decide(facts)
         if verdict.notes:
             self._note(call, guard, verdict.notes)
+        if verdict.effect == "allow":
+            self.routing.start(call)
+            return
         work = self.works[call.id] = _GuardedWork(self, call, owner, view, request)
-        self.held.begin(call.id, guard, facts, verdict, work)
+        self.held.begin(call.id, guard, facts, work, verdict)
 
     def _note(self, call: Call, guard: CallGuard, notes: Iterable[PolicyNote]) -> None:
         """Count what policies do, and put it into the record of the call."""
@@ -108,6 +117,7 @@ class GuardedCalls:
         """End a call whose client does not wait any more, held or with its server."""
         if self.held.drop(call.id):
             del self.works[call.id]
+            call.started = time.monotonic()
             self.host.answered(call, None)
         else:
             self.routing.cancel(call, reason)
@@ -173,6 +183,7 @@ class _GuardedWork:
     def _end(self, answer: CallAnswer, refused: str) -> None:
         del self._calls.works[self.call.id]
         self.call.mend = None
+        self.call.started = time.monotonic()
         self._calls.host.answered(self.call, answer, refused)
 
     def _changed(self) -> str:

@@ -171,7 +171,7 @@ class ConsentStep:
         self._close(number)
         if what == "deny":
             self._refuse(one.held, "unasked", UNASKABLE)
-        elif self._let(one.held, "unasked_allowed"):
+        elif self._let(one.held, "allowed"):
             one.held.go_on()
 
     def _late(self, number: int) -> None:

@@ -85,8 +85,9 @@ class CallGuard(Struct, frozen=True, gc=False):
 
     @property
     def definition(self) -> str:
-        """Hash of the definition, in hexadecimal; of the name for a thing that no list has."""
-        return (self.digest or hashlib.sha256(self.name.encode()).digest()).hex()
+        """Hash of kind, name and definition, in hexadecimal."""
+        name = f"{self.kind}\0{self.name}\0".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(name + self.digest).hexdigest()
 
     @property
     def path(self) -> str:
@@ -138,7 +139,7 @@ class GuardRules:
         """Policies that failed for a thing while lists were made, by a sentence about that."""
         self._named: dict[tuple[ThingKind, str, str], CallGuard | None] = {}
         self._others: dict[tuple[PrincipalFacts, str], GuardRules] = {}
-        self.mark = rules_mark(consent)
+        self.mark = rules_mark(consent, policies.specs)
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
         self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
         globs = [glob for one in consent.rules for glob in one.match]

@@ -102,15 +102,15 @@ class HeldCalls:
         number: int,
         guard: CallGuard,
         facts: CallFacts,
-        verdict: CallVerdict,
         work: HeldWork,
+        verdict: CallVerdict | None = None,
     ) -> None:
-        """Let a call begin its steps, or refuse it, as the verdict says."""
+        """Let a call begin its steps, or refuse it. `verdict`: None if it is not known yet."""
         held = HeldCall(self, number, guard, facts, work)
-        held.verdict = verdict
+        held.verdict = guard.decide(facts) if verdict is None else verdict
         self._held[number] = held
-        if verdict.effect == "deny":
-            held.refuse(verdict.why)
+        if held.verdict.effect == "deny":
+            held.refuse(held.verdict.why)
         else:
             self.advance(held)
 

@@ -5,13 +5,14 @@ rules. Never: which calls need consent (`guard_rules`), storing grants (the supe
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Message
-from metamcp_worker.ipc.spec import ConsentSpec
+from metamcp_worker.ipc.spec import ConsentSpec, PolicySpec
 
 ConsentScope = Literal["once", "session", "24h"]
 """Calls that a person agrees to: this one, or those of the tool in this session, or in a day."""
@@ -43,9 +44,9 @@ class OpenConsent(Struct, frozen=True, kw_only=True):
 
 class ConsentGrant(Struct, frozen=True, kw_only=True):
     """Consent to all calls of one tool by one credential until a time. `holder`: the credential;
-    `principal`: its owner, for people; `definition`, `rules`: hashes of the definition of the tool
-    and of the rules, in hexadecimal; any other definition, or other rules, make the grant void;
-    `given`, `until`: seconds since the epoch; `by`: who agreed."""
+    `principal`: its owner, for people; `definition`, `rules`: hashes of the tool with its
+    definition and of the rules, in hexadecimal; any other definition, or other rules, make the
+    grant void; `given`, `until`: seconds since the epoch; `by`: who agreed."""
 
     id: str
     holder: str
@@ -105,6 +106,6 @@ def place(question: str) -> tuple[int, int] | None:
     return (int(front), int(call)) if len(question) <= 2 * 20 else None
 
 
-def rules_mark(consent: ConsentSpec) -> str:
+def rules_mark(consent: ConsentSpec, policies: Sequence[PolicySpec] = ()) -> str:
     """Return the hash of these rules, in hexadecimal."""
-    return hashlib.sha256(codec.dump(consent)).hexdigest()
+    return hashlib.sha256(codec.dump([consent, policies])).hexdigest()
