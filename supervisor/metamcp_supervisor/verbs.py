@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
+from metamcp_worker.ipc.figures import PathStep, PolicyValue
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -308,6 +309,22 @@ class InFlight(Struct, frozen=True, kw_only=True):
     session: str
     front: str
     progress: bool
+
+
+class PathShown(Struct, frozen=True, kw_only=True):
+    """Path of a call of a tool, and what would happen now. `runs`: whether its server would get it;
+    `policies`: those that concern the tool; `decides`: the one that decides, or empty; `effect`: of
+    all together."""
+
+    v: int = VERSION
+    endpoint: str
+    server: str
+    tool: str
+    steps: tuple[PathStep, ...]
+    policies: tuple[PolicyValue, ...]
+    decides: str
+    effect: str
+    runs: bool
 
 
 class CallsUnderWay(Struct, frozen=True, kw_only=True):

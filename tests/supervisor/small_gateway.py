@@ -35,6 +35,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
+from metamcp_worker.ipc.figures import CallPath, ShowPath
 from metamcp_worker.ipc.saved_scripts import Script
 
 
@@ -187,6 +188,9 @@ class SmallGateway:
         return CallsUnderWay(
             calls=tuple(one for one in found if one.age_s >= slow_s), silent=("front-1",)
         )
+
+    async def path(self, wanted: ShowPath) -> CallPath:
+        raise NotNow("no front answers")
 
     def start(self, names: Sequence[str]) -> None:
         for name in self._known(names):

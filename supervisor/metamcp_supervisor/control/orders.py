@@ -21,6 +21,7 @@ from metamcp_supervisor.control import (
     consent_orders,
     describe,
     follow,
+    path_orders,
     script_orders,
     set_signal,
     toolsets,
@@ -284,6 +285,7 @@ VERBS: dict[str, Verb] = {
     "workflow-change": Verb(
         workflow_orders.WorkflowOrder, workflow_orders.workflow, about=workflow_orders.about
     ),
+    "explain": Verb(path_orders.PathQuery, path_orders.path, Role.OPERATOR, reads=True),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
     "consent": Verb(consent_orders.ConsentQuery, consent_orders.consent, Role.OPERATOR, reads=True),

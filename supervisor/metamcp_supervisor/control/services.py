@@ -30,6 +30,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.figures import CallPath, ShowPath
 from metamcp_worker.ipc.saved_scripts import Script
 
 _SHOWN_NAMES = 8
@@ -249,6 +250,10 @@ class Steering(Protocol):
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         """Return the calls in flight to these servers, or to all; only calls that have taken
         `slow_s` seconds. Raises UnknownName."""
+        ...
+
+    async def path(self, wanted: ShowPath) -> CallPath:
+        """Return what would happen to a call of a tool, as far as a front knows. Raises NotNow."""
         ...
 
     async def roll(self) -> None:

@@ -69,6 +69,7 @@ from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
+from metamcp_worker.ipc.figures import CallPath, ShowPath
 from metamcp_worker.ipc.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0
@@ -500,6 +501,12 @@ class Gateway:
         self._check_known(names)
         entries = self._tree.entries.values()
         return await reports.calls(self._fronts.serving(), entries, names, slow_s)
+
+    async def path(self, wanted: ShowPath) -> CallPath:
+        found = await reports.path([one for one in self._fronts.serving() if one.able], wanted)
+        if found is None:
+            raise NotNow("no front answers; see 'metamcp status'")
+        return found
 
     async def roll(self) -> None:
         self._check_not_ending()

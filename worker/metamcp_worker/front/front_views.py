@@ -102,6 +102,10 @@ class Viewers:
         """Return everything behind an endpoint, in view or not. The endpoint must be served."""
         return self._merged[endpoint]
 
+    def rules(self, endpoint: str) -> GuardRules:
+        """Return the rules for clients of an endpoint, which must be served."""
+        return self._catalog.rules.at(self._endpoints[endpoint])
+
     def index(self, endpoint: str) -> Index:
         """Return the index over everything behind the endpoint; empty if it has no search."""
         return self.indexes.of(endpoint)

@@ -18,6 +18,7 @@ from metamcp_worker.guard.conditions import CallKnows, Thing, ThingKind
 from metamcp_worker.guard.policies import Policies, PolicyNote, PolicyRuling, PolicyVerdict
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.consent_records import rules_mark
+from metamcp_worker.ipc.figures import PolicyValue
 from metamcp_worker.ipc.spec import (
     ConsentSpec,
     EndpointSpec,
@@ -72,16 +73,18 @@ NAMES_MAX = 4096
 
 class CallGuard(Struct, frozen=True, gc=False):
     """Guard of one thing of a server. `kind`: one of the values of KINDS; `name`: the server's own
-    name; `digest`: of the definition; `consent`: effect of `[consent]`; `policy`: what policies say
-    of it. A guard without a name is for all things of the server that no list has (`named`)."""
+    name; `raw`: the definition, `digest`: its hash; `consent`: effect of `[consent]`; `policy`:
+    what policies say of it. A guard without a name is for all things of the server that no list has
+    (`named`)."""
 
     rules: "GuardRules"
     server: str
-    kind: str = ""
+    kind: ThingKind | Literal[""] = ""
     name: str = ""
     digest: bytes = b""
     consent: GuardEffect = "allow"
     policy: PolicyRuling | None = None
+    raw: bytes = b""
 
     @property
     def definition(self) -> str:
@@ -174,12 +177,20 @@ class GuardRules:
                 self.failures[f"policy '{note.policy}' fails for {server}/{name}: {note.why}"] = (
                     note
                 )
-        return CallGuard(self, server, kind, name, digest, effect, ruling)
+        return CallGuard(self, server, kind, name, digest, effect, ruling, definition)
 
     def rest(self, server: str) -> CallGuard | None:
         """Return the guard of all things of a server that no list has; None if no rule could
         concern one of them."""
         return CallGuard(self, server) if self._strict or self.policies.concern(server) else None
+
+    def values(self, thing: Thing, facts: CallFacts | None) -> tuple[PolicyValue, ...]:
+        """Return the value of each policy that concerns a thing. `facts`: None if no call is
+        known."""
+        call = None
+        if facts is not None:
+            call = CallKnows(facts.arguments, facts.client, facts.source)
+        return tuple(self.policies.values(thing, self.who, self.workspace, call))
 
     def hides(self, kind: ThingKind, server: str, name: str) -> bool:
         """Whether lists leave out something other than a tool."""

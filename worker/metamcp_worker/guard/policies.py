@@ -28,6 +28,7 @@ from metamcp_worker.guard.conditions import (
     Variables,
 )
 from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.figures import PolicyValue
 from metamcp_worker.ipc.spec import PolicySpec, PrincipalFacts
 
 if TYPE_CHECKING:
@@ -66,17 +67,6 @@ class PolicyVerdict(Struct, frozen=True):
 
 
 ALLOWED: Final = PolicyVerdict()
-
-
-class RuleValue(Struct, frozen=True):
-    """Value of a rule that concerns a thing. `value`: `true`, `false`, AT_CALL if no call is known,
-    or `fails: ` and why."""
-
-    policy: str
-    effect: str
-    mode: str
-    when: str
-    value: str
 
 
 class PolicyRule:
@@ -270,7 +260,7 @@ class Policies:
 
     def values(
         self, thing: Thing, who: PrincipalFacts, workspace: str, call: CallKnows | None = None
-    ) -> Iterator[RuleValue]:
+    ) -> Iterator[PolicyValue]:
         """Yield the value of each rule that concerns a thing, in the order of the configuration.
         `call`: None if none is known."""
         facts, rules = conditions.facts(thing, who, workspace), self._concerned(thing)
@@ -281,7 +271,7 @@ class Policies:
                 value = _shown(rule.known(facts, variables))
             else:
                 value = AT_CALL if call is None else _shown(rule.value(*variables.of(call)))
-            yield RuleValue(spec.name, spec.effect, spec.mode, spec.when, value)
+            yield PolicyValue(spec.name, spec.effect, spec.mode, spec.when, value)
 
     def _concerned(self, thing: Thing) -> list[PolicyRule]:
         found = (self._rules[at] for at in self._of(thing.server).of(thing.name))
