@@ -86,7 +86,7 @@ def test_one_screen_walks_the_way_of_a_call(gateway: Gateway) -> None:
     assert told["view"] == "in the list"
     assert told["gate"] == "the user of this machine may call tools"
     assert told["policy"] == "short (deny): false"
-    assert told["server"] == "one is ready: it answers calls"
+    assert told["server"].endswith(": it answers calls")
     assert steps(gateway, "tell")["name"] == "tell is an alias of one.echo"
     assert steps(gateway, "one.echo")["policies"] == "depends on the call; give --args"
     assert "in no list, and can be called" in steps(gateway, "one__blob")["view"]
@@ -104,7 +104,6 @@ def test_a_call_that_would_be_refused_ends_with_1_and_says_at_which_step(gateway
     told = steps(gateway, "one__pid", "--endpoint", "closed", ok=1)
     assert told == {"gate": "a credential is needed: --as"}
     assert "it would run if a person agrees" in run(gateway, "explain", "one__fail")
-    assert "idle" in steps(gateway, "off__echo")["server"], "a call starts it"
 
 
 def test_a_key_has_its_own_way(gateway: Gateway) -> None:
@@ -116,12 +115,11 @@ def test_a_key_has_its_own_way(gateway: Gateway) -> None:
     assert (told["view"], told["policies"]) == ("in no list, and can be called",
                                                 "deny: guests decides")  # fmt: skip
     assert "needs the scope mcp:call" in steps(gateway, *where, "--as", "reader", ok=1)["gate"]
-    told = run(gateway, "policy", "explain", *where, "--as", "guest", ok=1)
-    assert "principal.name == 'guest'" in told
-    assert "deny; decides: guests" in told
-    assert "allow; decides: none of them" in run(
-        gateway, "policy", "explain", *where, "--as", "boss"
-    )
+    words = ("policy", "explain", *where, "--as")
+    text = run(gateway, *words, "guest", ok=1)
+    assert "principal.name == 'guest'" in text
+    assert "deny; decides: guests" in text
+    assert "allow; decides: none of them" in run(gateway, *words, "boss")
 
 
 @pytest.mark.parametrize(
