@@ -79,6 +79,10 @@ warm = 1
 [suggestions]
 [consent]
 rules = [{ match = "paid/sleep", effect = "ask" }]
+[[policies]]
+name = "watched"
+match = "paid/*"
+effect = "log"
 """
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 

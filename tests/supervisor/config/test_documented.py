@@ -28,6 +28,7 @@ HEADINGS = {
     "code": "`[code]`",
     "consent": "`[consent]`",
     "consent.rules[]": "`[[consent.rules]]`",
+    "policies[]": "`[[policies]]`",
     "suggestions": "`[suggestions]`",
     "ai": "`[ai]`",
     "engine": "`[engine]`",

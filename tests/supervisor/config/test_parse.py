@@ -22,7 +22,7 @@ from metamcp_supervisor.config.config import (
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_worker.ipc.code_runs import CodeLimits
-from metamcp_worker.ipc.spec import ConsentRule, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import ConsentRule, IssuerSpec, PolicySpec, UseLimits
 from tests.supervisor.configs import loaded, messages, problems
 
 ISSUER = IssuerSpec(
@@ -86,6 +86,13 @@ effect = "allow"
 [[consent.rules]]
 match = ["*/delete*", "wiki/x"]
 effect = "ask"
+[[policies]]
+name = "no-force"
+match = "git/*"
+when = "has(mcp.tool.arguments.force)"
+effect = "deny"
+message = "No."
+mode = "permissive"
 [metrics]
 per_tool = true
 
@@ -246,6 +253,12 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert got.code == CodeConfig(
         enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,
         idle_s=60.0, jit=True, confinement="require",
+    )  # fmt: skip
+    assert got.policies == (
+        PolicySpec(
+            name="no-force", match=("git/*",), when="has(mcp.tool.arguments.force)",
+            effect="deny", message="No.", mode="permissive",
+        ),
     )  # fmt: skip
     assert got.consent == ConsentConfig(
         rules=(
