@@ -41,7 +41,8 @@ ENGINE = {
 """Packages and modules for agents, models and workflows."""
 GUARD = {
     "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
-    "approvals", "guard", "guarded_calls", "policy_rules",
+    "approvals", "call_path", "explain_call", "guard", "guarded_calls", "path_orders",
+    "policy_rules",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27

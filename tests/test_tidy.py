@@ -98,7 +98,7 @@ PURE_BY_ROOM = {
         "builtin code_tools engine_tools script_tools search_index search_tools servers_tools"
         " tool_choice tool_text tools_by_exposure toolset_tools typescript_types vector_search"
     ),
-    "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
+    "metamcp_worker.catalog": "call_path catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
         "actions call_queue frontless_calls handshake hang_probe http_exchange http_sessions"
         " jsonrpc_lines lists notices own_requests request_headers server_calls server_log"

@@ -1,6 +1,5 @@
 """`[[policies]]`: what a file may say, how its mistakes are told, and what fronts are told."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,7 @@ def test_a_rule_concerns_everything_and_counts_unless_it_says_otherwise(tmp_path
 
 def test_a_plan_names_the_rules_that_changed(tmp_path: Path) -> None:
     old = loaded(tmp_path, SERVER + RULE)
-    first, second = old.policies[0], replace(old).policies[0]
-    assert first is second
-    new = loaded(tmp_path, SERVER + RULE.replace("deny", "log") + RULE.replace("a", "b", 1))
+    new = loaded(tmp_path, SERVER + RULE.replace("deny", "log") + RULE.replace('"a"', '"b"'))
     assert fingerprint(old) != fingerprint(new)
     changes = {each.server: each.why for each in plan(old, new).changes if each.why}
     assert changes == {"[policies]": "a, b changed"}

@@ -189,8 +189,8 @@ class Meters:
     def reached(
         self, key: str, endpoint: str, server: str, now: float, date: float
     ) -> LimitReached | None:
-        """Return the limit that would refuse a call now; None if none would. Nothing counts.
-        Arguments: as of `admit`."""
+        """Return the limit that would refuse a call now; None if none would. The question
+        does not count. Arguments: as of `admit`."""
         way = endpoint, server, key
         taken: list[Meter] = []
         try:
