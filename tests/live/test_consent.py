@@ -13,6 +13,7 @@ from mcp.client.client import Client as Sdk
 from mcp.client.context import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 
+from metamcp_worker.ipc.audit_records import AuditRecord
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.test_audit import records
@@ -237,7 +238,9 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         consent(gateway, "deny", listed(gateway)["questions"][0]["id"])
         denied.join(30)
         assert answers[-1]["result"]["isError"]
-        recorded = [one for _, one in records(gateway) if one.event == "call"]
+        calls = len(answers)
+        until(lambda: len(_recorded(gateway)) == calls, "all calls are recorded")
+        recorded = _recorded(gateway)
         assert [one.outcome for one in recorded] == ["ok"] * (len(recorded) - 1) + ["refused"]
         agreed = [one.consent for one in recorded[:-1]]
         assert agreed[0].endswith(f" {scope}")
@@ -290,6 +293,10 @@ def test_a_changed_rule_voids_what_was_agreed_to() -> None:
         gateway.ctl("reload")
         assert called(gateway, MODERN, person, call) == [(False, "x")]
         assert len(person.told) == 2
+
+
+def _recorded(gateway: Gateway) -> list[AuditRecord]:
+    return [one for _, one in records(gateway) if one.event == "call"]
 
 
 class Keyed(Client):
