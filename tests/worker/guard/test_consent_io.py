@@ -41,6 +41,7 @@ class Work:
         self.pauses: list[bool] = []
         self.question: Answered | None = None
         self.withdrawn = False
+        self.consent = ""
         self.more: Callable[[bytes], None] | None = None
 
     def ask(self, params: bytes, answered: Answered) -> Callable[[], None] | None:
@@ -55,8 +56,8 @@ class Work:
     def pause(self, *, on: bool) -> None:
         self.pauses.append(on)
 
-    def send(self, more: Callable[[bytes], None] | None) -> None:
-        self.more = more
+    def send(self, more: Callable[[bytes], None] | None, consent: str) -> None:
+        self.more, self.consent = more, consent
         self.ends.append("sent")
 
     def refuse(self, why: str) -> None:
@@ -185,7 +186,7 @@ def test_whoever_answers_first_decides_and_the_other_hears_that_it_is_over() -> 
         assert first.withdrawn
         front.answered(second, yes())
         front.decided(2, None)
-        assert second.ends == ["sent"]
+        assert (second.ends, second.consent) == (["sent"], "client once")
         closed = [one.id for one in front.told if isinstance(one, ConsentClosed)]
         assert closed == opened
         assert front.step.counts == {"operator_denied": 1, "approved": 1}
@@ -197,6 +198,7 @@ def test_consent_for_more_than_one_call_answers_the_questions_that_are_open() ->
         works = [front.call(), front.call(), front.call(tool="other"), front.call(who="w2")]
         front.answered(works[0], yes("session"))
         assert [work.ends for work in works] == [["sent"], ["sent"], [], []]
+        assert [work.consent for work in works[:2]] == ["client session", "granted"]
         assert works[1].withdrawn
         front.answered(works[3], yes("24h"))
         (given,) = [one.grant for one in front.told if isinstance(one, ConsentGiven)]

@@ -93,6 +93,11 @@ class CallGuard(Struct, frozen=True, gc=False):
         return hashlib.sha256(name + self.digest).hexdigest()
 
     @property
+    def asks(self) -> bool:
+        """Whether no call gets through without consent."""
+        return self.consent == "ask" and self.rules.consent.unaskable != "allow"
+
+    @property
     def path(self) -> str:
         """Name for people: `server/name`."""
         return f"{self.server}/{self.name}"
