@@ -130,7 +130,8 @@ def parse(text: str) -> Condition:
         reads.add(name)
     named = {f"{name.split('.')[1]}s" for name in reads if name.startswith("mcp.")}
     named |= {"tools"} if ANNOTATIONS in reads else set()
-    kinds = tuple(kind for kind in KINDS if kind in named) or KINDS
+    about: list[ThingKind] = [kind for kind in KINDS if kind in named]
+    kinds = tuple(about) or KINDS
     program, names = found.text, frozenset[str]()
     if ARGUMENTS in reads:
         program = expressions.replaced(program, ("mcp", "tool", "arguments"), _GIVEN)
