@@ -71,6 +71,11 @@ match = ["two/greet", "two/fake://two", "two/fake://item/*"]
 effect = "deny"
 
 [[policies]]
+name = "careful"
+match = "two/environ"
+effect = "ask"
+
+[[policies]]
 name = "admins"
 match = "two/fail"
 when = "principal.name != 'admin'"
@@ -158,6 +163,14 @@ def test_a_rule_about_arguments_hides_nothing_and_decides_at_each_call(
     until(lambda: total(gateway, told, policy="short", outcome="failed") >= 1, "and so is this")
 
 
+def test_a_rule_that_asks_needs_a_person_who_can_be_asked(gateway: Gateway) -> None:
+    with closing(Client(gateway.port, MODERN)) as client:
+        assert "two__environ" in client.tools()
+        why = refused(client.call("two__environ"))
+        assert "needs the consent of a person" in why
+        assert "environ" in client.text("one__environ")
+
+
 def test_discovery_finds_nothing_that_is_denied(gateway: Gateway) -> None:
     with closing(Client(gateway.port, MODERN, "/metamcp/find/mcp")) as client:
         found = client.call("search_tools", query="error", limit=20)["result"]
@@ -203,11 +216,17 @@ def test_a_permissive_rule_and_a_log_are_in_the_record_of_the_call(gateway: Gate
         assert "environ" in client.text("one__environ")
         assert refused(client.call("two__error"))
 
-    def recorded(tool: str) -> set[str]:
-        return {one.text for _, one in records(gateway) if one.tool == tool}
+    def recorded(server: str, tool: str) -> set[str]:
+        found = (one for _, one in records(gateway) if (one.server, one.tool) == (server, tool))
+        return {one.text for one in found}
 
-    until(lambda: recorded("environ") == {"policies: later would deny, seen logged"}, "the record")
-    until(lambda: "policies: no-error denied" in recorded("error"), "the record of the refusal")
+    until(
+        lambda: recorded("one", "environ") == {"policies: later would deny, seen logged"},
+        "the record",
+    )
+    until(
+        lambda: "policies: no-error denied" in recorded("two", "error"), "the record of the refusal"
+    )
     outcomes = {one.outcome for _, one in records(gateway) if one.tool == "error"}
     assert outcomes == {"refused"}
 

@@ -65,10 +65,12 @@ def shown_arguments(arguments: bytes, masks: Masks) -> str:
     return f"{cut} … (truncated, {len(arguments)} bytes in all)"
 
 
-def question(guard: CallGuard, facts: CallFacts, arguments: str) -> bytes:
-    """Return the params of the question. `arguments`: as of `shown_arguments`."""
+def question(guard: CallGuard, facts: CallFacts, arguments: str, why: str = "") -> bytes:
+    """Return the params of the question. `arguments`: as of `shown_arguments`; `why`: words of the
+    operator."""
     lines = [
         facts_why(facts),
+        *([why] if why else []),
         f"Tool: {plain(guard.path)[:SHOWN_CHARACTERS_MAX]}",
         f"Workspace: {facts.workspace}",
         f"Arguments: {arguments}",

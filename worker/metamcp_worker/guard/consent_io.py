@@ -131,7 +131,7 @@ class ConsentStep:
             return
         held, rules = one.held, one.held.guard.rules.consent
         arguments = consent.shown_arguments(held.facts.arguments, self.masks)
-        params = consent.question(held.guard, held.facts, arguments)
+        params = consent.question(held.guard, held.facts, arguments, held.verdict.why)
         loop = asyncio.get_running_loop()
         one.timer = loop.call_later(rules.timeout_s, self._late, number)
         held.work.pause(on=True)
