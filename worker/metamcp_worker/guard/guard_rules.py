@@ -101,7 +101,7 @@ class GuardRules:
         self.consent = consent
         self.mark = rules_mark(consent)
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
-        self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
+        self._effects: tuple[GuardEffect, ...] = tuple(one.effect for one in consent.rules for _ in one.match)
         globs = [glob for one in consent.rules for glob in one.match]
         self._globs = re.compile("|".join(f"({translate(glob)})" for glob in globs))
 
