@@ -80,7 +80,6 @@ jit = true
 confinement = "require"
 [metrics]
 per_tool = true
-
 [traces]
 endpoint = "https://host/v1/traces"
 sample = 0.5

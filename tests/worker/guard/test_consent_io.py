@@ -314,10 +314,11 @@ class Model:
         self.open = {one: found for one, found in self.open.items() if found[1] > now}
 
 
-def happen(front: Bench, model: Model, definition: bytes, step: tuple[Any, ...]) -> bytes:
+def happen(front: Bench, model: Model, definition: bytes, step: Any) -> bytes:
     """Let one thing happen, at the front and in the model; return the definition of the tools."""
-    kind, first = step[0], step[1]
-    known = isinstance(first, int) and 0 < first <= len(front.works)
+    kind: str = step[0]
+    first: Any = step[1]
+    known: bool = kind in ("yes", "no") and 0 < first <= len(front.works)
     if kind == "call":
         now, number = front.loop.time(), len(front.works) + 1
         call = first, definition, step[2], step[3]
@@ -327,8 +328,8 @@ def happen(front: Bench, model: Model, definition: bytes, step: tuple[Any, ...])
             model.open[number] = call, now + TIMEOUT_S
         front.call(tool=first, key=step[2], who=step[3], digest=definition)
     elif kind == "yes" and known:
-        model.agree(first, step[2], front.loop.time())
-        front.answered(front.works[first - 1], yes(step[2]))
+        model.agree(first, str(step[2]), front.loop.time())
+        front.answered(front.works[first - 1], yes(str(step[2])))
     elif kind == "no" and known:
         model.open.pop(first, None)
         body = {"action": step[2], "content": {"consent": "deny"}}
@@ -337,7 +338,7 @@ def happen(front: Bench, model: Model, definition: bytes, step: tuple[Any, ...])
         if step[2] is None:
             model.open.pop(first, None)
         else:
-            model.agree(first, step[2], front.loop.time())
+            model.agree(first, str(step[2]), front.loop.time())
         front.decided(first, step[2])
     elif kind == "leave":
         model.open.pop(first, None)
@@ -345,7 +346,8 @@ def happen(front: Bench, model: Model, definition: bytes, step: tuple[Any, ...])
     elif kind == "time":
         front.loop.turn(first)
         model.pass_by(front.loop.time())
-    return first if kind == "define" else definition
+    changed: bytes = first if kind == "define" else definition
+    return changed
 
 
 @pytest.mark.promise("M97")
