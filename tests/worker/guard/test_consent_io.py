@@ -318,7 +318,8 @@ def happen(front: Bench, model: Model, definition: bytes, step: Any) -> bytes:
     """Let one thing happen, at the front and in the model; return the definition of the tools."""
     kind: str = step[0]
     first: Any = step[1]
-    known: bool = kind in ("yes", "no") and 0 < first <= len(front.works)
+    at: int = first if isinstance(first, int) else 0
+    known = 0 < at <= len(front.works)
     if kind == "call":
         now, number = front.loop.time(), len(front.works) + 1
         call = first, definition, step[2], step[3]
@@ -328,21 +329,21 @@ def happen(front: Bench, model: Model, definition: bytes, step: Any) -> bytes:
             model.open[number] = call, now + TIMEOUT_S
         front.call(tool=first, key=step[2], who=step[3], digest=definition)
     elif kind == "yes" and known:
-        model.agree(first, str(step[2]), front.loop.time())
-        front.answered(front.works[first - 1], yes(str(step[2])))
+        model.agree(at, str(step[2]), front.loop.time())
+        front.answered(front.works[at - 1], yes(str(step[2])))
     elif kind == "no" and known:
-        model.open.pop(first, None)
+        model.open.pop(at, None)
         body = {"action": step[2], "content": {"consent": "deny"}}
-        front.answered(front.works[first - 1], body)
+        front.answered(front.works[at - 1], body)
     elif kind == "operator":
         if step[2] is None:
-            model.open.pop(first, None)
+            model.open.pop(at, None)
         else:
-            model.agree(first, str(step[2]), front.loop.time())
-        front.decided(first, step[2])
+            model.agree(at, str(step[2]), front.loop.time())
+        front.decided(at, step[2])
     elif kind == "leave":
-        model.open.pop(first, None)
-        front.calls.drop(first)
+        model.open.pop(at, None)
+        front.calls.drop(at)
     elif kind == "time":
         front.loop.turn(first)
         model.pass_by(front.loop.time())
