@@ -318,7 +318,7 @@ def happen(front: Bench, model: Model, definition: bytes, step: Any) -> bytes:
     """Let one thing happen, at the front and in the model; return the definition of the tools."""
     kind: str = step[0]
     first: Any = step[1]
-    at: int = first if isinstance(first, int) else 0
+    at = int(first) if kind in ("yes", "no", "operator", "leave") else 0
     known = 0 < at <= len(front.works)
     if kind == "call":
         now, number = front.loop.time(), len(front.works) + 1
