@@ -8,7 +8,6 @@ import pytest
 from metamcp_supervisor.config.config import (
     AiConfig,
     CodeConfig,
-    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -21,7 +20,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_worker.ipc.code_runs import CodeLimits
-from metamcp_worker.ipc.spec import ConsentRule, IssuerSpec, PolicySpec, UseLimits
+from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 from tests.supervisor.configs import loaded, messages
 
 ISSUER = IssuerSpec(
@@ -32,6 +31,9 @@ ISSUER = IssuerSpec(
 )  # fmt: skip
 EVERYTHING = """
 workflows = []
+consent.rules = [{ match = "git/*", effect = "ask" }]
+consent.on_no_elicitation = "queue"
+consent.use_annotations = true
 suggestions = { rules = [], shipped = false }
 [gateway]
 listen = "127.0.0.1:1000"
@@ -75,16 +77,6 @@ warm = 0
 idle = "1m"
 jit = true
 confinement = "require"
-[consent]
-timeout = "9s"
-on_no_elicitation = "queue"
-use_annotations = true
-[[consent.rules]]
-match = "git/*"
-effect = "allow"
-[[consent.rules]]
-match = ["*/delete*", "wiki/x"]
-effect = "ask"
 [[policies]]
 name = "no-force"
 match = "git/*"
@@ -94,7 +86,6 @@ message = "No."
 mode = "permissive"
 [metrics]
 per_tool = true
-
 [traces]
 endpoint = "https://host/v1/traces"
 sample = 0.5
@@ -252,19 +243,6 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert got.code == CodeConfig(
         enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,
         idle_s=60.0, jit=True, confinement="require",
-    )  # fmt: skip
-    assert got.policies == (
-        PolicySpec(
-            name="no-force", match=("git/*",), when="has(mcp.tool.arguments.force)",
-            effect="deny", message="No.", mode="permissive",
-        ),
-    )  # fmt: skip
-    assert got.consent == ConsentConfig(
-        rules=(
-            ConsentRule(match=("git/*",), effect="allow"),
-            ConsentRule(match=("*/delete*", "wiki/x"), effect="ask"),
-        ),
-        timeout_s=9.0, on_no_elicitation="queue", use_annotations=True,
     )  # fmt: skip
     assert got.ai == AiConfig(
         provider="anthropic", url="https://models.example", model="small", key="somebody",

@@ -1,7 +1,7 @@
 """The step that asks a person: who answers, in time or not, and what the server sees of it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -108,7 +108,7 @@ class Bench:
 
 
 @contextmanager
-def bench(unaskable: Unaskable = "deny") -> Iterator[Bench]:
+def bench(unaskable: Unaskable = "deny") -> Generator[Bench]:
     with closing(Clock()) as loop:
         yield Bench(loop, unaskable)
 
@@ -314,6 +314,43 @@ class Model:
         self.open = {one: found for one, found in self.open.items() if found[1] > now}
 
 
+def happen(front: Bench, model: Model, definition: bytes, step: Any) -> bytes:
+    """Let one thing happen, at the front and in the model; return the definition of the tools."""
+    kind: str = step[0]
+    first: Any = step[1]
+    at = int(first) if kind in ("yes", "no", "operator", "leave") else 0
+    known = 0 < at <= len(front.works)
+    if kind == "call":
+        now, number = front.loop.time(), len(front.works) + 1
+        call = first, definition, step[2], step[3]
+        if model.covers(call, now):
+            model.seen.add(number)
+        else:
+            model.open[number] = call, now + TIMEOUT_S
+        front.call(tool=first, key=step[2], who=step[3], digest=definition)
+    elif kind == "yes" and known:
+        model.agree(at, str(step[2]), front.loop.time())
+        front.answered(front.works[at - 1], yes(str(step[2])))
+    elif kind == "no" and known:
+        model.open.pop(at, None)
+        body = {"action": step[2], "content": {"consent": "deny"}}
+        front.answered(front.works[at - 1], body)
+    elif kind == "operator":
+        if step[2] is None:
+            model.open.pop(at, None)
+        else:
+            model.agree(at, str(step[2]), front.loop.time())
+        front.decided(at, step[2])
+    elif kind == "leave":
+        model.open.pop(at, None)
+        front.calls.drop(at)
+    elif kind == "time":
+        front.loop.turn(first)
+        model.pass_by(front.loop.time())
+    changed: bytes = first if kind == "define" else definition
+    return changed
+
+
 @pytest.mark.promise("M97")
 @settings(deadline=None, max_examples=400)
 @given(st.lists(STEPS, max_size=25))
@@ -321,38 +358,7 @@ def test_a_server_sees_a_call_exactly_if_there_was_a_valid_grant(steps: list[Any
     with bench() as front:
         model, definition = Model(), b"1"
         for step in steps:
-            match step:
-                case "call", tool, key, who:
-                    now, number = front.loop.time(), len(front.works) + 1
-                    call = tool, definition, key, who
-                    if model.covers(call, now):
-                        model.seen.add(number)
-                    else:
-                        model.open[number] = call, now + TIMEOUT_S
-                    front.call(tool=tool, key=key, who=who, digest=definition)
-                case "yes", number, scope:
-                    if number <= len(front.works) and number:
-                        model.agree(number, scope, front.loop.time())
-                        front.answered(front.works[number - 1], yes(scope))
-                case "no", number, action:
-                    if number <= len(front.works) and number:
-                        model.open.pop(number, None)
-                        body = {"action": action, "content": {"consent": "deny"}}
-                        front.answered(front.works[number - 1], body)
-                case "operator", number, scope:
-                    if scope is None:
-                        model.open.pop(number, None)
-                    else:
-                        model.agree(number, scope, front.loop.time())
-                    front.decided(number, scope)
-                case "leave", number:
-                    model.open.pop(number, None)
-                    front.calls.drop(number)
-                case "time", seconds:
-                    front.loop.turn(seconds)
-                    model.pass_by(front.loop.time())
-                case _, definition:
-                    pass
+            definition = happen(front, model, definition, step)
             seen = {n for n, work in enumerate(front.works, 1) if "sent" in work.ends}
             assert seen == model.seen
             assert all(len(work.ends) <= 1 for work in front.works)

@@ -71,11 +71,12 @@ def test_a_name_in_no_list_and_things_of_other_kinds_are_looked_up_when_they_are
 
 
 def test_other_rules_have_another_mark_and_a_hundred_of_them_find_the_right_one() -> None:
-    many = rules(*[(f"s{n}/*", "ask") for n in range(100)])
+    globs: list[tuple[str, GuardEffect]] = [(f"s{n}/*", "ask") for n in range(100)]
+    many = rules(*globs)
     assert effect(many, "s99/t") == "ask"
     assert effect(many, "t99/t") == "allow"
     assert many.mark != rules(("s0/*", "ask")).mark
-    assert many.mark == rules(*[(f"s{n}/*", "ask") for n in range(100)]).mark
+    assert many.mark == rules(*globs).mark
 
 
 @pytest.mark.parametrize("definition", [b"", b"{}", b"[]", b'{"annotations":7}', b"no"])

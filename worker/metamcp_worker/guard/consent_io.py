@@ -134,7 +134,6 @@ class ConsentStep:
         params = consent.question(held.guard, held.facts, arguments, held.verdict.why)
         loop = asyncio.get_running_loop()
         one.timer = loop.call_later(rules.timeout_s, self._late, number)
-        held.work.pause(on=True)
         one.asked = True
         withdraw = held.work.ask(params, partial(self._answered, number))
         if withdraw is None:
@@ -142,7 +141,7 @@ class ConsentStep:
             self._unaskable(number)
         elif number in self._open:
             one.withdraw = withdraw
-            self._tell(one)
+            self._wait(one)
 
     def _answered(self, number: int, body: bytes, failed: bool) -> None:
         if failed:
@@ -166,7 +165,7 @@ class ConsentStep:
         one = self._open[number]
         what = one.held.guard.rules.consent.unaskable
         if what == "queue":
-            self._tell(one)
+            self._wait(one)
             return
         self._close(number)
         if what == "deny":
@@ -227,14 +226,16 @@ class ConsentStep:
         if one is not None and one.timer is not None:
             one.timer.cancel()
             one.withdraw()
-            one.held.work.pause(on=False)
             if one.told:
+                one.held.work.pause(on=False)
                 self.tell(ConsentClosed(id=question_id(self.front, number)))
         return one
 
-    def _tell(self, one: _Question) -> None:
+    def _wait(self, one: _Question) -> None:
+        """Tell operators of a question that somebody has to answer, unless they know it."""
         if not one.told:
             one.told = True
+            one.held.work.pause(on=True)
             self.tell(ConsentOpened(question=self._shown(one)))
 
     def _shown(self, one: _Question) -> OpenConsent:

@@ -149,7 +149,8 @@ class GuardRules:
         self._others: dict[tuple[PrincipalFacts, str], GuardRules] = {}
         self.mark = rules_mark(consent, policies.specs)
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
-        self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
+        effects: list[GuardEffect] = [one.effect for one in consent.rules for _ in one.match]
+        self._effects = effects
         globs = [glob for one in consent.rules for glob in one.match]
         self._globs = re.compile("|".join(f"({translate(glob)})" for glob in globs))
 
