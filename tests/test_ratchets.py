@@ -39,8 +39,12 @@ ENGINE = {
     "workflow_orders", "workflows",
 }  # fmt: skip
 """Packages and modules for agents, models and workflows."""
-GUARD = {"result_keeper", "result_orders", "result_tools", "results"}
-"""Packages and modules that keep large results."""
+GUARD = {
+    "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
+    "approvals", "call_path", "explain_call", "guard", "guarded_calls", "path_orders",
+    "policy_rules", "result_keeper", "result_orders", "result_tools", "results",
+}  # fmt: skip
+"""Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22
 ENGINE_MODULES_MAX = 30

@@ -32,13 +32,15 @@ FUNCTION_LINES_MAX = 60
 MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
-        "results": "ipc",
-        "oauth": "http ipc", "access": "http ipc oauth", "catalog": "access ipc",
+        "results": "ipc", "oauth": "http ipc", "access": "http ipc oauth",
+        "engine": "http ipc runtime",
+        "guard": "access engine ipc runtime",
+        "catalog": "access guard ipc",
         "builtin_tools": "catalog ipc results search",
         "audit": "ipc runtime", "sandbox": "ipc runtime",
-        "engine": "http ipc runtime", "embedder": "http ipc runtime search",
+        "embedder": "http ipc runtime search",
         "child": "http ipc oauth results runtime",
-        "front": "access builtin_tools catalog http ipc oauth results runtime search",
+        "front": "access builtin_tools catalog guard http ipc oauth results runtime search",
         "bridge": "http ipc runtime",
     },
     "metamcp_supervisor": {
@@ -62,7 +64,18 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "engine", "http", "ipc", "oauth", "results", "runtime", "sandbox"}
+CONTRACT = {
+    "access",
+    "bridge",
+    "engine",
+    "guard",
+    "http",
+    "ipc",
+    "oauth",
+    "results",
+    "runtime",
+    "sandbox",
+}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -75,9 +88,10 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble code_mode config confirmation document engine_tables environment"
-        " foreign_files formats json_schema naming network options overrides parse program"
-        " references reload sections show tools units workflow_files workspaces"
+        "assemble code_mode config confirmation consent_rules document engine_tables environment"
+        " foreign_files formats json_schema naming network options overrides parse"
+        " policy_rules program references reload sections show tools units workflow_files"
+        " workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -97,7 +111,7 @@ PURE_BY_ROOM = {
         " servers_tools tool_choice tool_text tools_by_exposure toolset_tools typescript_types"
         " vector_search"
     ),
-    "metamcp_worker.catalog": "catalog exposure offers parts tool_overrides uris views",
+    "metamcp_worker.catalog": "call_path catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
         "actions call_queue frontless_calls handshake hang_probe http_exchange http_sessions"
         " jsonrpc_lines lists notices own_requests request_headers server_calls server_log"
@@ -112,10 +126,11 @@ PURE_BY_ROOM = {
         " engine_calls front_views guard mcp_request mrtr resume server_processes"
         " stats task_ids trace watches"
     ),
+    "metamcp_worker.guard": "conditions consent guard_rules held_calls policies",
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
-        " errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
+        "audit_records builtin_definitions code_runs codec consent_records disclosure embedding"
+        " engine_runs errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
         " messages"
         " parameters"
         " process_names records roots saved_scripts server_catalog spec validation"
@@ -136,7 +151,12 @@ IMPURE_IMPORTS = {
 #: A dependency is used in the files named here and nowhere else, so that it can leave.
 DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
-    "cel": {"metamcp_worker.engine.expressions", "metamcp_worker.engine.expressions_io"},
+    "cel": {
+        "metamcp_worker.engine.expressions",
+        "metamcp_worker.engine.expressions_io",
+        "metamcp_worker.guard.conditions",
+        "metamcp_worker.guard.policies",
+    },
     "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
     "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
     "dbos": {"metamcp_worker.engine.dbos_executor"},

@@ -103,6 +103,13 @@ def _refused() -> list[dashboard.Panel]:
               "it is; all API keys together.", "short",
               Ask(grown("metamcp_limited_total", HERE, "kind, name, limit"),
                   "{{kind}} {{name}} {{limit}}"), width=12, bars=True),
+        graph("Policies", "Calls that a policy denied, asked about or logged, or would have, and "
+              "those that it failed for.", "short",
+              Ask(grown("metamcp_policy_matches_total", HERE, "policy, outcome"),
+                  "{{policy}} {{outcome}}"), width=12, bars=True),
+        graph("Consent", "Calls about which a person is asked, by how that ended.", "short",
+              Ask(grown("metamcp_consent_total", HERE, "outcome"), "{{outcome}}"), width=12,
+              bars=True),
         graph("Used of the quotas of today", "At 100 % calls are refused until midnight UTC; of "
               "API keys the fullest one.", "percentunit",
               Ask(f"max by (kind, name) (metamcp_quota_used_ratio{{{HERE}}})", "{{kind}} {{name}}"),

@@ -39,6 +39,14 @@ VERBS: dict[str, tuple[str, str]] = {
         "Show recorded calls that are over ('ctl calls': those under way).",
     ),
     "audit": ("metamcp_supervisor.cli.audit:audit", "Read and check the audit of calls."),
+    "explain": (
+        "metamcp_supervisor.cli.explain_call:explain",
+        "Show the way of a call, and what would happen to it now.",
+    ),
+    "policy": (
+        "metamcp_supervisor.cli.explain_call:policy",
+        "Check policies, and see which one decides.",
+    ),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
     "connect": (
         "metamcp_supervisor.cli.connect:connect",
@@ -75,6 +83,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "workflow": (
         "metamcp_supervisor.cli.workflows:workflow_",
         "Check, draw and run workflows.",
+    ),
+    "consent": (
+        "metamcp_supervisor.cli.approvals:consent_",
+        "Answer for calls that need the consent of a person.",
     ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),

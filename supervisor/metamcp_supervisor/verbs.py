@@ -10,6 +10,8 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.code_runs import Language
+from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
+from metamcp_worker.ipc.figures import PathStep, PolicyValue
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -309,6 +311,22 @@ class InFlight(Struct, frozen=True, kw_only=True):
     progress: bool
 
 
+class PathShown(Struct, frozen=True, kw_only=True):
+    """Path of a call of a tool, and what would happen now. `runs`: whether its server would get it;
+    `policies`: those that concern the tool; `decides`: the one that decides, or empty; `effect`: of
+    all together."""
+
+    v: int = VERSION
+    endpoint: str
+    server: str
+    tool: str
+    steps: tuple[PathStep, ...]
+    policies: tuple[PolicyValue, ...]
+    decides: str
+    effect: str
+    runs: bool
+
+
 class CallsUnderWay(Struct, frozen=True, kw_only=True):
     """Calls under way, the longest first. `more`: number of calls that are not shown; `silent`:
     fronts that did not answer."""
@@ -556,6 +574,15 @@ class ResultsPurged(Struct, frozen=True, kw_only=True):
 
     v: int = VERSION
     purged: int
+
+
+class ConsentList(Struct, frozen=True, kw_only=True):
+    """Questions about calls that nobody has answered yet, and grants that count until a time; after
+    an order those that it was about."""
+
+    v: int = VERSION
+    questions: tuple[OpenConsent, ...] = ()
+    grants: tuple[ConsentGrant, ...] = ()
 
 
 class ViewShown(Struct, frozen=True, kw_only=True):

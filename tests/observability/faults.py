@@ -71,8 +71,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "guest": fake(),
     "paid": {**fake(), "limits": {"calls_per_day": 10}},
 }
-SETTINGS = """
-[audit]
+SETTINGS = """[audit]
 level = "metadata"
 [code]
 runs_max = 1
@@ -83,6 +82,12 @@ namespace = "default"
 [endpoints.kept]
 namespace = "default"
 results = { max = "8K" }
+[consent]
+rules = [{ match = "paid/sleep", effect = "ask" }]
+[[policies]]
+name = "watched"
+match = "paid/*"
+effect = "log"
 """
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 
@@ -338,6 +343,8 @@ def _a_full_queue(run: Run) -> None:
 
 def _somebody_is_kept_out(run: Run) -> None:
     run.gateway.ctl("quarantine", "guest", "--why", "it is not trusted")
+    with contextlib.closing(Client(run.gateway.port, MODERN)) as client:
+        assert client.call("paid__sleep", ms=1)["result"]["isError"]  # nobody can be asked
 
 
 def _other_fronts(run: Run) -> None:

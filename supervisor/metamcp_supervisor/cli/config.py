@@ -166,9 +166,12 @@ def _shown(path: Path) -> str:
 
 def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the tables with settings in them, each with the text of its brackets."""
-    from metamcp_supervisor.config.document import table_of
+    from metamcp_supervisor.config.document import list_of, table_of
 
     for section, content in tables.items():
+        if section == "policies":
+            yield from (("[policies]", table_of(each) or {}) for each in list_of(content) or ())
+            continue
         table = table_of(content) or {}
         if section not in {"servers", "namespaces", "endpoints", "workspaces"}:
             yield section, table

@@ -16,7 +16,16 @@ from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
-from metamcp_worker.ipc.spec import CALLBACK_PORT, RESULTS, UNLIMITED, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import (
+    CALLBACK_PORT,
+    RESULTS,
+    UNLIMITED,
+    ConsentRule,
+    IssuerSpec,
+    PolicySpec,
+    Unaskable,
+    UseLimits,
+)
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -128,6 +137,16 @@ class AuditConfig:
     durability: Durability = "process"
     required: bool = True
     retention_s: float = 90 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentConfig:
+    """Table `[consent]`; as of `spec.ConsentSpec`."""
+
+    rules: tuple[ConsentRule, ...] = ()
+    timeout_s: float = 120.0
+    on_no_elicitation: Unaskable = "deny"
+    use_annotations: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +370,7 @@ class Server:
     probe_interval_s: float = 30.0
     hide_after_s: float = 3.0
     strict_listing: bool | None = None
+    trust_annotations: bool = False
     concurrency: int = 1024
     queue: int = 4096
     message_max: int = MESSAGE_BYTES
@@ -477,6 +497,7 @@ class Config:
     recording: RecordingConfig = RecordingConfig()
     audit: AuditConfig = AuditConfig()
     code: CodeConfig = CodeConfig()
+    consent: ConsentConfig = ConsentConfig()
     workflows: WorkflowFiles = WorkflowFiles()
     ai: AiConfig = AiConfig()
     """Without a `url` if no model is configured."""
@@ -484,6 +505,7 @@ class Config:
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()
+    policies: tuple[PolicySpec, ...] = ()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     problems: tuple["Problem", ...] = ()

@@ -22,6 +22,7 @@ from metamcp_supervisor.config.config import (
     AnyAddress,
     AuditConfig,
     CodeConfig,
+    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -37,7 +38,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import ELSEWHERE, LATER, OPTIONS, Section, keys, option
-from metamcp_worker.ipc.spec import UseLimits
+from metamcp_worker.ipc.spec import PolicySpec, UseLimits
 
 Place = tuple[str | int, ...]
 """Keys and indices from the top of a file down to a value."""
@@ -325,6 +326,7 @@ class ConfigDraft:
     recording: RecordingConfig | None = None
     audit: AuditConfig | None = None
     code: CodeConfig | None = None
+    consent: ConsentConfig | None = None
     workflows: tuple["NamedPath", ...] = ()
     rules: tuple["NamedPath", ...] | None = None
     ai: AiConfig | None = None
@@ -333,6 +335,7 @@ class ConfigDraft:
     metrics: MetricsConfig | None = None
     traces: TracesConfig | None = None
     embeddings: Embeddings | None = None
+    policies: tuple[PolicySpec, ...] = ()
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()
@@ -533,6 +536,22 @@ class Table:
             return {}
         found = {name: outer.table(name, section) for name in outer.values}
         return {name: table for name, table in found.items() if table is not None}
+
+    def listed(self, key: str, section: Section) -> "tuple[Table, ...]":
+        """Return the tables in a list; an item that is not a table is reported and left out."""
+        value = self.values.get(key)
+        items = [] if value is None else list_of(value)
+        if items is None:
+            self._wrong(key, "a list of tables", value)
+            return ()
+        found: list[Table] = []
+        for at, item in enumerate(items):
+            site, inner = self.site.at(key, at), table_of(item)
+            if inner is None:
+                self.findings.error(site, f"must be a table, not {kind_of(item)}")
+            else:
+                found.append(Table(inner, site, self.findings, section))
+        return tuple(found)
 
     def error(self, key: str, message: str) -> None:
         self.findings.error(self.site.at(key), message)

@@ -8,6 +8,7 @@ finding what a decoder hides: keys written twice, and the line of a key. Never: 
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 
 from metamcp_supervisor.config.document import BrokenSyntax, Place, shown, table_of
@@ -160,7 +161,7 @@ def _note(found: dict[Place, int], path: list[str | int], line: int) -> None:
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _KEYS = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
-_HEAD = re.compile(rf"\s*\[\[?[ \t]*({_KEYS})[ \t]*\]")
+_HEAD = re.compile(rf"\s*\[(\[?)[ \t]*({_KEYS})[ \t]*\]")
 _SETTING = re.compile(rf"\s*({_KEYS})[ \t]*=")
 _ONE_KEY = re.compile(_KEY)
 _AT_LINE = re.compile(r" \(at line (\d+), column (\d+)\)\Z")
@@ -205,11 +206,15 @@ def toml_lines(text: str) -> Mapping[Place, int]:
     not found; use the line of the key above it."""
     found: dict[Place, int] = {}
     head: Place = ()
+    counts: Counter[Place] = Counter()
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > _LINE_CHARACTERS_MAX:
             continue
         if match := _HEAD.match(line):
-            place = head = _place(match[1])
+            place = head = _place(match[2])
+            if match[1]:  # one more of a list of tables
+                place = head = (*head, counts[head])
+                counts[place[:-1]] += 1
         elif match := _SETTING.match(line):
             place = head + _place(match[1])
         else:

@@ -18,6 +18,7 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "table of strings": {"type": "object", "additionalProperties": _STRING},
     "table of values": {"type": "object"},
     "table": {"type": "object"},
+    "tables": {"type": "array"},
     "boolean or table": {"type": "boolean"},
     "choice or table": _STRING,
     "boolean": {"type": "boolean"},
@@ -42,12 +43,15 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "recording"): ("recording", False),
     ("", "audit"): ("audit", False),
     ("", "code"): ("code", False),
+    ("", "consent"): ("consent", False),
+    ("consent", "rules"): ("consent.rules[]", False),
     ("", "suggestions"): ("suggestions", False),
     ("", "ai"): ("ai", False),
     ("", "engine"): ("engine", False),
     ("", "metrics"): ("metrics", False),
     ("", "traces"): ("traces", False),
     ("", "embeddings"): ("embeddings", False),
+    ("", "policies"): ("policies[]", False),
     ("", "servers"): ("servers.*", True),
     ("", "namespaces"): ("namespaces.*", True),
     ("", "endpoints"): ("endpoints.*", True),
@@ -93,12 +97,16 @@ def _option(option: Option) -> dict[str, object]:
     if inside := _INSIDE.get((option.section, option.key)):
         section, named = inside
         content = _section(section)
+        if option.kind == "tables":
+            return found | {"type": "array", "items": content}
         whole = {"type": "object", "additionalProperties": content} if named else content
         either = option.kind in ("boolean or table", "choice or table")
         alone = {"enum": list(option.choices)} if option.choices else _OF_KIND[option.kind]
         found |= {"anyOf": [alone, whole]} if either else whole
         return found
     found |= _OF_KIND[option.kind]
+    if option.key == "match":
+        found |= _OF_KIND["command"]  # one, or a list
     if option.choices and option.kind == "choices":
         one = {"enum": list(option.choices)}
         found["anyOf"] = [one, {"type": "array", "items": one}]

@@ -14,9 +14,11 @@ from typing import Literal, cast
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
     code_mode,
+    consent_rules,
     engine_tables,
     naming,
     network,
+    policy_rules,
     program,
     sections,
     tools,
@@ -118,6 +120,7 @@ def parse(
         recording=sections.recording(recording) if recording else None,
         audit=sections.audit(audit) if audit else None,
         code=code_mode.read(code) if code else None,
+        consent=consent_rules.read(top),
         workflows=workflow_files.paths(top, "workflows", home),
         rules=rules,
         shipped_rules=shipped_rules,
@@ -126,15 +129,13 @@ def parse(
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
+        policies=policy_rules.read(top),
         servers=(
             *_servers(top.table("servers"), references, home),
             *(each for one in inner for each in one.servers),
         ),
         namespaces=(*_namespaces(top), *(each for one in inner for each in one.namespaces)),
-        endpoints=(
-            *_endpoints(top, references),
-            *(each for one in inner for each in one.endpoints),
-        ),
+        endpoints=(*_endpoints(top, references), *(e for one in inner for e in one.endpoints)),
         workspaces=tuple(one.draft for one in inner),
     )
 
@@ -387,6 +388,7 @@ def tuned(table: Table, server: Server) -> Server:
     if required and start == "lazy":
         table.error("required", "a server that starts when it is called cannot be required")
     sharing = cast("Sharing", table.choice("sharing") or _DEFAULTS.sharing)
+    strict = table.has("strict_listing")
     server = replace(
         server,
         enabled=enabled,
@@ -417,9 +419,8 @@ def tuned(table: Table, server: Server) -> Server:
         stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
         probe_interval_s=table.duration("probe_interval", default=_DEFAULTS.probe_interval_s),
         hide_after_s=table.duration("hide_after", default=_DEFAULTS.hide_after_s),
-        strict_listing=(
-            table.flag("strict_listing", default=False) if table.has("strict_listing") else None
-        ),
+        trust_annotations=table.flag("trust_annotations", default=False),
+        strict_listing=table.flag("strict_listing", default=False) if strict else None,
         concurrency=table.whole(
             "concurrency", default=_DEFAULTS.concurrency, low=1, high=CALLS_MAX
         ),

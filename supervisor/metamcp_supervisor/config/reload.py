@@ -16,6 +16,7 @@ from metamcp_supervisor.config.config import (
     AuditConfig,
     CodeConfig,
     Config,
+    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -35,14 +36,14 @@ from metamcp_supervisor.config.options import OPTIONS
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.config.references import starts_program
 from metamcp_supervisor.verbs import PlannedChange, ReloadPlan
-from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import IssuerSpec, PolicySpec, UseLimits
 
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
 accident."""
 Told = (
     Log | RecordingConfig | AuditConfig | CodeConfig | MetricsConfig | TracesConfig | Embeddings
-    | WorkflowFiles | AiConfig | EngineConfig
+    | WorkflowFiles | AiConfig | EngineConfig | ConsentConfig
 )  # fmt: skip
 """Sections of the gateway itself that a reload can change at once."""
 _NAMED_MAX = 8
@@ -64,10 +65,10 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`, `[traces]`, `[embeddings]`,
-    `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers cannot have such names,
-    because of the brackets and the dot. A server that is added or removed does not count as a
-    change of its namespaces.
+    `[code]`, `[consent]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`, `[traces]`,
+    `[embeddings]`, `[policies]`, `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers
+    cannot have such names, because of the brackets and the dot. A server that is added or removed
+    does not count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -78,12 +79,14 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[recording]", old.recording, new.recording),
             *_table("[audit]", old.audit, new.audit),
             *_table("[code]", old.code, new.code),
+            *_table("[consent]", old.consent, new.consent),
             *_table("[workflows]", old.workflows, new.workflows),
             *_table("[ai]", old.ai, new.ai),
             *_table("[engine]", old.engine, new.engine),
             *_table("[metrics]", old.metrics, new.metrics),
             *_table("[traces]", old.traces, new.traces),
             *_table("[embeddings]", old.embeddings, new.embeddings),
+            *_policies(old.policies, new.policies),
             *_namespaces(old, new),
             *_groups("endpoints", old.endpoints, new.endpoints),
             *_workspaces(old.workspace_limits, new.workspace_limits),
@@ -134,6 +137,7 @@ def fingerprint(config: Config) -> str:
             [_plain(config.audit), _plain(config.code), _plain(config.workflows)],
             [_plain(config.traces), _plain(config.embeddings)],
             [_plain(config.ai), _plain(config.engine)],
+            config.policies,
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
@@ -219,6 +223,14 @@ def _table(name: str, old: Told, new: Told) -> Iterator[PlannedChange]:
     if changed := [each for each in names if _differ(old, new, each)]:
         why = _sentence([f"{_key(key)} changed" for key in changed])
         yield PlannedChange(server=name, action="in-place", why=why)
+
+
+def _policies(old: Sequence[PolicySpec], new: Sequence[PolicySpec]) -> Iterator[PlannedChange]:
+    before, after = ({one.name: one for one in rules} for rules in (old, new))
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    if old != new:
+        why = f"{_sentence(names)} changed" if names else "their order changed"
+        yield PlannedChange(server="[policies]", action="in-place", why=why)
 
 
 def _namespaces(old: Config, new: Config) -> Iterator[PlannedChange]:

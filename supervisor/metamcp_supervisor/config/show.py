@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
-from metamcp_supervisor.config import code_mode
+from metamcp_supervisor.config import code_mode, consent_rules
 from metamcp_supervisor.config.config import (
     AiConfig,
     AuditConfig,
@@ -35,7 +35,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.units import duration_text, size_text
 from metamcp_worker.ipc.process_names import DEFAULT
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, PolicySpec, UseLimits
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
@@ -184,11 +184,13 @@ def tables(config: Config) -> dict[str, object]:
         "recording": _recording(config.recording),
         "audit": _audit(config.audit),
         **({"code": _code(config.code)} if config.code.enabled else {}),
+        **consent_rules.written(config.consent),
         **({"ai": _ai(config.ai)} if config.ai.url else {}),
         **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),
+        **({"policies": list(map(_policy, config.policies))} if config.policies else {}),
         "servers": {
             name: server_table(each) for name, each in config.servers.items() if not each.mistake
         },
@@ -296,6 +298,12 @@ def _traces(traces: TracesConfig) -> dict[str, object]:
     }
 
 
+def _policy(rule: PolicySpec) -> dict[str, object]:
+    """Return what is set of a rule, and its defaults."""
+    found = structs.asdict(rule) | {"match": list(rule.match)}
+    return {key: each for key, each in found.items() if each}
+
+
 def _embeddings(embeddings: Embeddings) -> dict[str, object]:
     found: dict[str, object] = {}
     if embeddings.url:
@@ -336,6 +344,7 @@ def server_table(server: Server) -> dict[str, object]:
         "stop_grace": duration_text(server.stop_grace_s),
         "probe_interval": duration_text(server.probe_interval_s),
         "hide_after": duration_text(server.hide_after_s),
+        **({"trust_annotations": True} if server.trust_annotations else {}),
         **({"strict_listing": server.strict_listing} if server.strict_listing is not None else {}),
         "concurrency": server.concurrency,
         "queue": server.queue,

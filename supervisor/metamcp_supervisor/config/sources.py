@@ -25,6 +25,7 @@ from metamcp_supervisor.config import (
     installation,
     parse,
     places,
+    policy_rules,
     workflow_files,
 )
 from metamcp_supervisor.config.assemble import assemble, listed_strictly
@@ -161,7 +162,10 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
     runs_code = not config.code.enabled or installation.deno()
     why = "" if runs_code else installation.lacking(installation.CODE)
     code_mode.check(config, reading.drafts, why, findings)
-    config = replace(config, workflows=_workflows(reading))
+    rules = reading.drafts[0].policies
+    policy_rules.warn(rules, config.servers, reading.drafts[0].site, findings)
+    warnings = tuple(findings.warnings)
+    config = replace(config, workflows=_workflows(reading), policies=rules, warnings=warnings)
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
     runs = any(server.enabled and not server.mistake for server in config.servers.values())

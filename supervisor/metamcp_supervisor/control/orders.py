@@ -18,8 +18,10 @@ from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import (
     access,
+    consent_orders,
     describe,
     follow,
+    path_orders,
     result_orders,
     script_orders,
     set_signal,
@@ -290,8 +292,16 @@ VERBS: dict[str, Verb] = {
     "results-purge": Verb(
         result_orders.ResultsPurge, result_orders.purge, about=result_orders.about
     ),
+    "explain": Verb(path_orders.PathQuery, path_orders.path, Role.OPERATOR, reads=True),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
+    "consent": Verb(consent_orders.ConsentQuery, consent_orders.consent, Role.OPERATOR, reads=True),
+    "consent-change": Verb(
+        consent_orders.ConsentOrder,
+        consent_orders.consent_change,
+        Role.OPERATOR,
+        about=consent_orders.about,
+    ),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 

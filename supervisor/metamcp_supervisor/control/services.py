@@ -27,8 +27,10 @@ from metamcp_supervisor.verbs import (
     ServerStatus,
     Upgrade,
 )
+from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.figures import CallPath, ShowPath
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.results.result_summary import KeptResult, Piece
 
@@ -157,6 +159,27 @@ class ResultStore(Protocol):
         ...
 
 
+class ConsentStore(Protocol):
+    """Consent to calls. Methods that change something raise MetaMCPError, a LookupError too, if no
+    question or grant has the id."""
+
+    def questions(self) -> tuple[OpenConsent, ...]:
+        """Return the open questions, the oldest first."""
+        ...
+
+    def grants(self) -> tuple[ConsentGrant, ...]:
+        """Return the grants that count now, the oldest first."""
+        ...
+
+    def decide(self, name: str, scope: ConsentScope | None, by: str) -> OpenConsent:
+        """Answer a question with this scope, or with a no, and return it."""
+        ...
+
+    def revoke(self, names: Sequence[str]) -> tuple[ConsentGrant, ...]:
+        """End these grants, or all of them without names, and return them."""
+        ...
+
+
 class Steering(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
@@ -178,6 +201,9 @@ class Steering(Protocol):
 
     @property
     def results(self) -> ResultStore: ...
+
+    @property
+    def consents(self) -> ConsentStore: ...
 
     def status(self) -> GatewayStatus: ...
 
@@ -250,6 +276,10 @@ class Steering(Protocol):
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         """Return the calls in flight to these servers, or to all; only calls that have taken
         `slow_s` seconds. Raises UnknownName."""
+        ...
+
+    async def path(self, wanted: ShowPath) -> CallPath:
+        """Return what would happen to a call of a tool, as far as a front knows. Raises NotNow."""
         ...
 
     async def roll(self) -> None:

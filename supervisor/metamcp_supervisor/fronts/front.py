@@ -25,6 +25,7 @@ from metamcp_worker.ipc.messages import (
     Message,
     SessionKept,
     ShowCalls,
+    ShowPath,
     Spans,
 )
 from metamcp_worker.ipc.packets import ChannelSnapshot
@@ -41,8 +42,9 @@ class Questions:
         self._tickets = itertools.count(1)
         self._open: dict[int, asyncio.Future[Shown]] = {}
 
-    async def ask(self, wanted: ShowCalls, within_s: float) -> Shown | None:
-        """Ask for calls; return None if no answer comes in time. Sets the ticket of `wanted`."""
+    async def ask(self, wanted: ShowCalls | ShowPath, within_s: float) -> Shown | None:
+        """Ask for calls, or for the path of one; return None if no answer comes in time. Sets the
+        ticket of `wanted`."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Shown] = asyncio.get_running_loop().create_future()
         self._open[ticket] = answer

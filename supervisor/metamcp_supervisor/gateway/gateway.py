@@ -65,10 +65,12 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     Upgrade,
 )
+from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
+from metamcp_worker.ipc.figures import CallPath, ShowPath
 from metamcp_worker.ipc.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0
@@ -194,6 +196,10 @@ class Gateway:
     def results(self) -> ResultKeeper:
         return self._house.results
 
+    @property
+    def consents(self) -> Consents:
+        return self._house.consents
+
     def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
             forker=self._nursery,
@@ -263,7 +269,9 @@ class Gateway:
                 await self.keys.begin()
                 await self._house.quotas.begin()
                 self._house.results.begin(fresh=False)
+                await self.consents.begin()
                 self._starting = await self.succession.go_on(handed)
+                self.consents.tell_all()
                 await self._admin.start(self.succession.ops)
                 await self._begin_health()
                 self._renew_again()
@@ -277,6 +285,7 @@ class Gateway:
             await self.keys.begin()
             await self._house.quotas.begin()
             self._house.results.begin(fresh=True)
+            await self.consents.begin()
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
             await self._admin.start(ops)
@@ -499,6 +508,12 @@ class Gateway:
         self._check_known(names)
         entries = self._tree.entries.values()
         return await reports.calls(self._fronts.serving(), entries, names, slow_s)
+
+    async def path(self, wanted: ShowPath) -> CallPath:
+        found = await reports.path([one for one in self._fronts.serving() if one.able], wanted)
+        if found is None:
+            raise NotNow("no front answers; see 'metamcp status'")
+        return found
 
     async def roll(self) -> None:
         self._check_not_ending()

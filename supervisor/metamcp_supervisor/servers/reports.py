@@ -22,6 +22,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import CallsUnderWay, InFlight
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.figures import CallPath
 from metamcp_worker.ipc.messages import (
     THROTTLED,
     Answers,
@@ -31,6 +32,7 @@ from metamcp_worker.ipc.messages import (
     LogLines,
     ServerDown,
     ShowCalls,
+    ShowPath,
 )
 
 #: Error types of calls that the gateway answered or the client left: not evidence of a server.
@@ -182,6 +184,16 @@ async def calls(
 
 async def _ask(questions: Questions, wanted: ShowCalls) -> Shown | None:
     return await questions.ask(wanted, ANSWER_S_MAX)
+
+
+async def path(fronts: Sequence[FrontProcess], wanted: ShowPath) -> CallPath | None:
+    """Return what would happen to a call, as the first front says that answers; None if none
+    does."""
+    for front in fronts:
+        answer = await front.questions.ask(wanted, ANSWER_S_MAX)
+        if answer is not None:
+            return codec.typed(CallPath, answer[1])
+    return None
 
 
 async def _waiting(questions: Questions) -> Waiting:

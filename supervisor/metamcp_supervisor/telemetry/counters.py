@@ -32,6 +32,8 @@ ERROR_TYPES_MAX = 32
 a time series for ever."""
 OUTCOMES_MAX = 8
 """Maximum number of outcomes of calls that were to be sent again; fronts know three."""
+CONSENTS_MAX = 16
+"""Maximum number of outcomes of calls that needed consent; fronts know twelve."""
 TOOLS_MAX = 200
 """Maximum number of tools per server with figures of their own."""
 VERSIONS_MAX = 16
@@ -78,6 +80,10 @@ class Sums:
         self.retries: dict[str, dict[str, int]] = {}
         self.limited: dict[tuple[str, str, str], int] = {}
         """Requests that limits of use refused, by kind and name of the owner and by limit."""
+        self.policies: dict[str, dict[str, int]] = {}
+        """Counts of calls that a policy had to do with, by policy and outcome."""
+        self.consent: dict[str, int] = {}
+        """Calls that needed consent, by outcome."""
         self._seen = seen
 
     def add(self, figures: Figures) -> None:
@@ -93,6 +99,9 @@ class Sums:
         for limited in figures.limited:
             which = limited.kind, limited.name, limited.limit
             self.limited[which] = self.limited.get(which, 0) + limited.count
+        for policy, counts in figures.policies.items():
+            add_counts(self.policies.setdefault(policy, {}), counts, OUTCOMES_MAX)
+        add_counts(self.consent, figures.consent, CONSENTS_MAX)
 
     def _add_tools(self, one: ToolStats) -> None:
         """Add figures of a server's tools; in nearly all cases without a loop over single tools."""
@@ -141,6 +150,8 @@ class Sums:
             overhead={stage: one.durations for stage, one in self.overhead.items()},
             retries=self.retries,
             limited=tuple(LimitedStats(*which, count) for which, count in self.limited.items()),
+            policies=self.policies,
+            consent=self.consent,
         )  # fmt: skip
 
     def forget(self, server: str) -> None:

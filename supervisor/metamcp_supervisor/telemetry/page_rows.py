@@ -21,6 +21,7 @@ from metamcp_supervisor.telemetry.exemplars import Exemplars
 from metamcp_supervisor.telemetry.histograms import Histogram
 from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER, Labels
 from metamcp_supervisor.verbs import LimitStatus
+from metamcp_worker.access import gate
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.messages import Durations, ToolStats
 
@@ -44,8 +45,9 @@ def of_views(views: Iterable[ViewStats]) -> Iterator[tuple[str, Values]]:
     everything: dict[str, int] = {}
     shown: dict[str, int] = {}
     for view in views:
-        everything[view.endpoint] = view.everything
-        shown[view.endpoint] = max(shown.get(view.endpoint, 0), view.tokens)
+        name = gate.whole_name(view.endpoint)  # parts are for some of its clients
+        everything[name] = max(everything.get(name, 0), view.everything)
+        shown[name] = max(shown.get(name, 0), view.tokens)
     yield "metamcp_endpoint_tokens", by_one(everything)
     yield "metamcp_view_tokens", by_one(shown)
 

@@ -93,11 +93,13 @@ def test_every_key_and_item_of_json_has_its_line() -> None:
 
 def test_keys_and_tables_of_toml_have_their_lines() -> None:
     text = 'a = 1\n[servers.git]\ncommand = "x"\n["q d"."e"]\ntools."git.x" = 1\n[[l]]\n'
+    text += "x = 1\n[[l]]\nx = 2\n"
     lines = formats.toml_lines(text)
     assert lines["a",] == 1
     assert lines["servers", "git", "command"] == 3
     assert lines["q d", "e", "tools", "git.x"] == 5
     assert lines["l",] == 6
+    assert (lines["l", 0, "x"], lines["l", 1], lines["l", 1, "x"]) == (7, 8, 9)
 
 
 LONG = ("\n" + '"a b".' * 700_000 + "a = 1", 2)

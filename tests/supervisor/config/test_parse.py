@@ -19,11 +19,10 @@ from metamcp_supervisor.config.config import (
     ToolConfig,
     UnixAddress,
 )
-from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
-from tests.supervisor.configs import loaded, messages, problems
+from tests.supervisor.configs import loaded, messages
 
 ISSUER = IssuerSpec(
     issuer="https://id.example.com",
@@ -33,6 +32,9 @@ ISSUER = IssuerSpec(
 )  # fmt: skip
 EVERYTHING = """
 workflows = []
+consent.rules = [{ match = "git/*", effect = "ask" }]
+consent.on_no_elicitation = "queue"
+consent.use_annotations = true
 suggestions = { rules = [], shipped = false }
 [gateway]
 listen = "127.0.0.1:1000"
@@ -76,9 +78,15 @@ warm = 0
 idle = "1m"
 jit = true
 confinement = "require"
+[[policies]]
+name = "no-force"
+match = "git/*"
+when = "has(mcp.tool.arguments.force)"
+effect = "deny"
+message = "No."
+mode = "permissive"
 [metrics]
 per_tool = true
-
 [traces]
 endpoint = "https://host/v1/traces"
 sample = 0.5
@@ -145,6 +153,7 @@ stop_grace = "500ms"
 probe_interval = "2m"
 hide_after = "1s"
 strict_listing = true
+trust_annotations = true
 concurrency = 1
 queue = 10
 message_max = "8M"
@@ -560,41 +569,3 @@ def test_naming_rules_are_checked(tmp_path: Path) -> None:
         "must be from 16 to 128",
         "'' is not a choice; there are: keep, underscore",
     ]
-
-
-def test_one_mistake_is_told_once(tmp_path: Path) -> None:
-    """What refers to a server with an error is not an error of its own."""
-    text = (
-        '[servers.git]\ncommand = ["${NO}"]\n[namespaces.dev]\nservers = ["git"]\n'
-        'tools."git.x" = { enabled = false }\n[endpoints.dev]\nnamespace = "dev"\n'
-    )
-    assert len(problems(tmp_path, text)) == 1
-
-
-def test_a_disabled_server_may_refer_to_what_is_not_there(tmp_path: Path) -> None:
-    text = '[servers.git]\ncommand = ["x"]\nenabled = false\nenv = { T = "${NO}" }\n'
-    got = loaded(tmp_path, text + '[namespaces.dev]\nservers = ["git"]\n')
-    assert dict(got.servers) == {}
-    assert got.namespaces["dev"].servers == ()
-    assert "NO is not set" in got.warnings[0]
-    assert got.warnings[0].endswith("the server is disabled and left out")
-    got = loaded(tmp_path, text, environ={"NO": "now it is"})
-    assert not got.servers["git"].enabled
-
-
-def test_a_program_with_arguments_in_its_name_gives_a_warning(tmp_path: Path) -> None:
-    got = loaded(tmp_path, '[servers.a]\ncommand = "uvx mcp-server-git"\n')
-    assert "is started as one program with spaces in its name" in got.warnings[0]
-    assert loaded(tmp_path, '[servers.a]\ncommand = "/Apps/My App/x"\n').warnings == ()
-
-
-def test_a_key_cannot_steer_the_terminal_that_shows_it(tmp_path: Path) -> None:
-    (message,) = messages(tmp_path, '"\\u001b[2J\\u202e" = 1\n')
-    assert message.isprintable()
-    assert "\\u001b[2J\\u202e" in message
-
-
-def test_the_number_of_errors_told_is_limited(tmp_path: Path) -> None:
-    found = problems(tmp_path, "\n".join(f"k{number} = 1" for number in range(1000)))
-    assert len(found) == PROBLEMS_MAX + 1
-    assert str(found[-1]) == f"and {1000 - PROBLEMS_MAX} more errors"

@@ -64,7 +64,7 @@ def test_scopes_for_servers_that_an_endpoint_does_not_have_count_for_nothing_the
 
 def test_a_part_of_an_endpoint_has_the_paths_of_the_whole() -> None:
     whole = EndpointSpec(name="dev", servers=("acme:git", "acme:time"))
-    part = gate.part(whole, frozenset({"git"}))
+    part = gate.EndpointPart("dev", frozenset({"git"})).of(whole)
     assert part.servers == ("acme:git",)
     assert part.base == whole.base
     assert part.name == "dev[git]"

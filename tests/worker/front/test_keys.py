@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.access import api_key
-from metamcp_worker.front.http import PARTS_MAX
+from metamcp_worker.access.gate import PARTS_MAX
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
 from metamcp_worker.ipc.messages import ServerState

@@ -142,6 +142,10 @@ class Door:
         spec = self._endpoints.get(endpoint)
         return "" if spec is None else spec.metadata
 
+    def holder(self, key: str) -> Principal | None:
+        """Return the principal of the key with this id; None if no key has it."""
+        return self._keys[self._digests[key]][1] if key in self._digests else None
+
     def has(self, key: str) -> bool:
         """Whether a key with this id can be used, or could before it expired."""
         return key in self._digests
@@ -240,7 +244,7 @@ def _principal(key: KeySpec) -> Principal:
     scopes, servers = gate.granted(key.scopes)
     return Principal(
         name=f"key:{key.principal}", workspace=key.workspace, scopes=scopes, servers=servers,
-        key=key.id, auth=KEYS, expires=key.expires,
+        key=key.id, auth=KEYS, expires=key.expires, label=key.name,
     )  # fmt: skip
 
 

@@ -1,30 +1,33 @@
 """The one gate: which principal may send which message.
 
 Owns: the principal of a request (`Principal`), the scopes, the table of methods with the scope that
-each needs, the decision before anything is listed or routed. Never: finding out who the principal
-is (`door`), finding the owner of a name, state.
+each needs, the decision before anything is listed or routed, parts of endpoints for credentials
+that see less than others (`EndpointParts`). Never: finding out who the principal is (`door`),
+finding the owner of a name.
 
 A principal reaches an endpoint only through the door, which compares workspaces. Here the scopes
 count. The user of this machine, from whom no credential is asked, may do everything; for all others
 a method without a row in the table does not exist.
 """
 
-from collections.abc import Collection, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct, structs
 
-from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.spec import EndpointSpec
+from metamcp_worker.ipc.spec import ALL_SCOPES, EndpointSpec, FrontSpec, PrincipalFacts
 
 LOCAL = "local"
 """Name of the principal of clients from whom no credential is asked: the user of this machine."""
-LIST, CALL, READ, PROMPT = "mcp:list", "mcp:call", "mcp:read", "mcp:prompt"
-SUBSCRIBE, META = "mcp:subscribe", "mcp:meta"
+SCOPES = ALL_SCOPES
+"""Scopes that a credential can have; `mcp:call:SERVER` is `mcp:call` for one server alone."""
+LIST, CALL, READ, PROMPT, SUBSCRIBE, META = SCOPES
 ANY = ""
 """Scope that every principal has."""
-SCOPES = (LIST, CALL, READ, PROMPT, SUBSCRIBE, META)
-"""Scopes that a credential can have; `mcp:call:SERVER` is `mcp:call` for one server alone."""
+WHO_CHARACTERS = 12
+"""Characters of the hash of what policies know of a principal, in the name of a part: 48 bits."""
 CALL_OF = f"{CALL}:"
 """Prefix of the scope for one server."""
 ANSWER = ""
@@ -67,7 +70,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     that it may use, empty for any; `scopes`: granted ones, None for all; `servers`: the only ones
     that it sees, by the names that clients know, None for all; `key`: id of the API key, empty
     without one; `auth`: `none`, `keys` or `oauth`; `expires`: seconds since the epoch at which the
-    credential ends, 0 for never; `held`: all scopes of a token."""
+    credential ends, 0 for never; `held`: all scopes of a token; `label`: name of the API key."""
 
     name: str
     workspace: str = ""
@@ -77,6 +80,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     auth: str = "none"
     expires: float = 0.0
     held: frozenset[str] = frozenset()
+    label: str = ""
 
 
 USER = Principal(name=LOCAL)
@@ -127,10 +131,90 @@ def check_scope(principal: Principal, scope: str, what: str) -> None:
         raise ScopeMissing(scope, what, principal.held)
 
 
-def part_name(endpoint: str, servers: frozenset[str]) -> str:
-    """Return the name of the part of an endpoint with these servers, which it has; endpoints have
-    no brackets in their names, and servers no commas."""
-    return f"{endpoint}[{','.join(sorted(servers))}]"
+PARTS_MAX = 256
+"""Maximum parts of endpoints, one for each endpoint, set of servers that credentials have, and
+facts about principals that policies read."""
+
+
+class EndpointPart(Struct, frozen=True):
+    """Part of an endpoint, for some principals. `servers`: those of the endpoint that they see,
+    None for all; `who`: what policies tell them from others by, None if they do not; `reads`: the
+    facts that policies read."""
+
+    endpoint: str
+    servers: frozenset[str] | None
+    who: PrincipalFacts | None = None
+    reads: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of it as an endpoint; endpoints have no brackets in their names, servers no
+        commas."""
+        servers = "*" if self.servers is None else ",".join(sorted(self.servers))
+        if self.who is None:
+            return f"{self.endpoint}[{servers}]"
+        told = hashlib.sha256(codec.dump([self.who, self.reads])).hexdigest()[:WHO_CHARACTERS]
+        return f"{self.endpoint}[{servers};{told}]"
+
+    def of(self, whole: EndpointSpec) -> EndpointSpec:
+        """Return the endpoint as these principals see it."""
+        found = structs.replace(
+            whole, name=self.name, path=whole.path or whole.name, part_of=whole.name
+        )
+        if self.servers is not None:
+            seen = tuple(one for one in whole.servers if process_names.label(one) in self.servers)
+            found = structs.replace(found, servers=seen)
+        return found if self.who is None else structs.replace(found, who=self.who)
+
+
+class EndpointParts:
+    """Parts of the endpoints of a front. `reads`: what policies read of a principal."""
+
+    def __init__(self) -> None:
+        self.reads: tuple[str, ...] = ()
+        self._parts: dict[str, EndpointPart] = {}
+
+    def __contains__(self, part: EndpointPart) -> bool:
+        return part.name in self._parts
+
+    def joined(self, spec: FrontSpec, reads: tuple[str, ...]) -> FrontSpec:
+        """Return the configuration with the parts that clients use. `reads`: what its policies read
+        of a principal; parts for other policies end."""
+        self.reads = reads
+        known = {one.name: one for one in spec.endpoints if not one.part_of}
+        self._parts = {
+            name: part
+            for name, part in self._parts.items()
+            if part.endpoint in known and part.reads == reads
+        }
+        parts = [part.of(known[part.endpoint]) for part in self._parts.values()]
+        return structs.replace(spec, endpoints=(*known.values(), *parts))
+
+    def of(self, whole: EndpointSpec, principal: Principal) -> EndpointPart | None:
+        """Return the part of an endpoint that a principal sees; None if that is the endpoint."""
+        servers = None if principal.servers is None else seen(whole, principal.servers)
+        if servers is None and (not self.reads or principal is USER):
+            return None
+        facts = {name: getattr(facts_of(principal), name) for name in self.reads}
+        who = PrincipalFacts(**facts) if facts else None
+        return EndpointPart(whole.name, servers, who, self.reads)
+
+    def add(self, part: EndpointPart, used: Callable[[], Collection[str]]) -> bool:
+        """Add a part, in place of parts that are not used, if all places are taken; False if
+        they still are. `used`: returns the names of the parts that clients use now."""
+        if len(self._parts) >= PARTS_MAX:
+            names = used()
+            self._parts = {name: one for name, one in self._parts.items() if name in names}
+        if len(self._parts) >= PARTS_MAX:
+            return False
+        self._parts[part.name] = part
+        return True
+
+
+def facts_of(principal: Principal) -> PrincipalFacts:
+    """Return what policies know of a principal."""
+    scopes = SCOPES if principal.scopes is None else tuple(sorted(principal.scopes))
+    return PrincipalFacts(id=principal.name, name=principal.label or principal.name, scopes=scopes)
 
 
 def whole_name(name: str) -> str:
@@ -141,18 +225,6 @@ def whole_name(name: str) -> str:
 def seen(endpoint: EndpointSpec, servers: frozenset[str]) -> frozenset[str]:
     """Return those of these servers that the endpoint has; credentials may name any others."""
     return servers.intersection(map(process_names.label, endpoint.servers))
-
-
-def part(endpoint: EndpointSpec, servers: frozenset[str]) -> EndpointSpec:
-    """Return the endpoint as somebody sees it who may use these servers only."""
-    seen = tuple(one for one in endpoint.servers if process_names.label(one) in servers)
-    return structs.replace(
-        endpoint,
-        name=part_name(endpoint.name, servers),
-        path=endpoint.path or endpoint.name,
-        servers=seen,
-        part_of=endpoint.name,
-    )
 
 
 def admitting_alike(

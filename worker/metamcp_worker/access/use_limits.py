@@ -186,6 +186,24 @@ class Meters:
             raise
         return meters
 
+    def reached(
+        self, key: str, endpoint: str, server: str, now: float, date: float
+    ) -> LimitReached | None:
+        """Return the limit that would refuse a call now; None if none would. The question
+        does not count. Arguments: as of `admit`."""
+        way = endpoint, server, key
+        taken: list[Meter] = []
+        try:
+            for meter in self._passed.get(way) or self._meters_of(*way, now):
+                meter.take(now, date)
+                taken.append(meter)
+        except LimitReached as why:
+            return why
+        finally:
+            for meter in taken:
+                meter.give_back()
+        return None
+
     def _meters_of(self, endpoint: str, server: str, key: str, now: float) -> tuple[Meter, ...]:
         """Return the meters of these calls, and keep them for the next one."""
         owners: list[Owner] = [("endpoint", endpoint), ("server", server)]

@@ -16,6 +16,8 @@ from msgspec import Struct
 
 from metamcp_worker.catalog.offers import OfferedItem, Owner, ServerOffer, relinked
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
+from metamcp_worker.guard.conditions import ThingKind
+from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import exposed_names, validation
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import NamingSpec
@@ -52,23 +54,25 @@ class Pool(Struct, frozen=True, eq=False):
 class ServerPart:
     """Definitions of a pool under their `exposed` names. `owners`: of all these names; `entries`:
     of definitions that lists may have, with their `marks` and `pairs`; the others are `kept` back,
-    with the reason, or `hidden`, or not valid. `held`: the reasons by the server's own names, also
-    of tools that it does not have."""
+    with the reason, or `hidden` by an override or a policy, or not valid. `held`: the reasons by
+    the server's own names, also of tools that it does not have."""
 
     def __init__(
         self,
-        kind: str,
+        kind: ThingKind,
         server: str,
         pool: Pool,
         exposed: Sequence[str],
         held: Mapping[str, str],
         overrides: ToolOverrides,
+        rules: GuardRules,
     ) -> None:
         self.server = server
         self.pool = pool
         self.exposed = exposed
         self.held = held
         self.overrides = overrides
+        self.rules = rules
         self.owners: list[Owner] = []
         self.entries: list[ListEntry] = []
         self.pairs: list[Pair] = []
@@ -80,14 +84,15 @@ class ServerPart:
             invalid = "" if fault is None else validation.unserved(kind, server, item.key, fault)
             why = held.get(item.key, "")
             unlisted = why or (invalid if fault is not None and not fault.legacy else "")
+            guard = rules.guard(kind, server, item.key, item.raw, item.digest)
             self.owners.append(
-                Owner(server, item.raw_key, legacy, unlisted, overrides.mend(pair), invalid)
+                Owner(server, item.raw_key, legacy, unlisted, overrides.mend(pair), invalid, guard)
             )
             if why:
                 self.kept[pair] = why
             if unlisted:
                 continue
-            if overrides.is_hidden(pair):
+            if overrides.is_hidden(pair) or (guard is not None and guard.hidden):
                 self.hidden.append(pair)
             else:
                 self.entries.append(ListEntry(name, overrides.item(pair, item), server))
@@ -101,9 +106,11 @@ class ServerPart:
 
 
 class MergedParts:
-    """Parts of one merge, by kind and server. `before`: parts of the merge before."""
+    """Parts of one merge, by kind and server. `rules`: about calls; `before`: parts of the merge
+    before."""
 
-    def __init__(self, before: "MergedParts | None" = None) -> None:
+    def __init__(self, rules: GuardRules, before: "MergedParts | None" = None) -> None:
+        self.rules = rules
         self._before = before
         self._pools: dict[tuple[str, str], Pool] = {}
         self._parts: dict[tuple[str, str], ServerPart] = {}
@@ -140,7 +147,7 @@ class MergedParts:
 
     def part(
         self,
-        kind: str,
+        kind: ThingKind,
         server: str,
         exposed: Sequence[str],
         held: Mapping[str, str],
@@ -153,9 +160,10 @@ class MergedParts:
             known is None
             or known.pool is not pool
             or known.overrides is not overrides
+            or known.rules is not self.rules
             or known.held != held
             or known.exposed != exposed
         ):
-            known = ServerPart(kind, server, pool, exposed, held, overrides)
+            known = ServerPart(kind, server, pool, exposed, held, overrides, self.rules)
         self._parts[kind, server] = known
         return known

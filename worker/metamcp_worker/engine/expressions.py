@@ -38,8 +38,8 @@ FIELDS: Final = ("result", "text", "error")
 """Members of a step in `steps`."""
 _SHOWN_CHARACTERS_MAX = 100
 
-_MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
-_FUNCTIONS = frozenset({
+MACROS: Final = frozenset({"all", "exists", "exists_one", "filter", "map"})
+FUNCTIONS: Final = frozenset({
     "bytes", "contains", "double", "duration", "dyn", "endsWith", "getDate", "getDayOfMonth",
     "getDayOfWeek", "getDayOfYear", "getFullYear", "getHours", "getMilliseconds", "getMinutes",
     "getMonth", "getSeconds", "has", "int", "matches", "size", "startsWith", "string", "timestamp",
@@ -160,8 +160,8 @@ def flaw(found: Expression) -> str:
         return str(error)
     from cel import stdlib
 
-    known = _MACROS | _FUNCTIONS | set(stdlib.STDLIB_FUNCTIONS)
-    for name in _called(found.text):
+    known = MACROS | FUNCTIONS | set(stdlib.STDLIB_FUNCTIONS)
+    for name in called(found.text):
         if name not in known:
             return f"the expression '{shown(found.text)}' calls '{name}', which is not a function"
     return ""
@@ -280,27 +280,41 @@ def _end(text: str, start: int) -> int:
     raise ExpressionError(f"'{shown(text[start - 3 : limit])}' {why}")
 
 
-def _tokens(source: str) -> list[str]:
+def tokens(source: str) -> list[str]:
+    """Return the tokens of an expression, without blanks."""
     return [one for one in _TOKEN.findall(source) if not one.isspace()]
+
+
+def replaced(source: str, path: tuple[str, ...], name: str) -> str:
+    """Return an expression with a variable in place of a path of names, such as `a.b.c`."""
+    found = [one for one in _TOKEN.finditer(source) if not one[0].isspace()]
+    words = [one[0] for one in found]
+    wanted = [one for part in path for one in (".", part)][1:]
+    text, done = "", 0
+    for at in range(len(words)):
+        if words[at : at + len(wanted)] == wanted and (not at or words[at - 1] != "."):
+            text += source[done : found[at].start()] + name
+            done = found[at + len(wanted) - 1].end()
+    return text + source[done:]
 
 
 def _references(source: str) -> Iterator[VariableUse]:
     """Yield the variables of an expression, without the names that `map` and so on bring."""
-    tokens = ["", *_tokens(source), "", "", "", ""]
+    found = ["", *tokens(source), "", "", "", ""]
     own = {
-        tokens[at + 2]
-        for at, token in enumerate(tokens)
-        if token in _MACROS and tokens[at - 1] == "." and tokens[at + 1] == "("
+        found[at + 2]
+        for at, token in enumerate(found)
+        if token in MACROS and found[at - 1] == "." and found[at + 1] == "("
     }
-    for at, token in enumerate(tokens):
-        if not _NAME.fullmatch(token) or tokens[at - 1] == "." or tokens[at + 1] == "(":
+    for at, token in enumerate(found):
+        if not _NAME.fullmatch(token) or found[at - 1] == "." or found[at + 1] == "(":
             continue
         if token in _WORDS or token in own or token in _TYPES:
             continue
-        if tokens[at + 1] == "." and tokens[at + 3] == "(" and _is_namespace(token):
+        if found[at + 1] == "." and found[at + 3] == "(" and _is_namespace(token):
             continue
-        member, after = _member(tokens, at + 1)
-        field, _ = _member(tokens, after) if member else ("", at)
+        member, after = _member(found, at + 1)
+        field, _ = _member(found, after) if member else ("", at)
         yield VariableUse(token, member, field)
 
 
@@ -318,12 +332,13 @@ def _member(tokens: list[str], at: int) -> tuple[str, int]:
     return "", at
 
 
-def _called(source: str) -> Iterator[str]:
-    tokens = ["", "", *_tokens(source)]
-    for at, (token, after) in enumerate(pairwise(tokens)):
+def called(source: str) -> Iterator[str]:
+    """Yield the functions and macros that an expression calls."""
+    found = ["", "", *tokens(source)]
+    for at, (token, after) in enumerate(pairwise(found)):
         if after == "(" and _NAME.fullmatch(token) and token not in _WORDS:
-            spaced = tokens[at - 1] == "." and _is_namespace(tokens[at - 2])
-            yield f"{tokens[at - 2]}.{token}" if spaced else token
+            spaced = found[at - 1] == "." and _is_namespace(found[at - 2])
+            yield f"{found[at - 2]}.{token}" if spaced else token
 
 
 @lru_cache(CACHED_MAX)
@@ -346,6 +361,18 @@ def program(text: str) -> "cel.Program":
 
 def _inside(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def context(variables: Variables) -> "cel.Context":
+    """Return a context for `Program.execute`; variables can be added to it again and again."""
+    import cel
+
+    return cel.Context(dict(variables))
+
+
+def reason(error: Exception) -> str:
+    """Return the reason in an error of a program that is executed."""
+    return str(error).partition(": the operation is not defined")[0].partition(". ")[0]
 
 
 def missing(text: str, key: str) -> str:

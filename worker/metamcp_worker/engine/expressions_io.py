@@ -139,8 +139,8 @@ def evaluate(text: str, variables: Variables) -> object:
     except KeyError as error:
         raise ExpressionError(expressions.missing(text, str(error))) from None
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition(": the operation is not defined")[0].partition(". ")[0]
-        raise ExpressionError(f"'{expressions.shown(text)}' has no value: {reason}") from None
+        why = expressions.reason(error)
+        raise ExpressionError(f"'{expressions.shown(text)}' has no value: {why}") from None
 
 
 def _plain(value: Any, depth: int) -> object:

@@ -142,6 +142,18 @@ class CallAudit:
             })  # fmt: skip
         call.record = subject, found
 
+    def policies(self, call: Call, text: str) -> None:
+        """Note in the record of a call what policies did."""
+        if call.record is not None:
+            subject, end = call.record
+            call.record = subject, end + audit.behind({"text": text[:NAME_CHARS_MAX]})
+
+    def agreed(self, call: Call, consent: str) -> None:
+        """Keep who agreed to a call."""
+        if call.record is not None:
+            subject, found = call.record
+            call.record = subject, found + audit.behind({"consent": consent})
+
     def _members(self, call: Call, subject: str) -> bytes:
         """Return the members that do not change from one call of this kind to the next."""
         of = call.origin or _NOWHERE
@@ -228,7 +240,8 @@ class CallAudit:
     def _ended(self, end: bytes, answer: CallAnswer, outcome: str) -> tuple[bytes, str]:
         """Return the last members of a record, and the outcome."""
         if answer.code:
-            end, outcome = b'%b,"code":%d' % (end, answer.code), "error"
+            end = b'%b,"code":%d' % (end, answer.code)
+            outcome = outcome if outcome == "refused" else "error"
         if self._shows:
             end += audit.behind({"result": self._shown(answer.body)})
         return end, outcome

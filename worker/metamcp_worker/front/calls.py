@@ -29,24 +29,25 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import Merged
-from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_request, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
-from metamcp_worker.front.call_router import QuarantinedCalls, Routing
+from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
 from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
-from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest, NotUpYet
+from metamcp_worker.front.guarded_calls import GuardedCalls
+from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
+from metamcp_worker.guard import guard_rules
 from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS
 from metamcp_worker.ipc.engine_runs import CALLING
@@ -100,14 +101,16 @@ class Calls:
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
-            self._answered,
+            self.answered,
             stats.late,
             self.processes.wanted,
             self._notified,
             self._read,
         )
         self._claims = Claims(self._routing)
-        self._quarantine = QuarantinedCalls(self._routing)
+        self.guarded = GuardedCalls(self._routing, self)
+        self.guarded.count = self.viewers.fails = stats.policy
+        self._quarantine = self.guarded.quarantine
         self.meters = Meters()
         self.overhead = Overhead()
         self.on_notice(figures.NOTICE, self.overhead.told)
@@ -161,10 +164,10 @@ class Calls:
         method, merged = request.method, view.merged if request.modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
+        owner: offers.Owner | None
         subject = ""
-        owner: Owner | None
         if rule is None:
-            owner = _only(merged, method)
+            owner = mcp_request.only(merged, method)
         else:
             subject = mcp_request.subject_of(rule, request)
             kept = view.spec.results is not None and builtin_calls.is_result(method, subject)
@@ -194,7 +197,7 @@ class Calls:
             results=b"" if view.spec.results is None else builtin_calls.place(view, request),
         )  # fmt: skip
         call = Call(
-            server, frame, routing.loop.create_future(), routing.cancel, monotonic(),
+            server, frame, routing.loop.create_future(), self.guarded.cancel, monotonic(),
             label=method if rule is not None else OTHER, modern=request.modern,
             legacy=owner.legacy, caller=caller,
         )  # fmt: skip
@@ -212,6 +215,9 @@ class Calls:
             call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
             _expose_tasks(call, merged)
+        if owner.guard is not None and method in guard_rules.KINDS:
+            self.guarded.start(call, owner, view, request, params)
+            return call
         routing.start(call)
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
@@ -283,13 +289,14 @@ class Calls:
             request.wants_progress,
             request.version, name, request.principal,
         )  # fmt: skip
+        if isinstance(decision, Run | EngineWork):
+            call.caller = caller
         self._begun(call, name, request, request.params, run)
         task = isinstance(decision, EngineWork) and decision.task
         done = partial(self._replied, call, task)
         if isinstance(decision, Run):
-            self.code.begin(RunUnderWay(run, call, view, request, caller, done), decision)
+            self.code.begin(RunUnderWay(run, call, view, request, done), decision)
         elif isinstance(decision, EngineWork):
-            call.caller = caller
             self.engine.begin(OrderUnderWay(call, view, request, decision, done))
         else:
             self.builtins.carry_out(view, request, decision, done)
@@ -298,7 +305,7 @@ class Calls:
     def _replied(self, call: Call, task: bool, reply: ToolReply) -> None:
         if not call.answer.cancelled():
             answer = builtin_calls.answer(call.label, reply, modern=call.modern, task=task)
-            self._answered(call, answer)
+            self.answered(call, answer)
 
     def _left(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
@@ -306,7 +313,16 @@ class Calls:
         self.code.leave(call.id)
         self.engine.leave(call.id)
         if not call.answer.done() and not (self.audit is not None and self.audit.holds(call)):
-            self._answered(call, None)
+            self.answered(call, None)
+
+    def pause(self, run: InnerRun, *, on: bool) -> None:
+        """Let the time of a run of code stand still, or go on."""
+        self.code.hold(run, hold=on)
+
+    def agreed(self, call: Call, consent: str) -> None:
+        """Record who agreed to a call."""
+        if self.audit is not None:
+            self.audit.agreed(call, consent)
 
     async def claim(
         self,
@@ -407,7 +423,7 @@ class Calls:
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
-        self._quarantine.configure(spec.quarantined)
+        self.guarded.configure(spec)
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
@@ -453,6 +469,7 @@ class Calls:
     async def close(self) -> None:
         """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
+        self.guarded.held.close("The gateway is stopping.")
         self.code.close()
         self.engine.close()
         await self._routing.close()
@@ -466,6 +483,7 @@ class Calls:
         yield from self._routing.under_way()
         yield from ((call, "running") for call in self.code.under_way())
         yield from ((call, "running") for call in self.engine.under_way())
+        yield from ((call, "asking") for call in self.guarded.under_way())
 
     def held(self) -> int:
         return self._routing.held()
@@ -498,7 +516,9 @@ class Calls:
         if self.audit is not None:
             self.audit.send()
 
-    def _answered(self, call: Call, answer: CallAnswer | None) -> None:
+    def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
+        """Answer a call that is over; None: it was cancelled. `refused`: outcome of a call that no
+        server gets, and that the figures of its server do not count."""
         if call.meters:
             for meter in call.meters:
                 meter.inflight -= 1
@@ -508,13 +528,13 @@ class Calls:
             call.answer.cancel()
         else:
             if answer.code:
-                error_type = str(int(answer.code))
+                error_type = refused or str(int(answer.code))
                 if answer.code == Code.TIMED_OUT:
                     about = {"server": process_names.base(call.server), "call": call.id}
                     log.warning("%s got no answer in time", call.label, extra=about)
             else:
                 failed = call.label == "tools/call" and _is_error(answer.body)
-                error_type = "tool_error" if failed else ""
+                error_type = (refused or "tool_error") if failed else ""
             if call.mend is not None and not answer.code:
                 answer = CallAnswer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras
@@ -528,21 +548,12 @@ class Calls:
         if call.ends:
             self._stats.retried(server, outcome(answer))
         seconds, of = monotonic() - call.started, call.origin or _NOWHERE
-        self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
+        if not refused:
+            self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
         if self.witness is not None:
             self.witness.finished(call, answer, seconds, error_type)
         if self.audit is not None:
             self.audit.finished(call, answer, seconds, error_type)
-
-
-def _only(merged: Merged, method: str) -> Owner:
-    """Return the only server of the endpoint, for a method that no rule is about. Raises
-    ProtocolError."""
-    owner = merged.only
-    if owner is None or owner.server in merged.closed:
-        what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
-        raise ProtocolError(Code.METHOD_NOT_FOUND, what)
-    return owner
 
 
 def _whole(view: View) -> str:

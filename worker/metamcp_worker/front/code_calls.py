@@ -64,14 +64,14 @@ def limits(most: CodeLimits, run: Run) -> CodeLimits:
 def base(request: McpRequest, run: str) -> McpRequest:
     """Return the request that the calls of a run are made from. `request`: for the run itself;
     `run`: id of the run."""
-    depth = 1 if request.run is None else request.run.depth + 1
+    outer = InnerRun("", 0) if request.run is None else request.run
     caller = request.caller
     if b"/tasks" in caller:  # nobody could ask for the result of a task
         caller = mcp_request.without_tasks(caller)
     meta = {key: raw for key, raw in request.meta.items() if key in _TRACE}
     return structs.replace(
         request, method=task_ids.CALL, params={}, meta=meta, caller=caller, wants_progress=False,
-        run=InnerRun(run, depth, None if request.run is None else request.run.allowed),
+        run=InnerRun(run, outer.depth + 1, outer.allowed, outer.source),
     )  # fmt: skip
 
 
@@ -95,6 +95,8 @@ def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
     allowed = None if request.run is None else request.run.allowed
     if allowed is None or name in allowed or (owner := merged.tool(name)) is None:
         return
+    if owner.guard is not None and owner.guard.asks:
+        return  # a person is asked about this very call in any case
     entries = (*merged.lists["tools"], *merged.offered)
     raw = next((one.item.raw for one in entries if one.key == name), Raw(b"{}"))
     hints = codec.level(codec.level(raw).get("annotations", b"{}"))

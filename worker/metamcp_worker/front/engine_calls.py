@@ -17,6 +17,7 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import call_faults, client_questions, code_calls, mrtr, task_ids
 from metamcp_worker.front.mcp_request import InnerRun, McpRequest
 from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import EngineOrder, HostAsk, HostDone, Method, RunOwner, Trouble
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -79,6 +80,7 @@ def owner(view: View, request: McpRequest) -> RunOwner:
         scopes=None if who.scopes is None else tuple(sorted(who.scopes)),
         servers=None if who.servers is None else tuple(sorted(who.servers)),
         key=who.key, auth=who.auth, expires=who.expires, held=tuple(sorted(who.held)),
+        label=who.label,
         modern=request.modern,
     )  # fmt: skip
 
@@ -91,14 +93,15 @@ def principal(of: RunOwner) -> Principal:
         name=of.name, workspace=of.workspace,
         scopes=None if of.scopes is None else frozenset(of.scopes),
         servers=None if of.servers is None else frozenset(of.servers),
-        key=of.key, auth=of.auth, expires=of.expires, held=frozenset(of.held),
+        key=of.key, auth=of.auth, expires=of.expires, held=frozenset(of.held), label=of.label,
     )  # fmt: skip
 
 
-def base(ask: HostAsk, who: Principal, of: McpRequest | None) -> McpRequest:
+def base(ask: HostAsk, who: Principal, of: McpRequest | None, *, agent: bool = False) -> McpRequest:
     """Return the request that a call of a run is made from. `of`: request of the client that
-    waits, if there is one. Raises codec.Malformed."""
-    run, meta = InnerRun(ask.run, 0), codec.level(ask.meta)
+    waits, if there is one; `agent`: the run is an agent's. Raises codec.Malformed."""
+    source: CallSource = "agent" if agent or ask.consent else "workflow"
+    run, meta = InnerRun(ask.run, 0, source=source), codec.level(ask.meta)
     if of is None:
         modern = ask.owner.modern
         return McpRequest(task_ids.CALL, {}, meta, b"", modern, principal=who, run=run)

@@ -122,13 +122,13 @@ class _HostWork:
 
 class EngineCalls:
     """Orders of a front's clients, and requests of the engine. `front`: name of this front;
-    `still(principal, endpoint, now)`, `part(endpoint, servers)`: of the door, which may refuse an
-    owner, and the name of the part of an endpoint with these servers."""
+    `still(principal, endpoint, now)`, `part(endpoint, principal)`: of the door, which may refuse an
+    owner, and the name of the part of an endpoint that an owner sees."""
 
     def __init__(self, pipeline: OrderPipeline, builtins: Builtins) -> None:
         self.front = ""
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
-        self.part: Callable[[str, frozenset[str]], str] = lambda endpoint, servers: endpoint
+        self.part: Callable[[str, Principal], str] = lambda endpoint, who: endpoint
         self._pipeline = pipeline
         self._builtins = builtins
         self._at_once = False
@@ -238,7 +238,9 @@ class EngineCalls:
         try:
             who = engine_calls.principal(ask.owner)
             view = self._view(ask, who)
-            request = engine_calls.base(ask, who, None if order is None else order.request)
+            asked = None if order is None else order.request
+            agent = order is not None and order.work.method == "agent"
+            request = engine_calls.base(ask, who, asked, agent=agent)
             if ask.kind in ("call", "server"):
                 self._call(work, view, request, order)
             elif ask.kind == "code":
@@ -264,8 +266,7 @@ class EngineCalls:
         endpoint = ask.owner.endpoint
         if who.auth != "none" and not self.still(who, endpoint, time.time_ns() / 1e9):
             raise ProtocolError(Code.INVALID_REQUEST, _EXPIRED)
-        if who.servers is not None:
-            endpoint = self.part(endpoint, who.servers)
+        endpoint = self.part(endpoint, who)
         view = self._pipeline.view_of(endpoint, who.name)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
@@ -304,7 +305,8 @@ class EngineCalls:
         decision = self._builtins.code(view, work.ask.arguments)
         made = code_calls.call(request, "run_code", work.ask.arguments)
         if work.ask.consent:
-            made.run = InnerRun(work.ask.run, 0, set() if order is None else order.allowed)
+            allowed = set[str]() if order is None else order.allowed
+            made.run = InnerRun(work.ask.run, 0, allowed, "agent")
         call = self._pipeline.run_code(view, made, order, decision)
         self._follow(work, call, engine_calls.structured)
 

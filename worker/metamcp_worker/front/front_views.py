@@ -15,6 +15,8 @@ from metamcp_worker.catalog.catalog import Catalog, ListEntry, Merged
 from metamcp_worker.catalog.exposure import OWN, Opened
 from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.stats import Outlays
+from metamcp_worker.guard.guard_rules import GuardRules
+from metamcp_worker.guard.policies import Policies, PolicyNote
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Shown, ViewOwner, ViewStats, within
 from metamcp_worker.ipc.saved_scripts import Script
@@ -57,6 +59,11 @@ class Viewers:
         self._touched: set[ViewOwner] = set()
         self._outlays = Outlays()
         self._noted: list[str] = []
+        self._withheld: object = None
+        """Withheld things of the configuration that the views are of."""
+        self._failed: dict[str, PolicyNote] = {}
+        """Policies that failed while lists were made; see `GuardRules.failures`."""
+        self.fails: Callable[[PolicyNote], None] = lambda note: None
 
     def get(self, endpoint: str, principal: str = gate.LOCAL) -> View | None:
         """Return the view of a principal; None if the endpoint is unknown or not built yet."""
@@ -95,6 +102,10 @@ class Viewers:
         """Return everything behind an endpoint, in view or not. The endpoint must be served."""
         return self._merged[endpoint]
 
+    def rules(self, endpoint: str) -> GuardRules:
+        """Return the rules for clients of an endpoint, which must be served."""
+        return self._catalog.rules.at(self._endpoints[endpoint])
+
     def index(self, endpoint: str) -> Index:
         """Return the index over everything behind the endpoint; empty if it has no search."""
         return self.indexes.of(endpoint)
@@ -109,10 +120,20 @@ class Viewers:
 
     def configure(self, spec: FrontSpec) -> None:
         self._version = spec.version
-        self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
+        before, self._endpoints = self._endpoints, {one.name: one for one in spec.endpoints}
         kept = {(server, tool): why for server, tool, why in spec.quarantined}
         self._catalog.keep_back(kept, frozenset(spec.held))
-        self._stale.update(self._endpoints, self._merged)
+        if not self._catalog.rules.like(spec.consent, spec.policies):
+            self._catalog.rules = GuardRules(spec.consent, Policies(spec.policies))
+            self._failed, before = {}, {}
+        withheld = spec.quarantined, spec.held, spec.version
+        if withheld != self._withheld:
+            self._withheld, before = withheld, {}
+        self._stale.update(
+            name
+            for name in (*self._endpoints, *self._merged)
+            if name not in before or before[name] != self._endpoints.get(name)
+        )
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
         self._catalog.put(server, catalogue)
@@ -175,6 +196,7 @@ class Viewers:
                     merged = self._catalog.merge(spec, reserved, legacy=True)
                     older = self._open(merged, spec, reserved)
                 self._opened[name] = opened, older
+                self._note_failures(self._catalog.rules.at(spec).failures)
                 if spec.indexed:
                     self.indexes.update(name, merged.parts, self.scripts_of(name))
                 else:
@@ -194,6 +216,14 @@ class Viewers:
         # not for the session.
         gone = {whose: _NO_KINDS for whose in own if whose not in self._views}
         return gone | dict(_changed(before, self._seen))
+
+    def _note_failures(self, failures: Mapping[str, PolicyNote]) -> None:
+        """Tell of policies that failed, each once."""
+        for sentence, note in failures.items():
+            if sentence not in self._failed:
+                self._failed[sentence] = note
+                self._noted.append(sentence)
+                self.fails(note)
 
     def _open(self, merged: Merged, spec: EndpointSpec, reserved: Collection[str]) -> Opened:
         """Put the gateway's own tools, and scripts that are tools, in front of a merge. `reserved`:

@@ -7,13 +7,14 @@ drain (`App`). Never: the answers of an era, HTTP's own rules, judging a credent
 """
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from metamcp_worker.access import gate
 from metamcp_worker.access.door import (
@@ -44,6 +45,7 @@ from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.guard.policies import Policies
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import Elsewhere
 from metamcp_worker.http.requests import HttpRequest, Pending
@@ -79,9 +81,7 @@ _POST_ONLY = GuardRefusal(
     405, "This revision has no sessions: everything is a POST.", "method",
     headers=((b"allow", b"POST, OPTIONS"),),
 )  # fmt: skip
-PARTS_MAX = 256
-"""Maximum parts of endpoints, one for each endpoint and set of servers that credentials have."""
-_TOO_MANY_PARTS = "Credentials name too many different sets of servers; give out fewer."
+_TOO_MANY_PARTS = "Too many clients that see different things are connected; try again later."
 FLOODED = 429
 """Status of a refused credential that gets no record in the audit: addresses with many failures
 would fill the disk."""
@@ -145,12 +145,11 @@ class App:
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
         self.door = Door()
         self._issuers: TokenIssuers | None = None
-        self._parts: dict[str, tuple[str, frozenset[str]]] = {}
-        """Endpoint and servers of each part, by the name of the part."""
+        self._parts = gate.EndpointParts()
         self._served: dict[str, EndpointSpec] = {}
         self._open = 0
         self._idle: asyncio.Future[None] | None = None
-        self.reconfigure(spec)
+        self.reconfigure(self.with_parts(spec))
 
     def reconfigure(self, spec: FrontSpec) -> None:
         """Serve this configuration, which `with_parts` returned, from now on. Sessions and streams
@@ -179,32 +178,25 @@ class App:
 
     def with_parts(self, spec: FrontSpec) -> FrontSpec:
         """Return the configuration with the parts of endpoints that clients use."""
-        known = {one.name: one for one in spec.endpoints}
-        used = [key for key in self._parts.values() if key[0] in known]
-        self._parts = {gate.part_name(*key): key for key in used}
-        parts = [gate.part(known[endpoint], servers) for endpoint, servers in self._parts.values()]
-        return structs.replace(spec, endpoints=(*spec.endpoints, *parts))
+        return self._parts.joined(spec, Policies(spec.policies).reads)
 
-    def part(self, endpoint: str, servers: frozenset[str]) -> str:
-        """Return the name of the part of this endpoint with those of these servers that it has; the
-        first request makes it, in place of parts without streams and sessions. Raises Declined."""
-        if endpoint not in self._served:  # gone while an issuer was asked
+    def part(self, endpoint: str, principal: Principal) -> str:
+        """Return the name of the part of this endpoint that this principal sees, the endpoint if
+        that is all of it; the first request makes the part, in place of parts without streams and
+        sessions. Raises Declined."""
+        whole = self._served.get(endpoint)  # None: gone while an issuer was asked
+        part = None if whole is None else self._parts.of(whole, principal)
+        if part is None:
             return endpoint
-        servers = gate.seen(self._served[endpoint], servers)
-        name = gate.part_name(endpoint, servers)
-        if name not in self._parts:
-            if len(self._parts) >= PARTS_MAX:
-                used = {one.endpoint for one in self._sessions} | self._streams.endpoints()
-                self._parts = {name: key for name, key in self._parts.items() if name in used}
-            if len(self._parts) >= PARTS_MAX:
+        if part not in self._parts:
+            used = self._streams.endpoints
+            if not self._parts.add(part, lambda: {one.endpoint for one in self._sessions} | used()):
                 raise Declined(503, _TOO_MANY_PARTS, "parts", Code.OVERLOADED)
-            self._parts[name] = endpoint, servers
-            whole = tuple(one for one in self._spec.endpoints if not one.part_of)
-            spec = self.with_parts(structs.replace(self._spec, endpoints=whole))
+            spec = self._parts.joined(self._spec, self._parts.reads)
             self._calls.viewers.configure(spec)
             self._calls.refresh()
             self.reconfigure(spec)
-        return name
+        return part.name
 
     def keys_changed(self, changes: KeyChanges) -> None:
         """Use this table of API keys from now on. Streams and sessions of keys that are gone end,
@@ -232,6 +224,10 @@ class App:
         """Go on with these sessions of another front. `untold`: their lists may have changed since
         their clients read them, so all clients are notified of all kinds."""
         known = {record.id: record for record in records}
+        for one in known.values():
+            if one.key and (holder := self.door.holder(one.key)) is not None:
+                with contextlib.suppress(Declined):
+                    self.part(gate.whole_name(one.endpoint), holder)
         served = [
             one
             for one in known.values()
@@ -340,9 +336,9 @@ class App:
         facts, principal = exchange.facts, found.principal
         facts.principal = principal
         version = self.door.version  # a part that is made below changes the facts of this head
-        if principal.servers is not None:
+        if principal is not gate.USER:
             try:
-                facts.endpoint = self.part(gate.whole_name(facts.endpoint), principal.servers)
+                facts.endpoint = self.part(gate.whole_name(facts.endpoint), principal)
             except Declined as why:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, why)
                 return None

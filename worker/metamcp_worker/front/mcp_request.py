@@ -13,13 +13,15 @@ import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import TASKS_EXTENSION, Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
+from metamcp_worker.guard.conditions import ThingKind
+from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import Path
 from metamcp_worker.http.request_head import BLANKS, Headers
@@ -254,11 +256,12 @@ longer name."""
 class InnerRun(Struct, frozen=True):
     """Run of code that a request comes from. `id`: of the run; `depth`: runs around the request, 0
     if it comes from a run of the engine and not from code; `allowed`: tools that the user of an
-    agent has agreed to, None if nobody has to agree."""
+    agent has agreed to, None if nobody has to agree; `source`: who began the outermost run."""
 
     id: str
     depth: int = 1
     allowed: set[str] | None = None
+    source: CallSource = "code"
 
 
 class McpRequest(Struct):
@@ -375,22 +378,44 @@ def _own_rule(name: str) -> Rule:
     return Rule("tool", lambda params: name, find, lambda params, original: params)
 
 
+def only(merged: Merged, method: str) -> Owner:
+    """Return the only server, for a method of which nothing else is known. Raises ProtocolError."""
+    owner = merged.only
+    if owner is None or owner.server in merged.closed:
+        what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
+        raise ProtocolError(Code.METHOD_NOT_FOUND, what)
+    return owner
+
+
 def _lister(merged: Merged, subject: str) -> Owner:
     """Return who lists tasks: the gateway its runs, else the only server."""
-    owner = task_ids.own(merged) or merged.only
-    if owner is None or owner.server in merged.closed:
-        raise ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {task_ids.LIST}")
-    return owner
+    return task_ids.own(merged) or only(merged, task_ids.LIST)
+
+
+def _visible(
+    kind: ThingKind, find: Callable[[Merged, str], Owner | None]
+) -> Callable[[Merged, str], Owner | None]:
+    """Return a function that finds only things that policies do not hide."""
+
+    def found(merged: Merged, subject: str) -> Owner | None:
+        owner = find(merged, subject)
+        if owner is None or owner.guard is None:
+            return owner
+        guard = owner.guard.named(kind, codec.text(owner.original) or subject)
+        return owner if guard is None or not guard.hidden else None
+
+    return found
 
 
 _RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
 _TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
+_WATCHED = structs.replace(_RESOURCE, find=_visible("resources", Merged.resource))
 METHODS: Mapping[str, Rule] = {
     task_ids.CALL: Rule("tool", _name, Merged.tool, _renamed, named=True),
     "prompts/get": Rule("prompt", _name, Merged.prompt, _renamed, named=True),
     READ: _RESOURCE,
-    "resources/subscribe": _RESOURCE,
-    "resources/unsubscribe": _RESOURCE,
+    "resources/subscribe": _WATCHED,
+    "resources/unsubscribe": _WATCHED,
     **dict.fromkeys(sorted(task_ids.METHODS), _TASK),
     task_ids.LIST: Rule("list", lambda params: "", _lister, lambda params, original: params),
     "metamcp/get_catalog": _own_rule("get_catalog"),
@@ -399,10 +424,13 @@ METHODS: Mapping[str, Rule] = {
 COMPLETE = "completion/complete"
 #: Rules for completions, by the type of the reference.
 _REFERENCES: Mapping[str | None, Rule] = {
-    "ref/prompt": Rule("prompt", lambda params: _name(_ref(params)), Merged.prompt, _ref_renamed),
+    "ref/prompt": Rule(
+        "prompt", lambda params: _name(_ref(params)), _visible("prompts", Merged.prompt),
+        _ref_renamed,
+    ),
     "ref/resource": Rule(
-        "resource", lambda params: _uri(_ref(params)), Merged.resource_or_template, _ref_moved,
-        URI_BYTES_MAX,
+        "resource", lambda params: _uri(_ref(params)),
+        _visible("resources", Merged.resource_or_template), _ref_moved, URI_BYTES_MAX,
     ),
 }  # fmt: skip
 
@@ -483,7 +511,7 @@ def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
     resource."""
     if len(uri.encode("utf-8", "replace")) > URI_BYTES_MAX:
         raise _too_long(_RESOURCE)
-    owner = merged.resource(uri)
+    owner = _WATCHED.find(merged, uri)
     if owner is None:
         raise ProtocolError(NOT_FOUND_LEGACY, f"Unknown resource: {uri}")
     original = codec.text(owner.original) if owner.original else uri

@@ -17,6 +17,7 @@ from msgspec import Struct
 from metamcp_worker.catalog.catalog import ListEntry, Merged, sent_bytes
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.server_links import Call
+from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import builtin_definitions, codec, process_names
 from metamcp_worker.ipc.disclosure import ViewOwner, ViewStats
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, CallUnderWay, ToolStats
@@ -70,6 +71,7 @@ class Stats:
         self.refusals: dict[str, int] = {}
         self.late_replies: dict[str, int] = {}
         self.retries: dict[str, dict[str, int]] = {}
+        self.policies: dict[str, dict[str, int]] = {}
         self._series: dict[Key, Series] = {}
         self._aliases: dict[tuple[str, str | bytes], ToolCounts] = {}
         self._tools: dict[str, dict[str, ToolCounts]] = {}
@@ -113,6 +115,11 @@ class Stats:
         if reason not in self.refusals and len(self.refusals) >= REASONS_MAX:
             reason = OTHER
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
+
+    def policy(self, note: PolicyNote) -> None:
+        """Count what a policy did."""
+        outcomes = self.policies.setdefault(note.policy, {})
+        outcomes[note.outcome] = outcomes.get(note.outcome, 0) + 1
 
     def late(self, server: str) -> None:
         """Count an answer of a server to a call for which no client waits any more."""

@@ -331,7 +331,10 @@ RUN_AGENT = OwnTool(
     " done, and get its answer alone.",
     {
         "task": _TASK,
-        "dry_run": {"type": "boolean", "description": "End with the first program, which does not run."},
+        "dry_run": {
+            "type": "boolean",
+            "description": "End with the first program, which does not run.",
+        },
         "limits": {
             "type": "object",
             "description": "Lower limits than the configured ones.",

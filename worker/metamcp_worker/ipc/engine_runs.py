@@ -56,6 +56,7 @@ class RunOwner(Struct, frozen=True):
     expires: float = 0.0
     held: tuple[str, ...] = ()
     modern: bool = True
+    label: str = ""
 
 
 class FrontHello(Message, frozen=True, kw_only=True):

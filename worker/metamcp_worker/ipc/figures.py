@@ -81,7 +81,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     `held`: the requests among these whose server is not there; `late_replies`: answers for which no
     client waited, per server; `retries`: calls that were sent once more, by server and outcome;
     `views`: figures of each view now, views for all clients first; `limited`: requests that limits
-    of use refused.
+    of use refused; `policies`: what policies did, by policy and outcome; `consent`: calls that
+    needed consent, by outcome.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -93,6 +94,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     retries: dict[str, dict[str, int]] = {}
     views: tuple[ViewStats, ...] = ()
     limited: tuple[LimitedStats, ...] = ()
+    policies: dict[str, dict[str, int]] = {}
+    consent: dict[str, int] = {}
 
 
 class Answers(Message, frozen=True, kw_only=True):
@@ -166,10 +169,61 @@ class ShowCalls(Message, frozen=True, kw_only=True):
     most: int = 0
 
 
+PATH_ARGUMENTS_BYTES_MAX = 8 * 1024
+"""Maximum bytes of the arguments in a question about the path of a call; a packet holds them."""
+
+
+class ShowPath(Message, frozen=True, kw_only=True):
+    """From the supervisor to a front: what would happen to this call of a tool? `ticket`: comes
+    back with the answer; `name`: as clients know the tool, or `server.tool`; `endpoint`: empty for
+    the default one; `key`: id of an API key, empty for the user of this machine; `arguments`: raw
+    JSON, empty if they are not known."""
+
+    ticket: int
+    name: str
+    endpoint: str = ""
+    key: str = ""
+    arguments: str = ""
+
+
+class PathStep(Struct, frozen=True):
+    """Step of the path of a call. `text`: a phrase; `stops`: whether the call ends here."""
+
+    step: str
+    text: str
+    stops: bool = False
+
+
+class PolicyValue(Struct, frozen=True):
+    """Value of a policy that concerns a thing. `value`: `true`, `false`, `at the call` if no call
+    is known, or `fails: ` and why."""
+
+    policy: str
+    effect: str
+    mode: str
+    when: str
+    value: str
+
+
+class CallPath(Struct, frozen=True, kw_only=True):
+    """Path of a call. `endpoint`: where it begins; `server`, `tool`: its target, empty if no tool
+    has the name; `names`: of all tools then; `policies`: those that concern the tool; `decides`:
+    the one of them that decides, or empty; `effect`: of all together, `allow`, `deny` or `ask`."""
+
+    endpoint: str = ""
+    server: str = ""
+    tool: str = ""
+    steps: tuple[PathStep, ...] = ()
+    names: tuple[str, ...] = ()
+    policies: tuple[PolicyValue, ...] = ()
+    decides: str = ""
+    effect: str = "allow"
+
+
 class CallsShown(Message, frozen=True, kw_only=True):
     """Answer to `ShowCalls`. Descriptor: blob with a JSON list: from a front of `CallUnderWay`, the
     longest first; from a worker of pairs (front, call), the calls that wait for their turn. `more`:
-    number of calls that are not in the list."""
+    number of calls that are not in the list. As an answer to `ShowPath`: blob with `CallPath`."""
 
     ticket: int
     more: int = 0

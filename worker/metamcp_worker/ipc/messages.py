@@ -15,6 +15,13 @@ from msgspec import Struct, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Message as Message  # noqa: PLC0414 - it is had from here
+from metamcp_worker.ipc.consent_records import (
+    ConsentClosed,
+    ConsentDecided,
+    ConsentGiven,
+    ConsentGrants,
+    ConsentOpened,
+)
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.disclosure import Change as Change  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.disclosure import Changed as Changed  # noqa: PLC0414 - and this
@@ -34,6 +41,7 @@ from metamcp_worker.ipc.figures import Durations as Durations  # noqa: PLC0414 -
 from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.figures import ShowPath as ShowPath  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.key_table import Keys, KeysApplied
 from metamcp_worker.ipc.process_names import By as By  # noqa: PLC0414 - and this
@@ -512,12 +520,12 @@ Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
     | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
-    | DayCounts | Stop
+    | DayCounts | ConsentGrants | ConsentDecided | ShowPath | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
     | HandOver | Taken | Spans | Change | Embed | News
-    | KeysApplied | DayCounts
+    | KeysApplied | DayCounts | ConsentOpened | ConsentClosed | ConsentGiven
 )  # fmt: skip
 
 

@@ -230,6 +230,20 @@ class IssuerSpec(Discreet, frozen=True, kw_only=True):
         return f"{scheme}://{host}{RESOURCE_METADATA}{slash}{path}".rstrip("/")
 
 
+ALL_SCOPES = ("mcp:list", "mcp:call", "mcp:read", "mcp:prompt", "mcp:subscribe", "mcp:meta")
+"""Scopes that a credential can have; see `access.gate`."""
+
+
+class PrincipalFacts(Struct, frozen=True, kw_only=True):
+    """Facts about a principal that policies know; the defaults are those of the user of this
+    machine. `id`: owner of views, sessions and handles; `name`: of its API key, else the same;
+    `scopes`: that it has."""
+
+    id: str = "local"
+    name: str = "local"
+    scopes: tuple[str, ...] = ALL_SCOPES
+
+
 class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Configuration of one endpoint: its paths, its servers in order, its naming.
 
@@ -272,8 +286,10 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     results: ResultLimits | None = None
     """How large results are kept; None: every result passes whole."""
     part_of: str = ""
-    """Endpoint of which this one has some servers only, for credentials that may use no others; the
-    front makes it."""
+    """Endpoint of which this one is a part, for credentials that may use some servers only, or that
+    policies tell from others; the front makes it."""
+    who: PrincipalFacts = PrincipalFacts()
+    """Facts about its clients that policies know."""
 
     @property
     def indexed(self) -> bool:
@@ -337,6 +353,52 @@ class AuditSpec(Discreet, frozen=True, kw_only=True):
     salt: bytes = b""
 
 
+PolicyEffect = Literal["allow", "deny", "ask", "log"]
+PolicyMode = Literal["enforce", "permissive"]
+
+
+class PolicySpec(Struct, frozen=True, kw_only=True):
+    """Rule about lists and calls. `match`: globs of `server/name`; `when`: a condition in CEL,
+    empty for always; `message`: for the client; `mode`: `permissive` only counts what the rule
+    would do."""
+
+    name: str
+    match: tuple[str, ...] = ("*/*",)
+    when: str = ""
+    effect: PolicyEffect = "deny"
+    message: str = ""
+    mode: PolicyMode = "enforce"
+
+
+GuardEffect = Literal["allow", "ask", "deny"]
+"""Effect of a rule about calls, the mildest first."""
+
+
+Unaskable = Literal["deny", "allow", "queue"]
+"""Fate of a call that needs consent and whose client cannot ask; `queue`: it waits for an
+operator."""
+
+
+class ConsentRule(Struct, frozen=True, kw_only=True):
+    """Rule of consent. `match`: globs of `server/tool`."""
+
+    match: tuple[str, ...]
+    effect: GuardEffect
+
+
+class ConsentSpec(Struct, frozen=True, kw_only=True):
+    """Rules about which calls a person is asked; the first one that matches counts. `timeout_s`:
+    for an answer; `unaskable`: what happens to a call of a client that cannot ask; `hints`: whether
+    a tool that does not say that it only reads is asked about, too; `trusted`: servers whose tools
+    are not asked about if they say that they only read."""
+
+    rules: tuple[ConsentRule, ...] = ()
+    timeout_s: float = 120.0
+    unaskable: Unaskable = "deny"
+    hints: bool = False
+    trusted: tuple[str, ...] = ()
+
+
 class FrontSpec(Struct, frozen=True, kw_only=True):
     """Configuration of a front. `hosts`: values of `Host` and of the host part of `Origin` that are
     accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
@@ -352,6 +414,8 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     log: LogSpec = LogSpec()
     recording: RecordingSpec = RecordingSpec()
     audit: AuditSpec = AuditSpec()
+    policies: tuple[PolicySpec, ...] = ()
+    consent: ConsentSpec = ConsentSpec()
     tool_times: bool = False
     traced: float | None = None
     quarantined: tuple[tuple[str, str, str], ...] = ()

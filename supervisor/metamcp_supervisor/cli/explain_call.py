@@ -1,0 +1,198 @@
+"""`metamcp explain` and `metamcp policy`: what would happen to a call, and which rule decides.
+
+Owns: these verbs at the prompt, and what `policy check` finds in a file. Never: the path of a call
+(a front knows it), the rules themselves (`metamcp_worker.guard`).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import Raw
+
+from metamcp_supervisor.cli import errors, lock, offers, recordings, show
+from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.errors import Command, Group
+from metamcp_supervisor.control import client
+from metamcp_supervisor.verbs import Exit, PathShown
+from metamcp_worker.ipc import codec, process_names, server_catalog
+from metamcp_worker.ipc.spec import PolicySpec
+
+WORDS = {
+    "validate": "did you mean 'check'?",
+    "test": "did you mean 'explain'?",
+    "list": "the rules are shown by 'metamcp config show'",
+    "show": "the rules are shown by 'metamcp config show'",
+    "why": "did you mean 'explain'?",
+}
+Thing = tuple[str, str]
+"""Server and name of a tool, prompt or resource."""
+
+
+def of_a_call(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the arguments of a verb about a call that is not made."""
+    for option in reversed((
+        click.argument("tool", metavar="TOOL"),
+        click.option("--as", "key", default="", metavar="KEY", help="For this API key."),
+        click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
+        click.option("--args", "arguments", metavar="JSON", help="Arguments of the call."),
+        click.option("--runtime-dir", metavar="PATH", help="Where the control socket is."),
+        json_option,
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(cls=Command)
+@of_a_call
+def explain(
+    tool: str, key: str, endpoint: str, arguments: str | None, runtime_dir: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show the way of a call, and what would happen to it now, without calling.
+
+    TOOL is a name that clients see, or SERVER.TOOL. Exit 0 if the call would run, 1 if it would be
+    refused, 8 for an unknown name.
+    """
+    raw = _asked(runtime_dir, tool, endpoint, key, arguments)
+    found = codec.typed(PathShown, raw)
+    if as_json:
+        click.echo(raw)
+    else:
+        rows = [(one.step, f"{one.text}{'  <- ends here' if one.stops else ''}")
+                for one in found.steps]  # fmt: skip
+        foot = f"{_would(found)} at the endpoint {found.endpoint}"
+        show.picture(show.Picture(("STEP", tool), [tuple(map(show.printable, one)) for one in rows],
+                                  foot=foot))  # fmt: skip
+    raise SystemExit(Exit.OK if found.runs else Exit.FAILED)
+
+
+def _would(found: PathShown) -> str:
+    if not found.runs:
+        return "it would be refused"
+    return "it would run if a person agrees" if found.effect == "ask" else "it would run"
+
+
+@click.group(cls=Group, words=WORDS)
+def policy() -> None:
+    """Check policies, and see which one decides."""
+
+
+@policy.command("explain")
+@of_a_call
+def explain_(
+    tool: str, key: str, endpoint: str, arguments: str | None, runtime_dir: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show each policy that concerns a tool with its value, and which one decides.
+
+    Exit 0 if policies allow the call, 1 if they deny it, 8 for an unknown name.
+    """
+    raw = _asked(runtime_dir, tool, endpoint, key, arguments)
+    found = codec.typed(PathShown, raw)
+    if as_json:
+        click.echo(raw)
+    else:
+        rows = [
+            (one.policy, one.effect if one.mode == "enforce" else f"{one.effect} (permissive)",
+             one.value, one.when or "always")
+            for one in found.policies
+        ]  # fmt: skip
+        decides = found.decides or ("none of them" if rows else "none concerns it")
+        shown = [tuple(map(show.printable, row)) for row in rows]
+        show.picture(show.Picture(
+            ("POLICY", "EFFECT", "VALUE", "WHEN") if rows else ("",), shown,
+            foot=f"{found.effect}; decides: {decides}",
+        ))  # fmt: skip
+    raise SystemExit(Exit.FAILED if found.effect == "deny" else Exit.OK)
+
+
+def _asked(
+    runtime_dir: str | None, tool: str, endpoint: str, key: str, arguments: str | None
+) -> bytes:
+    """Ask the running gateway for the path of a call. Raises Failed."""
+    asked: dict[str, object] = {"tool": tool, "endpoint": endpoint, "key": key}
+    if arguments is not None:
+        try:
+            given = codec.typed(dict[str, Any], arguments.encode())
+        except codec.Malformed as error:
+            raise click.UsageError(f"--args is not a JSON object: {error}") from None
+        asked["arguments"] = Raw(codec.dump(given))
+    with client.connect(runtime_dir) as gateway:
+        return gateway.call("explain", asked)
+
+
+@policy.command()
+@lock.config_option
+@lock.state_option
+@json_option
+@click.option("--strict", is_flag=True, help="A warning is an error.")
+def check(path: Path | None, state_dir: str | None, as_json: bool, strict: bool) -> None:
+    """Check the policies of a configuration, also against what its servers offered last.
+
+    A mistake ends with 65. A rule that concerns nothing, or only what another one always denies,
+    is a warning. The gateway need not run.
+    """
+
+    def work() -> int:
+        found = offers.kept(path, state_dir, None)
+        things = set(_things(found.catalogues))
+        warnings = list(_doubts(found.config.policies, things))
+        if as_json:
+            errors.tell(ok=not (strict and warnings), policies=len(found.config.policies),
+                        warnings=warnings)  # fmt: skip
+        else:
+            for sentence in warnings:
+                click.echo(f"warning: {show.printable(sentence)}", err=True)
+        if strict and warnings:
+            return Exit.CONFIG
+        if not as_json:
+            count = len(found.config.policies)
+            told = "1 policy" if count == 1 else f"{count} policies"
+            click.echo(f"ok: {told}, {len(things)} tools, prompts and resources known")
+        return Exit.OK
+
+    recordings.ending(work)
+
+
+def _things(catalogues: Mapping[str, server_catalog.ServerCatalogue | None]) -> Iterator[Thing]:
+    for name, each in catalogues.items():
+        for kind in server_catalog.KINDS if each is not None else ():
+            assert each is not None
+            yield from ((name, one.key) for one in server_catalog.keyed(kind, each.of(kind)))
+
+
+def _doubts(policies: tuple[PolicySpec, ...], things: set[Thing]) -> Iterator[str]:
+    """Yield sentences about rules without effect."""
+    always = [one for one in policies if one.effect == "deny" and not one.when
+              and one.mode == "enforce"]  # fmt: skip
+    for rule in policies:
+        mine = {thing for thing in things if _concerns(rule, thing)}
+        if things and not mine:
+            globs = json.dumps(list(rule.match))
+            yield f"policy '{rule.name}' concerns nothing that the servers offered last: {globs}"
+            continue
+        for other in always:
+            theirs = {thing for thing in mine if _concerns(other, thing)}
+            if mine and other is not rule and theirs == mine and not _first(rule, other, policies):
+                yield f"policy '{rule.name}' has no effect: '{other.name}' denies all of it"
+                break
+
+
+def _first(rule: PolicySpec, other: PolicySpec, policies: tuple[PolicySpec, ...]) -> bool:
+    """Whether the first of two rules that deny the same is this one."""
+    same = rule.effect == "deny" and not rule.when
+    return same and policies.index(rule) < policies.index(other)
+
+
+def _concerns(rule: PolicySpec, thing: Thing) -> bool:
+    server, name = thing
+    names = {server, process_names.label(server)}
+    for glob in rule.match:
+        place, _, rest = glob.partition("/")
+        if fnmatchcase(name, rest) and any(fnmatchcase(one, place) for one in names):
+            return True
+    return False

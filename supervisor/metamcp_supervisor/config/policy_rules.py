@@ -1,0 +1,138 @@
+"""The tables `[[policies]]` of metamcp.toml.
+
+Owns: their keys and limits, the check of each condition, globs that no server can have. Never:
+single values (`document.Table`), what a rule does (`metamcp_worker.guard`).
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+from typing import cast
+
+from metamcp_supervisor.config import naming
+from metamcp_supervisor.config.document import (
+    ConfigFindings,
+    Site,
+    Table,
+    kind_of,
+    list_of,
+    shown,
+    table_of,
+)
+from metamcp_supervisor.config.naming import hint
+from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.spec import PolicyEffect, PolicyMode, PolicySpec
+
+POLICIES_MAX = 1000
+MATCH_MAX = 64
+"""Maximum globs of one rule."""
+GLOB_CHARACTERS_MAX = 256
+MESSAGE_CHARACTERS_MAX = 1000
+EVERYTHING = "*/*"
+_WILD = re.compile(r"[*?\[]")
+
+
+def read(top: Table) -> tuple[PolicySpec, ...]:
+    """Read the rules of a file; rules with a mistake are reported and left out."""
+    value = top.values.get("policies")
+    items, site = list_of(value) if value is not None else [], top.site.at("policies")
+    if items is None or not all(table_of(item) is not None for item in items):
+        what = "a table" if items is None and table_of(value) is not None else kind_of(value)
+        top.findings.error(site, f"must be a list of tables, [[policies]], not {what}")
+        return ()
+    if len(items) > POLICIES_MAX:
+        top.findings.error(site, f"has more than {POLICIES_MAX} rules")
+        return ()
+    found: dict[str, PolicySpec] = {}
+    for at, item in enumerate(items):
+        table = Table(table_of(item) or {}, site.at(at), top.findings, "policies[]")
+        rule = _rule(table)
+        if rule is not None and rule.name in found:
+            table.error("name", f"'{rule.name}' is the name of another rule; rename one")
+        elif rule is not None:
+            found[rule.name] = rule
+    return tuple(found.values())
+
+
+def _rule(table: Table) -> PolicySpec | None:
+    table.refuse_unknown()
+    name, effect, mode = table.text("name"), table.choice("effect"), table.choice("mode")
+    for key in ("name", "effect"):
+        if not table.has(key):
+            table.findings.error(table.site, f"has no '{key}'")
+    if name and (why := naming.flaw(name)):
+        table.error("name", f"'{shown(name)}' {why}")
+    when, message = table.text("when") or "", table.text("message") or ""
+    if table.has("when"):
+        _check(when, table)
+    if len(message) > MESSAGE_CHARACTERS_MAX:
+        table.error("message", f"may have at most {MESSAGE_CHARACTERS_MAX} characters")
+    match = _match(table)
+    if not name or effect is None:
+        return None
+    return PolicySpec(
+        name=name,
+        match=match,
+        when=when,
+        effect=cast("PolicyEffect", effect),
+        message=message,
+        mode=cast("PolicyMode", mode or "enforce"),
+    )
+
+
+def _check(when: str, table: Table) -> None:
+    from metamcp_worker.engine.expressions import ExpressionError
+    from metamcp_worker.guard import conditions  # loads CEL, which few gateways need
+
+    try:
+        conditions.parse(when)
+    except ExpressionError as why:
+        table.error("when", str(why))
+
+
+def _match(table: Table) -> tuple[str, ...]:
+    """Return the globs of a rule: one, or a list of them."""
+    written = table.values.get("match")
+    if written is None:
+        return (EVERYTHING,)
+    globs = [written] if isinstance(written, str) else table.texts("match") or ()
+    found: list[str] = []
+    for at, glob in enumerate(globs):
+        site = table.site.at("match") if isinstance(written, str) else table.site.at("match", at)
+        place, slash, name = glob.partition("/")
+        if not (slash and place and name):
+            example = f"'{shown(glob) or '*'}/*'"
+            what = f"'{shown(glob)}' must be written 'server/name'; both may have '*'"
+            table.findings.error(site, f"{what}, as in {example}" if "/" not in glob else what)
+        elif len(glob) > GLOB_CHARACTERS_MAX:
+            table.findings.error(site, f"may have at most {GLOB_CHARACTERS_MAX} characters")
+        else:
+            found.append(glob)
+    if not globs and written == []:
+        table.error("match", "is empty, so the rule concerns nothing; leave it out for everything")
+    if len(found) > MATCH_MAX:
+        table.error("match", f"has more than {MATCH_MAX} globs")
+    return tuple(found)
+
+
+def strangers(rule: PolicySpec, servers: Collection[str]) -> list[tuple[str, str]]:
+    """Return the globs of a rule that no server has, each with a sentence."""
+    known = {*servers, *map(process_names.label, servers)}
+    found: list[tuple[str, str]] = []
+    for glob in rule.match:
+        place = glob.partition("/")[0]
+        if any(fnmatchcase(one, place) for one in known):
+            continue
+        what = "is like" if _WILD.search(place) else "is named"
+        found.append((glob, f"no server {what} '{shown(place)}'; {hint(place, known)}"))
+    return found
+
+
+def warn(
+    rules: Sequence[PolicySpec], servers: Collection[str], main: Site, findings: ConfigFindings
+) -> None:
+    """Warn of globs that no configured server has, because the rule does nothing there."""
+    for at, rule in enumerate(rules):
+        for glob, why in strangers(rule, servers):
+            site = main.at("policies", at, "match")
+            findings.warning(site, f"'{shown(glob)}' concerns nothing: {why}")

@@ -1,0 +1,256 @@
+"""Policies: which rules concern a thing, what they say when lists are made, and at a call."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from metamcp_worker.engine.expressions import ExpressionError
+from metamcp_worker.guard.conditions import READ_BYTES_MAX, CallKnows, Thing, parse
+from metamcp_worker.guard.policies import Policies, PolicyVerdict
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.spec import PolicySpec, PrincipalFacts
+
+ANN = PrincipalFacts(id="key:1", name="ann", scopes=("mcp:call", "mcp:list"))
+
+
+def rule(effect: str = "deny", when: str = "", *match: str, **more: str) -> PolicySpec:
+    members = {"name": f"{effect}-rule", "effect": effect, "when": when, **more}
+    return codec.typed(PolicySpec, codec.dump({**members, "match": match or ("*/*",)}))
+
+
+def tool(name: str = "write", server: str = "fs", **hints: object) -> Thing:
+    definition = codec.dump({"name": name, "annotations": hints})
+    return Thing("tools", server, name, definition)
+
+
+def knows(source: str = "client", client: str = "raw", **arguments: object) -> CallKnows:
+    said = codec.dump({"clientInfo": {"name": client, "version": "1"}})
+    return CallKnows(json.dumps(arguments).encode(), said, source)
+
+
+def decided(
+    rules: Sequence[PolicySpec], thing: Thing, call: CallKnows | None = None
+) -> PolicyVerdict:
+    """The verdict of these rules on a call."""
+    ruling = Policies(rules).ruling(thing, ANN, "acme")
+    return PolicyVerdict() if ruling is None else ruling.decide(call or knows())
+
+
+def hidden(rules: Sequence[PolicySpec], thing: Thing) -> bool:
+    ruling = Policies(rules).ruling(thing, ANN, "acme")
+    return ruling is not None and ruling.hidden
+
+
+pytestmark = pytest.mark.promise("M100")
+
+
+@pytest.mark.parametrize(
+    ("glob", "concerned"),
+    [
+        ("fs/write", True), ("fs/*", True), ("*/write", True), ("*/wr*", True),
+        ("f?/w[a-z]*", True),
+        ("git/*", False), ("fs/read", False), ("fs/writ", False), ("FS/write", False),
+        ("acme:fs/*", False),
+    ],
+)  # fmt: skip
+def test_a_rule_concerns_the_names_that_one_of_its_globs_has(glob: str, concerned: bool) -> None:
+    assert hidden([rule("deny", "", "x/y", glob)], tool()) is concerned
+
+
+def test_a_server_of_a_workspace_is_matched_by_both_of_its_names() -> None:
+    for glob in ("acme:fs/*", "fs/*"):
+        assert hidden([rule("deny", "", glob)], tool(server="acme:fs"))
+
+
+def test_what_no_rule_speaks_of_costs_nothing() -> None:
+    assert Policies().ruling(tool(), ANN, "acme") is None
+    assert Policies([rule("deny", "", "git/*")]).ruling(tool(), ANN, "acme") is None
+    assert Policies([rule("deny", "1 == 2")]).ruling(tool(), ANN, "acme") is None
+    assert Policies([rule("allow", "", "fs/*")]).ruling(tool(), ANN, "acme") is None
+
+
+@pytest.mark.parametrize(
+    ("effects", "decides"),
+    [
+        (["log"], "allow"), (["allow"], "allow"), (["ask", "allow"], "ask"),
+        (["allow", "ask", "deny"], "deny"), (["deny", "allow"], "deny"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("when", ["", "source == 'client'"])
+def test_a_deny_wins_over_an_ask_and_an_ask_over_an_allow(
+    effects: list[str], decides: str, when: str
+) -> None:
+    found = decided([rule(effect, when) for effect in effects], tool())
+    assert found.effect == decides
+    assert found.policy == ("" if decides == "allow" else f"{decides}-rule")
+
+
+def test_where_a_rule_allows_something_the_rest_of_its_kind_is_denied() -> None:
+    rules = [rule("allow", "mcp.tool.name == 'read'", "fs/*")]
+    prompt = Thing("prompts", "fs", "greet")
+    assert not hidden(rules, tool("read"))
+    assert hidden(rules, tool("write"))
+    assert hidden(rules, tool("read", "git"))
+    assert decided(rules, tool("write")).message == "No policy allows this call."
+    assert not hidden(rules, prompt), "a rule about tools closes no prompts"
+    assert hidden([rule("allow", "", "git/*")], prompt)
+
+
+def test_a_rule_that_reads_the_call_hides_nothing() -> None:
+    when = "mcp.tool.arguments.path.startsWith('/etc')"
+    assert not hidden([rule("deny", when)], tool())
+    assert decided([rule("deny", when)], tool(), knows(path="/etc/passwd")).effect == "deny"
+    assert decided([rule("deny", when)], tool(), knows(path="/data")).effect == "allow"
+    allow = [rule("allow", "source == 'workflow'", "fs/*")]
+    assert not hidden(allow, tool()), "a call of a workflow would be allowed"
+    assert decided(allow, tool()).effect == "deny"
+    assert decided(allow, tool(), knows("workflow")).effect == "allow"
+    assert hidden([*allow, rule("deny", "", "fs/*")], tool())
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "mcp.tool.name == 'write' && mcp.tool.target == 'fs'",
+        "tool.annotations.destructiveHint && !tool.annotations.readOnlyHint",
+        "tool.annotations.note == 'x'",
+        "principal.id == 'key:1' && principal.name == 'ann' && principal.workspace == 'acme'",
+        "'mcp:call' in principal.scopes && !('mcp:read' in principal.scopes)",
+        "client.name == 'raw' && client.version == '1' && source == 'client'",
+        "mcp.tool.arguments.n > 1.5 && mcp.tool.arguments['s'] == 'x'",
+        "has(mcp.tool.arguments.s) && !has(mcp.tool.arguments.none)",
+        "size(mcp.tool.arguments) == 3 && 'n' in mcp.tool.arguments",
+        "mcp.tool.arguments.l.exists(one, one.startsWith('/etc'))",
+        "mcp.tool.name.matches('^wr.*e$')",
+        "mcp.tool.name != 'x' && !has(mcp.prompt.name)",
+    ],
+)
+def test_conditions_know_the_tool_the_principal_the_client_and_the_call(when: str) -> None:
+    thing = tool(note="x")
+    call = knows(n=2, s="x", l=["/data", "/etc/passwd"])
+    assert decided([rule("deny", when)], thing, call).effect == "deny"
+    assert decided([rule("deny", f"!({when})")], thing, call).effect == "allow"
+
+
+def test_prompts_and_resources_have_names_of_their_own() -> None:
+    for kind, name, one in (("prompts", "greet", "prompt"), ("resources", "file:///x", "resource")):
+        thing = Thing("prompts" if kind == "prompts" else "resources", "fs", name)
+        assert hidden([rule("deny", f"mcp.{one}.name == '{name}'")], thing)
+        assert hidden([rule("deny", "", f"fs/{name}")], thing)
+        assert not hidden([rule("deny", "mcp.tool.name == 'x' || true")], thing)
+
+
+@pytest.mark.parametrize(
+    ("when", "arguments", "why"),
+    [
+        ("mcp.tool.arguments.path == '/x'", b"{}", "'path' is not there"),
+        ("mcp.tool.arguments.path.startsWith('/x')", b'{"path":1}', "startsWith"),
+        ("mcp.tool.arguments.path", b'{"path":1}', "neither true nor false"),
+        ("mcp.tool.arguments.path == '/x'", b"[1]", "arguments cannot be read"),
+        ("mcp.tool.arguments.path == ''", b'{"path":"%b"}' % (b"x" * READ_BYTES_MAX), "64 KiB"),
+        ("size(mcp.tool.arguments) == 1", b'{"path":"%b"}' % (b"x" * READ_BYTES_MAX), "64 KiB"),
+        ("mcp.tool.arguments.path == []", b'{"path":%b}' % (b"[" * 99 + b"]" * 99), "64 deep"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_fails_is_a_deny_and_says_why_to_its_operator(
+    when: str, arguments: bytes, why: str
+) -> None:
+    for effect in ("allow", "ask", "deny", "log"):
+        found = decided([rule(effect, when)], tool(), CallKnows(arguments))
+        assert (found.effect, found.policy) == ("deny", f"{effect}-rule")
+        assert "its operator sees why" in found.message
+        (note,) = found.notes
+        assert note.outcome == "failed"
+        assert why in note.why
+    assert decided([rule("deny", when, mode="permissive")], tool()).effect == "allow"
+
+
+def test_what_a_rule_does_not_read_may_have_any_size() -> None:
+    rules = [rule("deny", "mcp.tool.arguments.path == '/etc'"), rule("log", "source == 'client'")]
+    call = knows(path="/data", content="x" * 2 * READ_BYTES_MAX)
+    assert decided(rules, tool(), call).effect == "allow"
+
+
+def test_arguments_of_one_call_are_not_seen_by_the_next() -> None:
+    ruling = Policies([rule("deny", "has(mcp.tool.arguments.force)")]).ruling(tool(), ANN, "acme")
+    assert ruling is not None
+    assert ruling.decide(knows(force=True)).effect == "deny"
+    assert ruling.decide(knows()).effect == "allow"
+    assert ruling.decide(CallKnows(b"")).effect == "allow"
+
+
+def test_a_rule_that_fails_while_lists_are_made_hides() -> None:
+    assert hidden([rule("allow", "tool.annotations.none == 1")], tool())
+    assert not hidden([rule("deny", "tool.annotations.none == 1", mode="permissive")], tool())
+    broken = Thing("tools", "fs", "write", b'{"annotations":[1]}')
+    assert hidden([rule("log", "tool.annotations.readOnlyHint")], broken)
+    assert not hidden([rule("log", "mcp.tool.name == 'x'")], broken)
+
+
+def test_a_permissive_rule_only_counts_what_it_would_have_done() -> None:
+    rules = [rule("deny", "", mode="permissive"), rule("ask", "source != ''", mode="permissive")]
+    found = decided([*rules, rule("log")], tool())
+    assert found.effect == "allow"
+    told = [(one.policy, one.outcome) for one in found.notes]
+    assert sorted(told) == [
+        ("ask-rule", "would_ask"), ("deny-rule", "would_deny"), ("log-rule", "logged")
+    ]  # fmt: skip
+    assert not hidden(rules, tool())
+    only = [rule("allow", "", "git/*", mode="permissive")]
+    assert not hidden(only, tool()), "it closes nothing"
+
+
+def test_the_message_of_a_rule_is_that_of_its_verdict() -> None:
+    found = decided([rule("deny", message="Ask the admins.")], tool())
+    assert found.message == "Ask the admins."
+    assert decided([rule("deny")], tool()).message == "The policy 'deny-rule' denies this call."
+    assert decided([rule("ask", message="Really?")], tool()).message == "Really?"
+
+
+def test_each_rule_that_concerns_a_tool_is_told_with_its_value() -> None:
+    rules = [
+        rule("deny", "mcp.tool.arguments.n > 1"), rule("ask", "tool.annotations.none"),
+        rule("log", "principal.name == 'ann'"), rule("deny", "", "git/*"),
+    ]  # fmt: skip
+    policies = Policies(rules)
+    told = [one.value for one in policies.values(tool(), ANN, "acme")]
+    assert told[0] == "at the call"
+    assert told[1].startswith("fails: 'tool.annotations.none' has no value: ")
+    assert told[2:] == ["true"]
+    told = [one.value for one in policies.values(tool(), ANN, "acme", knows(n=2))]
+    assert (told[0], len(told)) == ("true", 3)
+
+
+def test_principals_that_no_rule_can_tell_apart_are_the_same() -> None:
+    assert Policies([rule("deny", "mcp.tool.name == 'x'")]).reads == ()
+    by_scope = Policies([rule("deny", "'mcp:read' in principal.scopes")])
+    assert by_scope.reads == ("scopes",)
+    other = PrincipalFacts(id="key:2", name="bob", scopes=ANN.scopes)
+    assert by_scope.who(ANN) == by_scope.who(other)
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ("foo == 1", "refers to 'foo'"),
+        ("mcp.tool.title == 'x'", "refers to 'mcp.tool.title'"),
+        ("principal == 'x'", "refers to 'principal'"),
+        ("mcp.tool['arguments'].x", "must write mcp.tool.arguments with dots"),
+        ("mcp.tool.arguments.l.map(x, x) == []", "calls 'map', whose time nothing limits"),
+        ("mcp.tool.arguments.l.all(x, x.l.exists(y, y))", "inside another one"),
+        ("mcp.tool.arguments.l.exists(x, x in mcp.tool.arguments.l)", "uses 'mcp' inside of"),
+        ("mcp.tool.arguments.l.exists(source, source)", "the name 'source', which a variable has"),
+        ("mcp.tool.name.matches(mcp.tool.arguments.x)", "not a text in quotes"),
+        ("mcp.tool.name.lowerAscii() == 'x'", "calls 'lowerAscii', which policies do not have"),
+        ("mcp.tool.name ==", "is not CEL: line 1"),
+        ("", "an expression is empty"),
+    ],
+)
+def test_a_condition_that_could_not_work_or_never_end_is_refused_in_one_sentence(
+    when: str, why: str
+) -> None:
+    with pytest.raises(ExpressionError) as raised:
+        parse(when)
+    assert why in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,172 @@
+"""Path of a call of a tool, step by step, without making the call.
+
+Owns: the words about each step that a front knows: name, server, override, view, credential,
+limits, policies, consent. Never: making a call (`calls` of the front), the state of a server (the
+supervisor).
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.access import gate
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.access.use_limits import Meters
+from metamcp_worker.catalog import offers
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.offers import Owner
+from metamcp_worker.catalog.views import View
+from metamcp_worker.guard.conditions import Thing
+from metamcp_worker.guard.guard_rules import CallFacts, CallVerdict, GuardRules
+from metamcp_worker.guard.policies import CLOSED
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.ipc.figures import CallPath, PathStep, PolicyValue
+
+NAMES_MAX = 5000
+"""Maximum names in an answer about a name that no tool has."""
+CALL = "tools/call"
+
+
+class PathAsked(Struct, frozen=True):
+    """Call that would be made. `name`: as clients know the tool, or `server.tool`; `arguments`:
+    raw, empty if they are not known; `now`: seconds of a clock that never jumps; `date`: since the
+    epoch."""
+
+    name: str
+    principal: Principal
+    arguments: bytes
+    now: float
+    date: float
+
+
+def explain(
+    view: View, everything: Merged, asked: PathAsked, meters: Meters, rules: GuardRules
+) -> CallPath:
+    """Return the path of a call as far as a front knows it. `everything`: all that is behind the
+    endpoint, in view or not; `rules`: those for its clients."""
+    endpoint = view.spec.part_of or view.endpoint
+    name, owner = _named(view, everything, asked.name)
+    if owner is None:
+        names = tuple(everything.tools)[:NAMES_MAX]
+        return CallPath(endpoint=endpoint, names=names)
+    tool = codec.text(owner.original) or name
+    if not owner.server:
+        steps = [PathStep("name", f"{name} is a tool of the gateway itself"), *_gate(asked)]
+        return CallPath(endpoint=endpoint, server="metamcp", tool=tool, steps=tuple(steps))
+    guard = None if owner.guard is None else owner.guard.named("tools", tool)
+    raw = next((one.item.raw for one in everything.offered if one.key == name), b"")
+    thing = Thing("tools", owner.server, tool, raw if guard is None else guard.raw)
+    facts = _facts(view, owner, asked, name)
+    verdict = CallVerdict() if guard is None else guard.decide(facts)
+    known = asked.arguments != b"" or (guard is not None and guard.hidden)
+    values = rules.values(thing, facts if known else None)
+    steps = [
+        *_known(view, everything, name, tool, owner), *_gate(asked),
+        _limit(asked, endpoint, owner, meters), *_policy(asked, verdict, values),
+    ]  # fmt: skip
+    if guard is not None and guard.consent != "allow":
+        text = "[consent] asks a person" if guard.consent == "ask" else "[consent] denies it"
+        steps.append(PathStep("consent", text, guard.consent == "deny"))
+    else:
+        asks = verdict.effect == "ask"
+        steps.append(PathStep("consent", "a person is asked" if asks else "not needed"))
+    return CallPath(
+        endpoint=endpoint, server=owner.server, tool=tool, steps=tuple(steps), policies=values,
+        decides=verdict.policy, effect=verdict.effect,
+    )  # fmt: skip
+
+
+def _named(view: View, everything: Merged, name: str) -> tuple[str, Owner | None]:
+    """Return the owner of a name, and the name as clients know it."""
+    merged = view.merged
+    owner = merged.tools.get(name) or merged.aliases.get(name) or everything.tool_named(name)
+    if owner is not None:
+        return name, owner
+    server, _, tool = name.partition(".")
+    for exposed, each in everything.tools.items():
+        if each.server == server and codec.text(each.original) == tool:
+            return exposed, each
+    return name, None
+
+
+def _known(
+    view: View, everything: Merged, name: str, tool: str, owner: Owner
+) -> Iterator[PathStep]:
+    """Yield the steps up to the view."""
+    alias = name not in everything.tools and name in everything.aliases
+    yield PathStep("name", f"{name} is {'an alias of ' if alias else ''}{owner.server}.{tool}")
+    changed = [
+        word
+        for word, yes in (
+            ("arguments are fixed or have defaults", owner.mend is not None),
+            ("another definition", any(
+                one.server == owner.server and one.tool == tool for one in view.spec.overrides
+            )),
+        )
+        if yes
+    ]  # fmt: skip
+    yield PathStep("override", ", ".join(changed) or "none")
+    listed = any(one.key == name for one in view.merged.lists["tools"])
+    reached = name in view.merged.tools or name in view.merged.aliases
+    if owner.kept or owner.invalid:
+        yield PathStep("view", owner.kept or owner.invalid, stops=True)
+    elif listed:
+        yield PathStep("view", "in the list")
+    else:
+        why = "in no list" if (owner.server, tool) in everything.hidden else "not in view"
+        text = f"{why}, and can be called" if reached else f"{why}, and only what is in view can"
+        yield PathStep("view", text, stops=not reached)
+
+
+def _gate(asked: PathAsked) -> Iterator[PathStep]:
+    who = asked.principal
+    told = "the user of this machine" if who is gate.USER else who.label or who.name
+    try:
+        gate.authorize(who, "", CALL, asked.name)
+    except ProtocolError as why:
+        yield PathStep("gate", why.message, stops=True)
+    else:
+        yield PathStep("gate", f"{told} may call tools")
+
+
+def _limit(asked: PathAsked, endpoint: str, owner: Owner, meters: Meters) -> PathStep:
+    where = asked.principal.key, endpoint, owner.server, asked.now, asked.date
+    reached = meters.reached(*where) if meters.any else None
+    if reached is not None:
+        return PathStep("limits", reached.message, stops=True)
+    return PathStep("limits", "within all" if meters.any else "none")
+
+
+def _facts(view: View, owner: Owner, asked: PathAsked, name: str) -> CallFacts:
+    arguments = asked.arguments or b"{}"
+    if owner.mend is not None:
+        params = offers.mended({"arguments": Raw(arguments)}, owner.mend)
+        arguments = bytes(params["arguments"])
+    return CallFacts(
+        exposed=name, arguments=arguments, principal=asked.principal,
+        endpoint=view.endpoint, workspace=view.spec.workspace,
+    )  # fmt: skip
+
+
+def _policy(
+    asked: PathAsked, verdict: CallVerdict, values: tuple[PolicyValue, ...]
+) -> Iterator[PathStep]:
+    """Yield the steps about policies, each rule with its value."""
+    if not values and verdict.why != CLOSED:
+        yield PathStep("policies", "none concerns it")
+        return
+    for one in values:
+        mode = ", permissive" if one.mode == "permissive" else ""
+        yield PathStep("policy", f"{one.policy} ({one.effect}{mode}): {one.value}")
+    if not asked.arguments and verdict.effect != "ask" and any(_open(one) for one in values):
+        yield PathStep("policies", "depends on the call; give --args")
+    elif verdict.policy or verdict.why == CLOSED:
+        why = f"{verdict.policy} decides" if verdict.policy else CLOSED
+        yield PathStep("policies", f"{verdict.effect}: {why}", stops=verdict.effect == "deny")
+    else:
+        yield PathStep("policies", "allow")
+
+
+def _open(one: PolicyValue) -> bool:
+    return one.value == "at the call" and one.mode == "enforce" and one.effect != "log"

@@ -1,0 +1,242 @@
+"""Rules about calls, compiled once: which tools, prompts and resources they concern, and how.
+
+Owns: matching names against the globs of rules, the guard of one thing (`CallGuard`), the verdict
+on one call (`CallVerdict`). Never: carrying a verdict out (`held_calls`), asking a person
+(`consent`).
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from fnmatch import translate
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.guard.conditions import CallKnows, Thing, ThingKind
+from metamcp_worker.guard.policies import Policies, PolicyNote, PolicyRuling, PolicyVerdict
+from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.consent_records import rules_mark
+from metamcp_worker.ipc.figures import PolicyValue
+from metamcp_worker.ipc.spec import (
+    ConsentSpec,
+    EndpointSpec,
+    GuardEffect,
+    PolicySpec,
+    PrincipalFacts,
+)
+
+KINDS: Mapping[str, ThingKind] = {
+    "tools/call": "tools",
+    "prompts/get": "prompts",
+    "resources/read": "resources",
+}
+"""Methods that can be guarded, with the kind of thing that each is about."""
+CallSource = Literal["client", "code", "agent", "workflow"]
+
+
+class CallFacts(Struct, frozen=True, kw_only=True, gc=False):
+    """Facts about one call. `exposed`: name or URI as the client knows it; `arguments`: raw, as the
+    server gets them; `who`: the word for the client or session; `client`: raw JSON that the client
+    says of itself, empty for none; `modern`: it has no session; `state`: of a request that brings
+    the input that its server asked for, else None."""
+
+    exposed: str
+    arguments: bytes
+    principal: Principal
+    endpoint: str
+    workspace: str
+    who: str = ""
+    client: bytes = b""
+    modern: bool = True
+    source: CallSource = "client"
+    state: bytes | None = None
+
+
+class CallVerdict(Struct, frozen=True, gc=False):
+    """Verdict on one call. `why`: a sentence for the client that is refused, or asked; `policy`:
+    the one that decides; `notes`: policies that are counted."""
+
+    effect: GuardEffect = "allow"
+    why: str = ""
+    policy: str = ""
+    notes: tuple[PolicyNote, ...] = ()
+
+
+_ALLOWED = CallVerdict()
+NO_POLICIES = Policies()
+LOCAL = PrincipalFacts()
+NAMES_MAX = 4096
+"""Maximum guards that are kept of things that no list has."""
+
+
+class CallGuard(Struct, frozen=True, gc=False):
+    """Guard of one thing of a server. `kind`: one of the values of KINDS; `name`: the server's own
+    name; `raw`: the definition, `digest`: its hash; `consent`: effect of `[consent]`; `policy`:
+    what policies say of it. A guard without a name is for all things of the server that no list has
+    (`named`)."""
+
+    rules: "GuardRules"
+    server: str
+    kind: ThingKind | Literal[""] = ""
+    name: str = ""
+    digest: bytes = b""
+    consent: GuardEffect = "allow"
+    policy: PolicyRuling | None = None
+    raw: bytes = b""
+
+    @property
+    def definition(self) -> str:
+        """Hash of kind, name and definition, in hexadecimal."""
+        name = f"{self.kind}\0{self.name}\0".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(name + self.digest).hexdigest()
+
+    @property
+    def asks(self) -> bool:
+        """Whether no call gets through without consent."""
+        return self.consent == "ask" and self.rules.consent.unaskable != "allow"
+
+    @property
+    def path(self) -> str:
+        """Name for people: `server/name`."""
+        return f"{self.server}/{self.name}"
+
+    @property
+    def hidden(self) -> bool:
+        """Whether lists leave the thing out."""
+        return self.policy is not None and self.policy.hidden
+
+    def named(self, kind: ThingKind, name: str) -> "CallGuard | None":
+        """Return the guard of the thing with this name; None if no rule concerns it."""
+        return self if self.name else self.rules.unlisted(kind, self.server, name)
+
+    def decide(self, facts: CallFacts) -> CallVerdict:
+        """Return the verdict on a call: the stricter one of consent and policies."""
+        found = PolicyVerdict()
+        if self.policy is not None:
+            found = self.policy.decide(CallKnows(facts.arguments, facts.client, facts.source))
+        if found.effect == "deny":
+            return CallVerdict("deny", found.message, found.policy, found.notes)
+        if self.consent == "deny":
+            why = f"The rules of this gateway do not allow {self.path}."
+            return CallVerdict("deny", why, notes=found.notes)
+        if found.effect == "ask":
+            return CallVerdict("ask", found.message, found.policy, found.notes)
+        if self.consent == "allow" and not found.notes:
+            return _ALLOWED
+        return CallVerdict(self.consent, notes=found.notes)
+
+
+class GuardRules:
+    """Rules of one configuration, for clients with these facts in a workspace. `mark`: as of
+    `consent_records.rules_mark`."""
+
+    def __init__(
+        self,
+        consent: ConsentSpec,
+        policies: Policies = NO_POLICIES,
+        who: PrincipalFacts = LOCAL,
+        workspace: str = process_names.DEFAULT,
+    ) -> None:
+        self.consent = consent
+        self.policies = policies
+        self.who = who
+        self.workspace = workspace
+        self.failures: dict[str, PolicyNote] = {}
+        """Policies that failed for a thing while lists were made, by a sentence about that."""
+        self._named: dict[tuple[ThingKind, str, str], CallGuard | None] = {}
+        self._others: dict[tuple[PrincipalFacts, str], GuardRules] = {}
+        self.mark = rules_mark(consent, policies.specs)
+        self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
+        effects: list[GuardEffect] = [one.effect for one in consent.rules for _ in one.match]
+        self._effects = effects
+        globs = [glob for one in consent.rules for glob in one.match]
+        self._globs = re.compile("|".join(f"({translate(glob)})" for glob in globs))
+
+    def like(self, consent: ConsentSpec, policies: tuple[PolicySpec, ...]) -> bool:
+        """Whether these are the rules of this configuration."""
+        return self.consent == consent and self.policies.specs == policies
+
+    def at(self, endpoint: EndpointSpec) -> "GuardRules":
+        """Return the rules as they are for the clients of an endpoint; the same object each
+        time."""
+        where = self.policies.who(endpoint.who), endpoint.workspace
+        if where == (self.who, self.workspace):
+            return self
+        if where not in self._others:
+            self._others[where] = GuardRules(self.consent, self.policies, *where)
+        return self._others[where]
+
+    def guard(
+        self, kind: ThingKind, server: str, name: str, definition: bytes = b"", digest: bytes = b""
+    ) -> CallGuard | None:
+        """Return the guard of a thing; None if no rule concerns its calls. `name`: the server's
+        own; `definition`: raw JSON, `digest`: its hash, both empty for a thing in no list."""
+        effect = self._consent(server, name, definition) if kind == "tools" else "allow"
+        thing = Thing(kind, server, name, definition)
+        ruling = self.policies.ruling(thing, self.who, self.workspace)
+        if effect == "allow" and ruling is None:
+            return None
+        for note in () if ruling is None else ruling.verdict.notes:
+            if note.why:
+                self.failures[f"policy '{note.policy}' fails for {server}/{name}: {note.why}"] = (
+                    note
+                )
+        return CallGuard(self, server, kind, name, digest, effect, ruling, definition)
+
+    def rest(self, server: str) -> CallGuard | None:
+        """Return the guard of all things of a server that no list has; None if no rule could
+        concern one of them."""
+        return CallGuard(self, server) if self._strict or self.policies.concern(server) else None
+
+    def values(self, thing: Thing, facts: CallFacts | None) -> tuple[PolicyValue, ...]:
+        """Return the value of each policy that concerns a thing. `facts`: None if no call is
+        known."""
+        call = None
+        if facts is not None:
+            call = CallKnows(facts.arguments, facts.client, facts.source)
+        return tuple(self.policies.values(thing, self.who, self.workspace, call))
+
+    def hides(self, kind: ThingKind, server: str, name: str) -> bool:
+        """Whether lists leave out something other than a tool."""
+        guard = self.unlisted(kind, server, name) if self.policies.specs else None
+        return guard is not None and guard.hidden
+
+    def unlisted(self, kind: ThingKind, server: str, name: str) -> CallGuard | None:
+        """Return the guard of a thing that no list has, and keep it for the next call."""
+        key = kind, server, name
+        if key not in self._named:
+            if len(self._named) >= NAMES_MAX:
+                self._named.clear()
+            self._named[key] = self.guard(*key)
+        return self._named[key]
+
+    def _consent(self, server: str, name: str, definition: bytes) -> GuardEffect:
+        """Return the effect of the first rule that matches. Annotations of a tool, which its server
+        made up, can make it stricter; only those of a trusted server can also make it milder."""
+        if not self._strict:
+            return "allow"
+        effect = self._matched(server, name)
+        trusted = effect == "ask" and server in self.consent.trusted
+        if not trusted and not (effect == "allow" and self.consent.hints):
+            return effect
+        return "allow" if _only_reads(definition) else "ask"
+
+    def _matched(self, server: str, name: str) -> GuardEffect:
+        """Return the effect of the first rule with a glob for this name. A server of a workspace
+        matches under its full name and under the name that it has there."""
+        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
+        found = [at.lastindex for path in paths if (at := self._globs.fullmatch(path))]
+        places = [place for place in found if place]
+        return self._effects[min(places) - 1] if places else "allow"
+
+
+def _only_reads(definition: bytes) -> bool:
+    """Whether a tool says that it changes nothing."""
+    try:
+        hints = codec.level(codec.level(definition or b"{}").get("annotations", Raw(b"{}")))
+    except codec.Malformed:
+        return False
+    destroys = bytes(hints.get("destructiveHint", b"")) == b"true"
+    return bytes(hints.get("readOnlyHint", b"")) == b"true" and not destroys
