@@ -34,10 +34,10 @@ MAY_IMPORT = {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
         "oauth": "http ipc", "access": "http ipc oauth", "catalog": "access ipc",
         "builtin_tools": "catalog ipc search",
-        "audit": "ipc runtime", "sandbox": "ipc runtime",
+        "audit": "ipc runtime", "sandbox": "ipc runtime", "middleware": "ipc runtime",
         "engine": "http ipc runtime", "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
-        "front": "access builtin_tools catalog http ipc oauth runtime search",
+        "front": "access builtin_tools catalog http ipc middleware oauth runtime search",
         "bridge": "http ipc runtime",
     },
     "metamcp_supervisor": {
@@ -75,8 +75,8 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor.config": (
         "assemble code_mode config confirmation document engine_tables environment"
-        " foreign_files formats json_schema naming network options overrides parse program"
-        " references reload sections show tools units workflow_files workspaces"
+        " foreign_files formats json_schema middleware_tables naming network options overrides"
+        " parse program references reload sections show tools units workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -114,10 +114,11 @@ PURE_BY_ROOM = {
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
         " errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
-        " messages"
+        " messages middleware_calls"
         " parameters"
         " process_names records roots saved_scripts server_catalog spec validation"
     ),
+    "metamcp_worker.middleware": "api chain hook_options",
     "metamcp_worker.oauth": "addresses",
     "metamcp_worker.runtime": "masking",
     "metamcp_worker.sandbox": "code_run run_queue",

@@ -27,6 +27,7 @@ from metamcp_supervisor.config.config import (
     EngineConfig,
     Log,
     MetricsConfig,
+    MiddlewareConfig,
     Problem,
     RecordingConfig,
     Server,
@@ -325,6 +326,7 @@ class ConfigDraft:
     recording: RecordingConfig | None = None
     audit: AuditConfig | None = None
     code: CodeConfig | None = None
+    middleware: tuple[MiddlewareConfig, ...] = ()
     workflows: tuple["NamedPath", ...] = ()
     rules: tuple["NamedPath", ...] | None = None
     ai: AiConfig | None = None
@@ -533,6 +535,21 @@ class Table:
             return {}
         found = {name: outer.table(name, section) for name in outer.values}
         return {name: table for name, table in found.items() if table is not None}
+
+    def rows(self, key: str, section: Section) -> "list[Table]":
+        """Return the tables of an array of tables, such as `[[middleware]]`."""
+        value = self.values.get(key)
+        items = [] if value is None else list_of(value)
+        if items is None:
+            self._wrong(key, f"an array of tables, each with [[{key}]] above it", value)
+        found: list[Table] = []
+        for at, item in enumerate(items or ()):
+            site, table = self.site.at(key, at), table_of(item)
+            if table is None:
+                self.findings.error(site, f"must be a table, not {kind_of(item)}")
+            else:
+                found.append(Table(table, site, self.findings, section))
+        return found
 
     def error(self, key: str, message: str) -> None:
         self.findings.error(self.site.at(key), message)

@@ -15,9 +15,11 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "choices": {"anyOf": [_STRING, _STRINGS]},
     "strings": _STRINGS,
     "command": {"anyOf": [_STRING, _STRINGS]},
+    "string or strings": {"anyOf": [_STRING, _STRINGS]},
     "table of strings": {"type": "object", "additionalProperties": _STRING},
     "table of values": {"type": "object"},
     "table": {"type": "object"},
+    "tables": {"type": "array"},
     "boolean or table": {"type": "boolean"},
     "choice or table": _STRING,
     "boolean": {"type": "boolean"},
@@ -42,6 +44,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "recording"): ("recording", False),
     ("", "audit"): ("audit", False),
     ("", "code"): ("code", False),
+    ("", "middleware"): ("middleware", False),
     ("", "suggestions"): ("suggestions", False),
     ("", "ai"): ("ai", False),
     ("", "engine"): ("engine", False),
@@ -93,6 +96,8 @@ def _option(option: Option) -> dict[str, object]:
         section, named = inside
         content = _section(section)
         whole = {"type": "object", "additionalProperties": content} if named else content
+        if option.kind == "tables":
+            whole = {"type": "array", "items": content}
         either = option.kind in ("boolean or table", "choice or table")
         alone = {"enum": list(option.choices)} if option.choices else _OF_KIND[option.kind]
         found |= {"anyOf": [alone, whole]} if either else whole

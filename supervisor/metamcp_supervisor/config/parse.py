@@ -15,6 +15,7 @@ from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
     code_mode,
     engine_tables,
+    middleware_tables,
     naming,
     network,
     program,
@@ -118,6 +119,7 @@ def parse(
         recording=sections.recording(recording) if recording else None,
         audit=sections.audit(audit) if audit else None,
         code=code_mode.read(code) if code else None,
+        middleware=middleware_tables.read(top),
         workflows=workflow_files.paths(top, "workflows", home),
         rules=rules,
         shipped_rules=shipped_rules,

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
-from metamcp_supervisor.config import code_mode
+from metamcp_supervisor.config import code_mode, middleware_tables
 from metamcp_supervisor.config.config import (
     AiConfig,
     AuditConfig,
@@ -183,6 +183,11 @@ def tables(config: Config) -> dict[str, object]:
         "recording": _recording(config.recording),
         "audit": _audit(config.audit),
         **({"code": _code(config.code)} if config.code.enabled else {}),
+        **(
+            {"middleware": list(map(middleware_tables.written, config.middleware))}
+            if config.middleware
+            else {}
+        ),
         **({"ai": _ai(config.ai)} if config.ai.url else {}),
         **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),
         "metrics": {"per_tool": config.metrics.per_tool},

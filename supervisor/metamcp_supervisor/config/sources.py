@@ -23,6 +23,7 @@ from metamcp_supervisor.config import (
     foreign_files,
     formats,
     installation,
+    middleware_tables,
     parse,
     places,
     workflow_files,
@@ -146,7 +147,7 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
             movable=frozenset({"listen", "ops_listen"} if given.any_port else ()),
         ),
         files=tuple(reading.files),
-        transports=installation.installed,
+        transports=lambda: installation.installed(installation.TRANSPORTS),
         findings=findings,
     )
     if config.traces.endpoint and (why := installation.lacking(installation.TRACES)):
@@ -161,6 +162,7 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
     runs_code = not config.code.enabled or installation.deno()
     why = "" if runs_code else installation.lacking(installation.CODE)
     code_mode.check(config, reading.drafts, why, findings)
+    middleware_tables.check(config, reading.drafts[0].site, installation.installed, findings)
     config = replace(config, workflows=_workflows(reading))
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
