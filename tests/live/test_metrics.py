@@ -24,7 +24,7 @@ EMPTY = {
     "metamcp_call_retries_total", "metamcp_stop_escalations_total",
     "metamcp_requests_refused_total", "metamcp_protocol_errors_total",
     "metamcp_sessions", "metamcp_call_errors_total", "metamcp_tool_errors_total",
-    "metamcp_engine_orders_total", "metamcp_engine_runs",
+    "metamcp_engine_orders_total", "metamcp_engine_runs", "metamcp_middleware_requests_total",
 }  # fmt: skip
 
 

@@ -78,6 +78,8 @@ class Sums:
         self.retries: dict[str, dict[str, int]] = {}
         self.limited: dict[tuple[str, str, str], int] = {}
         """Requests that limits of use refused, by kind and name of the owner and by limit."""
+        self.middleware: dict[str, dict[str, int]] = {}
+        """Requests that went through middleware, by name and outcome."""
         self._seen = seen
 
     def add(self, figures: Figures) -> None:
@@ -90,6 +92,8 @@ class Sums:
             histogram.add(times.seconds, times.buckets)
         for server, outcomes in figures.retries.items():
             add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
+        for name, outcomes in figures.middleware.items():
+            add_counts(self.middleware.setdefault(name, {}), outcomes, OUTCOMES_MAX)
         for limited in figures.limited:
             which = limited.kind, limited.name, limited.limit
             self.limited[which] = self.limited.get(which, 0) + limited.count
@@ -140,6 +144,7 @@ class Sums:
             tools=tuple(self.tools.values()),
             overhead={stage: one.durations for stage, one in self.overhead.items()},
             retries=self.retries,
+            middleware=self.middleware,
             limited=tuple(LimitedStats(*which, count) for which, count in self.limited.items()),
         )  # fmt: skip
 

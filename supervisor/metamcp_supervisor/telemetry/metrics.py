@@ -467,6 +467,9 @@ class Metrics:
             yield "metamcp_accept_queue", [((), readings.accept_queue)]
         yield "metamcp_slow_client_disconnects_total", [((), slow)]
         yield "metamcp_requests_refused_total", by_one(refused)
+        middleware = self._fronts.sums().middleware
+        rows = [((name, what), n) for name, of in middleware.items() for what, n in of.items()]
+        yield "metamcp_middleware_requests_total", rows
         yield from of_views(self._fronts.views())
 
     def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:

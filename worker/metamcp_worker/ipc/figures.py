@@ -81,7 +81,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     `held`: the requests among these whose server is not there; `late_replies`: answers for which no
     client waited, per server; `retries`: calls that were sent once more, by server and outcome;
     `views`: figures of each view now, views for all clients first; `limited`: requests that limits
-    of use refused.
+    of use refused; `middleware`: requests that went through each, by name and outcome.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -93,6 +93,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     retries: dict[str, dict[str, int]] = {}
     views: tuple[ViewStats, ...] = ()
     limited: tuple[LimitedStats, ...] = ()
+    middleware: dict[str, dict[str, int]] = {}
 
 
 class Answers(Message, frozen=True, kw_only=True):
