@@ -103,8 +103,8 @@ def _refused() -> list[dashboard.Panel]:
               "it is; all API keys together.", "short",
               Ask(grown("metamcp_limited_total", HERE, "kind, name, limit"),
                   "{{kind}} {{name}} {{limit}}"), width=12, bars=True),
-        graph("Requests through middleware", "By middleware and outcome, `ok` or the kind of failure.",
-              "short",
+        graph("Requests through middleware", "By middleware and outcome, `ok` or the kind of "
+              "failure.", "short",
               Ask(grown("metamcp_middleware_requests_total", HERE, "middleware, outcome"),
                   "{{middleware}} {{outcome}}"), width=12, bars=True),
         graph("Used of the quotas of today", "At 100 % calls are refused until midnight UTC; of "

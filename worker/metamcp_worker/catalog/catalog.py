@@ -117,6 +117,8 @@ class Catalog:
 
     def __init__(self) -> None:
         self._offers: dict[str, ServerOffer] = {}
+        self._plain: dict[str, ServerOffer] = {}
+        """Offers as servers make them, where middleware shows other tools."""
         self._listed: set[str] = set()
         self._kept: dict[str, dict[str, str]] = {}
         self._held: frozenset[str] = frozenset()
@@ -134,7 +136,29 @@ class Catalog:
             self._kept.setdefault(server, {})[tool] = why
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
+        self._plain.pop(server, None)
         self._offers[server] = ServerOffer(catalogue, self._offers.get(process_names.base(server)))
+
+    def servers(self) -> Sequence[str]:
+        """Return the names of all servers that offer something."""
+        return list(self._offers)
+
+    def tools(self, server: str) -> Sequence[bytes]:
+        """Return the raw definitions of a server's tools, as the server made them."""
+        offer = self._plain.get(server) or self._offers.get(server)
+        return [] if offer is None else [item.raw for item in offer.items["tools"]]
+
+    def retool(self, server: str, tools: Sequence[bytes] | None) -> bool:
+        """Show these tools of a server in place of its own; None: its own. Returns whether this is
+        a change."""
+        before = self._offers[server]
+        plain = self._plain.pop(server, before)
+        if tools is None:
+            self._offers[server] = plain
+        else:
+            self._plain[server] = plain
+            self._offers[server] = plain.with_tools(tools)
+        return self._offers[server].items["tools"] != before.items["tools"]
 
     def set_listed(self, server: str, listed: bool) -> bool:
         """Set whether a server is part of the lists. Returns whether this is a change."""
@@ -148,6 +172,7 @@ class Catalog:
 
     def forget(self, server: str) -> None:
         self._offers.pop(server, None)
+        self._plain.pop(server, None)
         self._listed.discard(server)
 
     def two(self, endpoint: EndpointSpec) -> bool:

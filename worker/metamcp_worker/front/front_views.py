@@ -118,6 +118,19 @@ class Viewers:
         self._catalog.put(server, catalogue)
         self._touch(server)
 
+    def servers(self) -> Sequence[str]:
+        """Return the names of all servers that offer something."""
+        return self._catalog.servers()
+
+    def tools(self, server: str) -> Sequence[bytes]:
+        """Return the raw definitions of a server's tools, as the server made them."""
+        return self._catalog.tools(server)
+
+    def retool(self, server: str, tools: Sequence[bytes] | None) -> None:
+        """Show these tools of a server in place of its own; None: its own."""
+        if self._catalog.retool(server, tools):
+            self._touch(server)
+
     def set_listed(self, server: str, listed: bool) -> None:
         if self._catalog.set_listed(server, listed):
             self._touch(server)

@@ -39,17 +39,25 @@ class HookRequest:
         self.endpoint = endpoint
         self.workspace = workspace
         self.principal = principal
-        self.raw_arguments = arguments
+        self._raw_arguments = arguments
         self._annotations = annotations
         self._caller = caller
         self._arguments: dict[str, Any] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of the client; empty if there are none. Changes go on by `with_arguments`."""
+        """Arguments, as the server gets them; empty if there are none."""
         if self._arguments is None:
-            self._arguments = _object(self.raw_arguments)
+            self._arguments = _object(self._raw_arguments)
         return self._arguments
+
+    @property
+    def raw_arguments(self) -> Raw:
+        """JSON of the arguments."""
+        known = self._arguments
+        if known is None or known == _object(self._raw_arguments):
+            return self._raw_arguments
+        return Raw(codec.dump(known))
 
     @property
     def annotations(self) -> dict[str, Any]:
@@ -71,14 +79,14 @@ class HookRequest:
     def with_arguments(self, arguments: Mapping[str, Any]) -> "HookRequest":
         """Return this request with other arguments, for `call_next`."""
         return HookRequest(
-            server=self.server, name=self.name, arguments=Raw(codec.dump(arguments)),
+            server=self.server, name=self.name, arguments=Raw(codec.dump(dict(arguments))),
             annotations=self._annotations, caller=self._caller, endpoint=self.endpoint,
             workspace=self.workspace, principal=self.principal,
         )  # fmt: skip
 
 
 class HookResult:
-    """Result of a request. `raw`: its JSON."""
+    """Result of a request."""
 
     _LISTS: tuple[str, ...] = ()
     """Members whose items have texts."""
@@ -86,18 +94,26 @@ class HookResult:
     """Members in which each string is a text."""
 
     def __init__(self, raw: bytes) -> None:
-        self.raw = raw
+        self._raw = raw
         self._members: dict[str, Any] | None = None
 
     @property
     def members(self) -> dict[str, Any]:
-        """All members of the result. Changes go on by `replace`."""
+        """All members of the result, by their names in the protocol."""
         if self._members is None:
-            self._members = _object(Raw(self.raw))
+            self._members = _object(Raw(self._raw))
         return self._members
 
+    @property
+    def raw(self) -> bytes:
+        """JSON of the result."""
+        known = self._members
+        if known is None or known == _object(Raw(self._raw)):
+            return self._raw
+        return codec.dump(known)
+
     def replace(self, **members: object) -> Self:
-        """Return this result with other members, by their names in the protocol."""
+        """Return this result with other members."""
         return type(self)(codec.dump({**self.members, **members}))
 
     def map_text(self, change: Callable[[str], str]) -> Self:

@@ -11,13 +11,15 @@ once, until it is back.
 import asyncio
 import itertools
 import logging
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate
 from typing import Literal
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.code_runs import FRAME_BYTES_MAX
 from metamcp_worker.ipc.frame_link import FrameLink
 from metamcp_worker.ipc.middleware_calls import (
@@ -133,6 +135,7 @@ class MiddlewareLine:
         self.ready: MiddlewareReady | None = None
         self.changed: Callable[[], None] = lambda: None
         self.counts: Counter[Outcome] = Counter()
+        self._match = re.compile("|".join(map(translate, spec.match)))
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, tuple[HookedRequest, int]] = {}
         self._wait: asyncio.TimerHandle | None = None
@@ -146,6 +149,12 @@ class MiddlewareLine:
         self._closed = True
         self._give_up()
         self._connection.part()
+
+    def matches(self, server: str, name: str) -> bool:
+        """Whether a thing of a server goes through this middleware; a server of a workspace also by
+        its name there."""
+        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
+        return any(map(self._match.match, paths))
 
     def has(self, hook: Hook) -> bool:
         """Whether requests go through this hook, as far as is known."""
@@ -375,6 +384,9 @@ class MiddlewareLines:
         found = (self._lines.get(name) for name in names)
         return [line for line in found if line is not None and line.has(hook)]
 
+    def all(self) -> Iterable[MiddlewareLine]:
+        return self._lines.values()
+
     def tell(self, server: str) -> None:
         """Pass on that lists of this server may have changed."""
         for line in self._lines.values():
@@ -397,7 +409,7 @@ class MiddlewareLines:
 
     def _new(self, spec: MiddlewareSpec) -> MiddlewareLine:
         line = MiddlewareLine(spec)
-        line.changed = self.changed
+        line.changed = lambda: self.changed()  # noqa: PLW0108 - it is set later
         return line
 
     def _retire(self, line: MiddlewareLine) -> None:

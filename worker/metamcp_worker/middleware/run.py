@@ -109,7 +109,7 @@ class _Hook:
         self.kind = _KINDS.get(start.hook)
         self.next: asyncio.Future[NextDone] | None = None
         self.task: asyncio.Task[None] | None = None
-        self._result: object = None
+        self._result = b""
         self._error: CallFailed | None = None
 
     async def call_next(self, request: HookRequest) -> Any:
@@ -123,11 +123,8 @@ class _Hook:
         if done.failed:
             self._error = CallFailed(bytes(done.result))
             raise self._error
-        self._result = self._made(bytes(done.result))
-        return self._result
-
-    def _made(self, raw: bytes) -> object:
-        return codec.value(raw) if self.kind is None else self.kind(raw)
+        self._result = bytes(done.result)
+        return codec.value(self._result) if self.kind is None else self.kind(self._result)
 
     def ended(self, found: object) -> HookEnded:
         """Return the message for what the hook has returned."""
@@ -135,12 +132,12 @@ class _Hook:
         if self.kind is None:
             raw = codec.dump(found)
         elif isinstance(found, self.kind):
-            if found is self._result:
-                return HookEnded(id=number)
             raw = found.raw
         else:
             what = f"returned {type(found).__name__} and not {self.kind.__name__}"
             return HookEnded(id=number, failure=what)
+        if raw == self._result:
+            return HookEnded(id=number)
         if len(raw) > FRAME_BYTES_MAX - 1024:
             return HookEnded(id=number, failure=f"returned a result of {len(raw):,} bytes")
         return HookEnded(id=number, result=Raw(raw))
