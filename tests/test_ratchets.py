@@ -39,9 +39,11 @@ ENGINE = {
     "workflow_orders", "workflows",
 }  # fmt: skip
 """Packages and modules for agents, models and workflows."""
-GUARD = {"middleware", "middleware_calls", "middleware_process", "middleware_tables"}
-"""Packages and modules for what guards servers and clients: confinement, consent, policies,
-middleware and kept results."""
+GUARD = {
+    "consent", "consent_io", "guard", "guarded_calls",
+    "middleware", "middleware_calls", "middleware_process", "middleware_tables",
+}  # fmt: skip
+"""Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22
 ENGINE_MODULES_MAX = 30

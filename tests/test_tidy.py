@@ -32,12 +32,13 @@ FUNCTION_LINES_MAX = 60
 MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
-        "oauth": "http ipc", "access": "http ipc oauth", "catalog": "access ipc",
+        "oauth": "http ipc", "access": "http ipc oauth", "guard": "access ipc runtime",
+        "catalog": "access guard ipc",
         "builtin_tools": "catalog ipc search",
         "audit": "ipc runtime", "sandbox": "ipc runtime", "middleware": "ipc runtime",
         "engine": "http ipc runtime", "embedder": "http ipc runtime search",
         "child": "http ipc oauth runtime",
-        "front": "access builtin_tools catalog http ipc middleware oauth runtime search",
+        "front": "access builtin_tools catalog guard http ipc middleware oauth runtime search",
         "bridge": "http ipc runtime",
     },
     "metamcp_supervisor": {
@@ -110,6 +111,7 @@ PURE_BY_ROOM = {
         " engine_calls front_views guard mcp_request mrtr resume server_processes"
         " stats task_ids trace watches"
     ),
+    "metamcp_worker.guard": "guard_rules held_calls",
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"

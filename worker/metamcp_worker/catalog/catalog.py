@@ -19,9 +19,10 @@ from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414
 from metamcp_worker.catalog.parts import MergedParts, ServerPart, mark
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
 from metamcp_worker.catalog.uris import Exposed, Places, Uris
+from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import builtin_definitions, codec, exposed_names, process_names
 from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
-from metamcp_worker.ipc.spec import EndpointSpec
+from metamcp_worker.ipc.spec import ConsentSpec, EndpointSpec
 
 NOTES_MAX = 100
 """Maximum number of sentences about what a merge left out; further ones are alike."""
@@ -124,6 +125,8 @@ class Catalog:
         self._held: frozenset[str] = frozenset()
         self._overrides: dict[str, ToolOverrides] = {}
         self._parts: dict[tuple[str, bool], MergedParts] = {}
+        self.rules = GuardRules(ConsentSpec())
+        """Rules about calls, which count from the next merge on."""
 
     def keep_back(
         self, kept: Mapping[exposed_names.Pair, str], held: frozenset[str] = frozenset()
@@ -195,7 +198,7 @@ class Catalog:
             kept = {**kept, name: {**kept.get(name, {}), **kept.get(own, {})}}
         overrides = self._overrides_of(endpoint)
         place = (endpoint.name, legacy)
-        parts = MergedParts(self._parts.get(place))
+        parts = MergedParts(self.rules, self._parts.get(place))
         merge = _Merge(endpoint, offers, self._listed, kept, overrides, reserved, parts)
         uris = merge.by_uri()
         tools = merge.named("tools", frozenset(endpoint.disabled))
@@ -222,7 +225,7 @@ class Catalog:
             ),
             instructions=_instructions(endpoint, offers, self._listed),
             unknown=tuple(name for name in endpoint.servers if name not in offers),
-            only=_only(endpoint, offers),
+            only=_only(endpoint, offers, self.rules),
             barred=_barred(endpoint, overrides, merge.kept),
             held=not self._held.isdisjoint(endpoint.servers),
             notes=tuple(merge.notes),
@@ -284,7 +287,7 @@ class _Merge:
     def by_uri(self) -> Uris:
         """Make the lists of resources and templates, and return the owners of URIs. A URI stays as
         it is, unless an earlier server has the same."""
-        places = Places(self._note)
+        places = Places(self._note, self._made.rules)
         self._exposed = {
             server: places.add(server, offer) for server, offer in self._offers.items()
         }
@@ -412,11 +415,14 @@ def hash_of_marks(marks: Iterable[bytes]) -> bytes:
     return hashlib.sha256(b"".join(marks)).digest()
 
 
-def _only(endpoint: EndpointSpec, offers: Mapping[str, ServerOffer]) -> Owner | None:
+def _only(
+    endpoint: EndpointSpec, offers: Mapping[str, ServerOffer], rules: GuardRules
+) -> Owner | None:
     if len(endpoint.servers) != 1:
         return None
     server = endpoint.servers[0]
-    return Owner(server, legacy=offers[server].legacy if server in offers else True)
+    legacy = offers[server].legacy if server in offers else True
+    return Owner(server, legacy=legacy, guard=rules.rest(server))
 
 
 def _barred(

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Raw, Struct
 
+from metamcp_worker.guard.guard_rules import CallGuard
 from metamcp_worker.ipc import codec, validation
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import KINDS, MODERN_SINCE, ServerCatalogue, keyed
@@ -97,7 +98,8 @@ class Owner(Struct, frozen=True, gc=False):
     """Target of requests about one thing. `original`: the server's own name as raw JSON, or empty
     where the client says the same. `kept`: a sentence why no client gets the thing; empty if
     clients do. `mend`: changes to the arguments of a tool. `invalid`: the sentence for clients of
-    the handshake era, if the definition is not valid."""
+    the handshake era, if the definition is not valid. `guard`: what is to be done about a call
+    first; None for nearly all."""
 
     server: str
     original: bytes = b""
@@ -105,6 +107,7 @@ class Owner(Struct, frozen=True, gc=False):
     kept: str = ""
     mend: Mend | None = None
     invalid: str = ""
+    guard: CallGuard | None = None
 
 
 class ServerOffer:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from metamcp_worker.catalog.offers import OfferedItem, Owner, ServerOffer, relinked
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
+from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import exposed_names, validation
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import NamingSpec
@@ -63,12 +64,14 @@ class ServerPart:
         exposed: Sequence[str],
         held: Mapping[str, str],
         overrides: ToolOverrides,
+        rules: GuardRules,
     ) -> None:
         self.server = server
         self.pool = pool
         self.exposed = exposed
         self.held = held
         self.overrides = overrides
+        self.rules = rules
         self.owners: list[Owner] = []
         self.entries: list[ListEntry] = []
         self.pairs: list[Pair] = []
@@ -80,8 +83,9 @@ class ServerPart:
             invalid = "" if fault is None else validation.unserved(kind, server, item.key, fault)
             why = held.get(item.key, "")
             unlisted = why or (invalid if fault is not None and not fault.legacy else "")
+            guard = rules.guard(kind, server, item.key, item.raw, item.digest)
             self.owners.append(
-                Owner(server, item.raw_key, legacy, unlisted, overrides.mend(pair), invalid)
+                Owner(server, item.raw_key, legacy, unlisted, overrides.mend(pair), invalid, guard)
             )
             if why:
                 self.kept[pair] = why
@@ -101,9 +105,11 @@ class ServerPart:
 
 
 class MergedParts:
-    """Parts of one merge, by kind and server. `before`: parts of the merge before."""
+    """Parts of one merge, by kind and server. `rules`: about calls; `before`: parts of the merge
+    before."""
 
-    def __init__(self, before: "MergedParts | None" = None) -> None:
+    def __init__(self, rules: GuardRules, before: "MergedParts | None" = None) -> None:
+        self.rules = rules
         self._before = before
         self._pools: dict[tuple[str, str], Pool] = {}
         self._parts: dict[tuple[str, str], ServerPart] = {}
@@ -153,9 +159,10 @@ class MergedParts:
             known is None
             or known.pool is not pool
             or known.overrides is not overrides
+            or known.rules is not self.rules
             or known.held != held
             or known.exposed != exposed
         ):
-            known = ServerPart(kind, server, pool, exposed, held, overrides)
+            known = ServerPart(kind, server, pool, exposed, held, overrides, self.rules)
         self._parts[kind, server] = known
         return known

@@ -14,9 +14,10 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_worker.catalog.offers import Owner, ServerOffer
+from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import codec, process_names
 
 URI_BYTES_MAX = 2048
@@ -47,7 +48,7 @@ class Template(Struct, frozen=True):
         if self.exposed == self.original:
             return self.owner
         original = self.original + uri[len(self.exposed) :]
-        return Owner(self.owner.server, codec.dump(original), self.owner.legacy)
+        return structs.replace(self.owner, original=codec.dump(original))
 
 
 class Uris(Struct, frozen=True):
@@ -80,17 +81,18 @@ class Uris(Struct, frozen=True):
 
 class Places:
     """URIs of an endpoint in the making. Call `add` for its servers in their order. `note`: called
-    with a sentence about each URI that is left out."""
+    with a sentence about each URI that is left out; `rules`: about calls."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, note: Callable[[str], None], rules: GuardRules) -> None:
         self._note = note
+        self._rules = rules
         self._tables: dict[str, dict[str, Owner]] = {"resources": {}, "resourceTemplates": {}}
         self._templates: list[Template] = []
         self._origins: dict[str, dict[str, Owner]] = {}
 
     def add(self, server: str, offer: ServerOffer) -> Exposed:
         """Add the URIs that this server offers, and return how they are exposed."""
-        owner = Owner(server, legacy=offer.legacy)
+        owner = Owner(server, legacy=offer.legacy, guard=self._rules.rest(server))
         resources: dict[str, str] = {}
         templates: dict[str, str] = {}
         for uri in dict.fromkeys((*(item.key for item in offer.items["resources"]), *offer.links)):
@@ -133,7 +135,8 @@ class Places:
             for prefix in (name, f"{name}~{_tail(owner.server, uri)}"):
                 exposed = under(prefix, uri)
                 if exposed not in table and _bytes(exposed) <= URI_BYTES_MAX:
-                    table[exposed] = Owner(owner.server, codec.dump(uri), owner.legacy)
+                    original = codec.dump(uri)
+                    table[exposed] = structs.replace(owner, original=original)
                     return exposed, prefix
             self._note(f"{owner.server} also lists {uri!r}; it stays with {first.server}")
         return None, ""

@@ -228,7 +228,8 @@ class CallAudit:
     def _ended(self, end: bytes, answer: CallAnswer, outcome: str) -> tuple[bytes, str]:
         """Return the last members of a record, and the outcome."""
         if answer.code:
-            end, outcome = b'%b,"code":%d' % (end, answer.code), "error"
+            end = b'%b,"code":%d' % (end, answer.code)
+            outcome = outcome if outcome == "refused" else "error"
         if self._shows:
             end += audit.behind({"result": self._shown(answer.body)})
         return end, outcome

@@ -35,17 +35,19 @@ from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import Overhead, Witness
-from metamcp_worker.front.call_router import QuarantinedCalls, Routing
+from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
 from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
-from metamcp_worker.front.mcp_request import METHODS, NAME_BYTES_MAX, McpRequest, NotUpYet
+from metamcp_worker.front.guarded_calls import GuardedCalls
+from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest, NotUpYet
 from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
 from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
+from metamcp_worker.guard import guard_rules
 from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -98,14 +100,15 @@ class Calls:
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
-            self._answered,
+            self.answered,
             stats.late,
             self.processes.wanted,
             self._notified,
             self._read,
         )
         self._claims = Claims(self._routing)
-        self._quarantine = QuarantinedCalls(self._routing)
+        self.guarded = GuardedCalls(self._routing, self)
+        self._quarantine = self.guarded.quarantine
         self.meters = Meters()
         self.overhead = Overhead()
         self.on_notice(figures.NOTICE, self.overhead.told)
@@ -161,10 +164,7 @@ class Calls:
         params: Mapping[str, Raw] = request.params
         subject = ""
         if rule is None:
-            owner = merged.only
-            if owner is None or owner.server in merged.closed:
-                what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
-                raise ProtocolError(Code.METHOD_NOT_FOUND, what)
+            owner = mcp_request.only(merged, method)
         else:
             subject = mcp_request.subject_of(rule, request)
             owner = rule.find(merged, subject)
@@ -192,7 +192,7 @@ class Calls:
             payer=payer(view.spec.workspace, request.principal.name),
         )  # fmt: skip
         call = Call(
-            server, frame, routing.loop.create_future(), routing.cancel, monotonic(),
+            server, frame, routing.loop.create_future(), self.guarded.cancel, monotonic(),
             label=method if rule is not None else OTHER, modern=request.modern,
             legacy=owner.legacy, caller=caller,
         )  # fmt: skip
@@ -210,6 +210,9 @@ class Calls:
             call.repeatable = self._retries.may(owner.server, method, owner.original)
         if owner.server in merged.tasked:
             _expose_tasks(call, merged)
+        if owner.guard is not None and method in guard_rules.KINDS:
+            self.guarded.start(call, owner, view, request, params)
+            return call
         routing.start(call)
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
@@ -282,13 +285,14 @@ class Calls:
             request.wants_progress,
             request.version, name, request.principal,
         )  # fmt: skip
+        if isinstance(decision, Run | EngineWork):
+            call.caller = caller
         self._begun(call, name, request, request.params, run)
         task = isinstance(decision, EngineWork) and decision.task
         done = partial(self._replied, call, task)
         if isinstance(decision, Run):
-            self.code.begin(RunUnderWay(run, call, view, request, caller, done), decision)
+            self.code.begin(RunUnderWay(run, call, view, request, done), decision)
         elif isinstance(decision, EngineWork):
-            call.caller = caller
             self.engine.begin(OrderUnderWay(call, view, request, decision, done))
         else:
             self.builtins.carry_out(view, request, decision, done)
@@ -297,7 +301,7 @@ class Calls:
     def _replied(self, call: Call, task: bool, reply: ToolReply) -> None:
         if not call.answer.cancelled():
             answer = builtin_calls.answer(call.label, reply, modern=call.modern, task=task)
-            self._answered(call, answer)
+            self.answered(call, answer)
 
     def _left(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
@@ -305,7 +309,11 @@ class Calls:
         self.code.leave(call.id)
         self.engine.leave(call.id)
         if not call.answer.done() and not (self.audit is not None and self.audit.holds(call)):
-            self._answered(call, None)
+            self.answered(call, None)
+
+    def pause(self, run: InnerRun, *, on: bool) -> None:
+        """Let the time of a run of code stand still, or go on."""
+        self.code.hold(run, hold=on)
 
     async def claim(
         self,
@@ -452,6 +460,7 @@ class Calls:
     async def close(self) -> None:
         """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
+        self.guarded.held.close("The gateway is stopping.")
         self.code.close()
         self.engine.close()
         await self._routing.close()
@@ -465,6 +474,7 @@ class Calls:
         yield from self._routing.under_way()
         yield from ((call, "running") for call in self.code.under_way())
         yield from ((call, "running") for call in self.engine.under_way())
+        yield from ((call, "asking") for call in self.guarded.under_way())
 
     def held(self) -> int:
         return self._routing.held()
@@ -497,7 +507,9 @@ class Calls:
         if self.audit is not None:
             self.audit.send()
 
-    def _answered(self, call: Call, answer: CallAnswer | None) -> None:
+    def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
+        """Answer a call that is over; None: it was cancelled. `refused`: word for the figures of a
+        call that no server gets."""
         if call.meters:
             for meter in call.meters:
                 meter.inflight -= 1
@@ -507,13 +519,13 @@ class Calls:
             call.answer.cancel()
         else:
             if answer.code:
-                error_type = str(int(answer.code))
+                error_type = refused or str(int(answer.code))
                 if answer.code == Code.TIMED_OUT:
                     about = {"server": process_names.base(call.server), "call": call.id}
                     log.warning("%s got no answer in time", call.label, extra=about)
             else:
                 failed = call.label == "tools/call" and _is_error(answer.body)
-                error_type = "tool_error" if failed else ""
+                error_type = (refused or "tool_error") if failed else ""
             if call.mend is not None and not answer.code:
                 answer = CallAnswer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras

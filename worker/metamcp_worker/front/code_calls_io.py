@@ -24,7 +24,7 @@ from metamcp_worker.front import code_calls
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.code_calls import NeedsConsent, ToolNames
-from metamcp_worker.front.mcp_request import McpRequest, NotUpYet
+from metamcp_worker.front.mcp_request import InnerRun, McpRequest, NotUpYet
 from metamcp_worker.front.mrtr import ELICIT
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.server_processes import Unasked
@@ -82,7 +82,8 @@ class RunUnderWay:
     result. `number`: on the connection; `calls`: under way, by their number in the run; `ended`:
     number of calls that are over. `outer`: run whose code waits for this one, if there is one;
     `starts`: inner runs of this run, of which the first one runs and the others wait. `asking`:
-    calls that wait until the user agrees, with names of tools; the first one is in `question`."""
+    calls that wait until the user agrees, with names of tools; the first one is in `question`.
+    `holds`: reasons for its time to stand still."""
 
     def __init__(
         self,
@@ -90,15 +91,13 @@ class RunUnderWay:
         call: Call,
         view: View,
         request: McpRequest,
-        caller: Caller | None,
         done: Callable[[ToolReply], None],
     ) -> None:
         self.call = call
         self.number = call.id
         self.view = view
         self.request = request
-        self.caller = caller
-        self.inner = _InnerCaller(caller)
+        self.inner = _InnerCaller(call)
         self.done = done
         self.calls: dict[int, Call] = {}
         self.ended = 0
@@ -109,6 +108,7 @@ class RunUnderWay:
         self.starts: list[StartRun] = []
         self.asking: list[tuple[HostCall, str]] = []
         self.question: Question | None = None
+        self.holds = 0
 
 
 class CodeRuns:
@@ -272,7 +272,8 @@ class CodeRuns:
     def _ask(self, run: RunUnderWay, asked: HostCall, name: str) -> None:
         """Ask the user before a call of an agent, while the time of its code stands still."""
         params = code_calls.consent(name, asked.arguments)
-        if run.caller is None or not may_be_asked(run.request.caller, ELICIT, params):
+        caller = run.call.caller
+        if caller is None or not may_be_asked(run.request.caller, ELICIT, params):
             self._stop(run, code_calls.UNASKABLE.format(name))
             return
 
@@ -283,7 +284,7 @@ class CodeRuns:
 
         run.question = Question("", run.call.id, 0, ELICIT, params, answered)
         self._hold(run, hold=True)
-        run.caller.asked(run.question)
+        caller.asked(run.question)
 
     def _consented(self, run: RunUnderWay, name: str, agreed: bool, further: bool) -> None:
         """Make the call that the user has agreed to, or stop the agent."""
@@ -300,14 +301,21 @@ class CodeRuns:
             if run.number in self._runs:
                 self._asked(run, asked)
 
+    def hold(self, within: InnerRun, *, hold: bool) -> None:
+        """Let the time of the run whose code makes a call stand still, or go on, if there is such a
+        run."""
+        self._hold(next((r for r in self._runs.values() if r.base.run is within), None), hold=hold)
+
     def _hold(self, run: RunUnderWay | None, *, hold: bool) -> None:
         """Let the time of a run and of the runs around it stand still, or go on."""
         while run is not None:
-            if run.timer is not None:
-                run.timer.cancel()
-            if not hold and run.limits is not None:
-                self._time(run, run.limits)
-            self._link.send(HoldRun(run=run.number, hold=hold))
+            run.holds += 1 if hold else -1
+            if run.holds == hold:  # it begins or ends with this reason
+                if run.timer is not None:
+                    run.timer.cancel()
+                if not hold and run.limits is not None:
+                    self._time(run, run.limits)
+                self._link.send(HoldRun(run=run.number, hold=hold))
             run = run.outer
 
     def _stop(self, run: RunUnderWay, why: str) -> None:
@@ -359,8 +367,8 @@ class CodeRuns:
         told = None if answer.cancelled() else answer.result()
         self._reply(code_calls.reply(run.number, asked.call, told))
         run.ended += 1
-        if run.request.wants_progress and run.caller is not None:
-            run.caller.progressed(codec.dump({"progress": run.ended, "message": name}))
+        if run.request.wants_progress and run.call.caller is not None:
+            run.call.caller.progressed(codec.dump({"progress": run.ended, "message": name}))
 
     def _listed(self, run: RunUnderWay, number: int, reply: ToolReply) -> None:
         if reply.structured is None:
@@ -381,21 +389,21 @@ class _InnerCaller:
     """Takes for the client of a run what servers say during a call of its code. Progress of single
     calls is not passed on: the client hears of whole calls."""
 
-    def __init__(self, outer: Caller | None) -> None:
+    def __init__(self, outer: Call) -> None:
         self._outer = outer
 
     def progressed(self, params: bytes) -> None:
         pass
 
     def told(self, method: str, params: bytes) -> None:
-        if self._outer is not None:
-            self._outer.told(method, params)
+        if self._outer.caller is not None:
+            self._outer.caller.told(method, params)
 
     def asked(self, question: Question) -> None:
-        if self._outer is None:
+        if self._outer.caller is None:
             question.decline("The client of this call cannot be asked.")
         else:
-            self._outer.asked(question)
+            self._outer.caller.asked(question)
 
 
 def new_id() -> str:

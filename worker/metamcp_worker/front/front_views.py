@@ -15,6 +15,7 @@ from metamcp_worker.catalog.catalog import Catalog, ListEntry, Merged
 from metamcp_worker.catalog.exposure import OWN, Opened
 from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.stats import Outlays
+from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Shown, ViewOwner, ViewStats, within
 from metamcp_worker.ipc.saved_scripts import Script
@@ -112,6 +113,8 @@ class Viewers:
         self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
         kept = {(server, tool): why for server, tool, why in spec.quarantined}
         self._catalog.keep_back(kept, frozenset(spec.held))
+        if self._catalog.rules.consent != spec.consent:
+            self._catalog.rules = GuardRules(spec.consent)
         self._stale.update(self._endpoints, self._merged)
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:

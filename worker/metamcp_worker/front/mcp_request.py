@@ -375,12 +375,18 @@ def _own_rule(name: str) -> Rule:
     return Rule("tool", lambda params: name, find, lambda params, original: params)
 
 
+def only(merged: Merged, method: str) -> Owner:
+    """Return the only server, for a method of which nothing else is known. Raises ProtocolError."""
+    owner = merged.only
+    if owner is None or owner.server in merged.closed:
+        what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
+        raise ProtocolError(Code.METHOD_NOT_FOUND, what)
+    return owner
+
+
 def _lister(merged: Merged, subject: str) -> Owner:
     """Return who lists tasks: the gateway its runs, else the only server."""
-    owner = task_ids.own(merged) or merged.only
-    if owner is None or owner.server in merged.closed:
-        raise ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {task_ids.LIST}")
-    return owner
+    return task_ids.own(merged) or only(merged, task_ids.LIST)
 
 
 _RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)

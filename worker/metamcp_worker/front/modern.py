@@ -201,8 +201,9 @@ class ModernEra:
             if not client_identity.place(request, view.principal, client.roots, facts.directory):
                 raise
             call = self._calls.start(view, request, client)
-        engine = call.server == OWN and call.caller is not None
-        interactive = (call.legacy or engine) and method in mrtr.METHODS
+        own = call.server == OWN and call.caller is not None
+        held = call.frame is not None and self._calls.guarded.held.holds(call.id)
+        interactive = (call.legacy or own or held) and method in mrtr.METHODS
         if interactive and client_questions.may_be_asked_anything(asked.caller):
             subject = subject_of(METHODS[method], request)
             owner = METHODS[method].find(view.merged, subject)

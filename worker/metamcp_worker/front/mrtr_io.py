@@ -364,7 +364,8 @@ class Talk:
             self._timer.cancel()
             self._timer = None
             # The time that people think is not time of the gateway or the server.
-            self.call.started += self._loop.time() - self._parked_at
+            now = self._loop.time()
+            self.call.started = min(now, self.call.started + now - self._parked_at)
         self._parking.parked.forget(self._state)
         self._parking.parked.release(self._size)
         self._state, self._size = "", 0

@@ -1,11 +1,16 @@
 """Process of one front: it carries out the messages of the supervisor and reports to it.
 
 Owns: the control socket, the order in which messages take effect, heartbeat and figures, the end of
-the process. Never: HTTP, names, routing, policy, sessions.
+the process, orders about views and the round in which clients hear of changed lists (`Disclosing`).
+Never: HTTP, names, routing, policy, sessions, views (`front_views`).
 
 Messages take effect one after the other, although attaching a pipe takes several turns of the loop:
 they wait in an inbox, and one task carries them out. Lists are compared when the inbox is empty, so
 that twenty servers that come up at once are one change for a client.
+
+The lists of all fronts change before any client hears of it: otherwise a client that asks another
+front than the one that told it would find the old list. Changes by servers are told in the same
+way, if there are several fronts: each front asks for a round, and one round is enough for all.
 """
 
 import asyncio
@@ -13,7 +18,7 @@ import gc
 import itertools
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from metamcp_worker.front import stats
@@ -23,13 +28,23 @@ from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.front_recovery import Keeping
+from metamcp_worker.front.front_views import Changed as ListChanges
 from metamcp_worker.front.http import App, Counts
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.http.connection_moves import Handover, taken
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
-from metamcp_worker.ipc.disclosure import Announce, OrderOutcome
+from metamcp_worker.ipc.disclosure import (
+    Announce,
+    Applied,
+    Change,
+    Everything,
+    News,
+    OrderOutcome,
+    Shift,
+    Told,
+    Wish,
+)
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TlsUnfit, TooLarge
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
@@ -276,7 +291,7 @@ class FrontWorker:
             move=self._handover.give,
         )
         self._disclosing.clients = self._app.lists_changed
-        self._calls.engine.still = self._app.door.still
+        self._calls.engine.still = self._calls.guarded.still = self._app.door.still
         self._calls.engine.part = self._app.part
         self._calls.builtins.tell = self._tell
         tls = None
@@ -422,6 +437,78 @@ class FrontWorker:
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()
+
+
+class Disclosing:
+    """Views and orders of one front. `tell`: sends a message to the supervisor, with descriptors;
+    `clients`: tells the clients whose lists have changed; `several`: whether there are other
+    fronts."""
+
+    def __init__(self, calls: Calls, tell: Callable[[Message, tuple[int, ...]], None]) -> None:
+        self._calls = calls
+        self._tell = tell
+        self._held: dict[int, list[ListChanges]] = {}
+        """Changes by the number of the round in which clients hear of them."""
+        self._fresh: list[ListChanges] = []
+        """Changes for the next round."""
+        self._round = 0
+        """Number of the round whose changes are being carried out; otherwise 0."""
+        self._far = 0
+        """Number of the last round that was carried out."""
+        self.several = False
+        self.clients: Callable[[ListChanges], None] = lambda changed: None
+        calls.lists_changed = self._changed
+        calls.builtins.send = self._order
+
+    def disclosed(self, message: Disclosed, blob: bytes) -> None:
+        """Take over what is in view now. Raises codec.Malformed."""
+        builtins = self._calls.builtins
+        if message.whole:
+            builtins.disclose(codec.typed(Everything, blob))
+        else:
+            builtins.shift(codec.typed(Shift, blob))
+        if message.number:
+            self._round = self._far = message.number
+            self._held[message.number], self._fresh = self._fresh, []
+            try:
+                self._calls.refresh()
+            finally:
+                self._round = 0
+            self._tell(Applied(number=message.number), ())
+
+    def announce(self, number: int) -> None:
+        """Tell the clients, because all fronts have carried out this round."""
+        for held in [each for each in self._held if each <= number]:
+            for changed in self._held.pop(held):
+                self.clients(changed)
+        self._tell(Told(number=number), ())
+
+    def finish(self) -> None:
+        """Tell all clients at once, now and from now on, because this front ends and cannot tell
+        them later."""
+        self.several = False
+        self.announce(self._far)
+        fresh, self._fresh = self._fresh, []
+        for changed in fresh:
+            self.clients(changed)
+
+    def _changed(self, changed: ListChanges) -> None:
+        if self._round:
+            self._held[self._round].append(changed)
+        elif self.several:
+            self._fresh.append(changed)
+            if len(self._fresh) == 1:
+                self._tell(News(number=self._far), ())
+        else:
+            self.clients(changed)
+
+    def _order(self, ticket: int, wish: Wish) -> None:
+        try:
+            self._tell(Change(ticket=ticket), (packets.blob(codec.dump(wish)),))
+        except (OSError, TooLarge) as error:
+            self._calls.builtins.changed(
+                ticket, OrderOutcome(error=f"it could not be sent: {error}")
+            )
 
 
 def figures_of(calls: Calls, stats: Stats) -> Figures:

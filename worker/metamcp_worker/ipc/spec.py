@@ -314,6 +314,31 @@ class AuditSpec(Discreet, frozen=True, kw_only=True):
     salt: bytes = b""
 
 
+GuardEffect = Literal["allow", "ask", "deny"]
+"""Effect of a rule about calls, the mildest first."""
+
+
+class ConsentRule(Struct, frozen=True, kw_only=True):
+    """Rule of consent. `match`: globs of `server/tool`."""
+
+    match: tuple[str, ...]
+    effect: GuardEffect
+
+
+class ConsentSpec(Struct, frozen=True, kw_only=True):
+    """Rules about which calls a person is asked; the first one that matches counts. `timeout_s`:
+    for an answer; `unaskable`: what happens to a call of a client that cannot ask, where `queue`
+    waits for an operator; `hints`: whether a tool that does not say that it only reads is asked
+    about, too; `trusted`: servers whose tools are not asked about if they say that they only
+    read."""
+
+    rules: tuple[ConsentRule, ...] = ()
+    timeout_s: float = 120.0
+    unaskable: Literal["deny", "allow", "queue"] = "deny"
+    hints: bool = False
+    trusted: tuple[str, ...] = ()
+
+
 class FrontSpec(Struct, frozen=True, kw_only=True):
     """Configuration of a front. `hosts`: values of `Host` and of the host part of `Origin` that are
     accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
@@ -329,6 +354,7 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     log: LogSpec = LogSpec()
     recording: RecordingSpec = RecordingSpec()
     audit: AuditSpec = AuditSpec()
+    consent: ConsentSpec = ConsentSpec()
     tool_times: bool = False
     traced: float | None = None
     quarantined: tuple[tuple[str, str, str], ...] = ()

@@ -1,0 +1,137 @@
+"""Rules about calls, compiled once: which tools, prompts and resources they concern, and how.
+
+Owns: matching names against the globs of rules, the guard of one thing (`CallGuard`), the verdict
+on one call (`CallVerdict`). Never: carrying a verdict out (`held_calls`), asking a
+person.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from fnmatch import translate
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.access.gate import Principal
+from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.spec import ConsentSpec, GuardEffect
+
+KINDS: Mapping[str, str] = {
+    "tools/call": "tools",
+    "prompts/get": "prompts",
+    "resources/read": "resources",
+}
+"""Methods that can be guarded, with the kind of thing that each is about."""
+CallSource = Literal["client", "code", "agent", "workflow"]
+
+
+class CallFacts(Struct, frozen=True, kw_only=True, gc=False):
+    """Facts about one call. `exposed`: name or URI as the client knows it; `arguments`: raw, as the
+    server gets them; `who`: the word for the client or session; `client`: raw JSON that the client
+    says of itself, empty for none; `state`: of a request that brings the input that its server
+    asked for, else None."""
+
+    exposed: str
+    arguments: bytes
+    principal: Principal
+    endpoint: str
+    workspace: str
+    who: str = ""
+    client: bytes = b""
+    source: CallSource = "client"
+    state: bytes | None = None
+
+
+class CallVerdict(Struct, frozen=True, gc=False):
+    """Verdict on one call. `why`: a sentence for the client that is refused."""
+
+    effect: GuardEffect = "allow"
+    why: str = ""
+
+
+_ALLOWED = CallVerdict()
+
+
+class CallGuard(Struct, frozen=True, gc=False):
+    """Guard of one thing of a server. `kind`: one of the values of KINDS; `name`: the server's own
+    name; `digest`: of the definition; `consent`: effect of `[consent]`. A guard without a name is
+    for all things of the server that no list has (`named`)."""
+
+    rules: "GuardRules"
+    server: str
+    kind: str = ""
+    name: str = ""
+    digest: bytes = b""
+    consent: GuardEffect = "allow"
+
+    @property
+    def path(self) -> str:
+        """Name for people: `server/name`."""
+        return f"{self.server}/{self.name}"
+
+    def named(self, kind: str, name: str) -> "CallGuard | None":
+        """Return the guard of the thing with this name; None if no rule concerns it."""
+        return self if self.name else self.rules.guard(kind, self.server, name)
+
+    def decide(self, facts: CallFacts) -> CallVerdict:
+        """Return the verdict on a call."""
+        if self.consent == "deny":
+            return CallVerdict("deny", f"The rules of this gateway do not allow {self.path}.")
+        return CallVerdict("ask") if self.consent == "ask" else _ALLOWED
+
+
+class GuardRules:
+    """Rules of one configuration. `mark`: differs for different rules."""
+
+    def __init__(self, consent: ConsentSpec) -> None:
+        self.consent = consent
+        self.mark = hashlib.sha256(codec.dump(consent)).digest()
+        self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
+        self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
+        globs = [glob for one in consent.rules for glob in one.match]
+        self._globs = re.compile("|".join(f"({translate(glob)})" for glob in globs))
+
+    def guard(
+        self, kind: str, server: str, name: str, definition: bytes = b"", digest: bytes = b""
+    ) -> CallGuard | None:
+        """Return the guard of a thing; None if no rule concerns its calls. `name`: the server's
+        own; `definition`: raw JSON, `digest`: its hash, both empty for a thing in no list."""
+        effect = self._consent(server, name, definition) if kind == "tools" else "allow"
+        if effect == "allow":
+            return None
+        return CallGuard(self, server, kind, name, digest, effect)
+
+    def rest(self, server: str) -> CallGuard | None:
+        """Return the guard of all things of a server that no list has; None if no rule could
+        concern one of them."""
+        return CallGuard(self, server) if self._strict else None
+
+    def _consent(self, server: str, name: str, definition: bytes) -> GuardEffect:
+        """Return the effect of the first rule that matches. Annotations of a tool, which its server
+        made up, can make it stricter; only those of a trusted server can also make it milder."""
+        if not self._strict:
+            return "allow"
+        effect = self._matched(server, name)
+        trusted = effect == "ask" and server in self.consent.trusted
+        if not trusted and not (effect == "allow" and self.consent.hints):
+            return effect
+        return "allow" if _only_reads(definition) else "ask"
+
+    def _matched(self, server: str, name: str) -> GuardEffect:
+        """Return the effect of the first rule with a glob for this name. A server of a workspace
+        matches under its full name and under the name that it has there."""
+        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
+        found = [at.lastindex for path in paths if (at := self._globs.fullmatch(path))]
+        places = [place for place in found if place]
+        return self._effects[min(places) - 1] if places else "allow"
+
+
+def _only_reads(definition: bytes) -> bool:
+    """Whether a tool says that it changes nothing."""
+    try:
+        hints = codec.level(codec.level(definition or b"{}").get("annotations", Raw(b"{}")))
+    except codec.Malformed:
+        return False
+    destroys = bytes(hints.get("destructiveHint", b"")) == b"true"
+    return bytes(hints.get("readOnlyHint", b"")) == b"true" and not destroys
