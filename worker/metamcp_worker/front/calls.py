@@ -55,6 +55,7 @@ from metamcp_worker.ipc.frames import CallFrame, payer
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.middleware.hooked_lists import HookedLists
 
 log = logging.getLogger("metamcp.front")
 
@@ -109,6 +110,7 @@ class Calls:
         self._claims = Claims(self._routing)
         self.guarded = GuardedCalls(self._routing, self)
         self._quarantine = self.guarded.quarantine
+        self.lists = HookedLists(self.guarded.lines, self.viewers, self.refresh)
         self.meters = Meters()
         self.overhead = Overhead()
         self.on_notice(figures.NOTICE, self.overhead.told)
@@ -408,6 +410,8 @@ class Calls:
         self._stats.per_tool = spec.tool_times
         self.meters.configure(spec)
         self.viewers.configure(spec)
+        self.guarded.lines.configure(spec.middleware)
+        self.lists.again()
         self.builtins.seek(spec.meaning)
         self.code.configure(spec.code_socket)
         self.engine.configure(spec.engine_socket, at_once=spec.engine_at_once)
@@ -418,6 +422,8 @@ class Calls:
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
+        self.lists.offered(server)
+        self.guarded.lines.tell(process_names.base(server))
         if not process_names.whose(server):
             self._retries.learn(server, catalogue)
 
@@ -443,6 +449,7 @@ class Calls:
     def forget(self, server: str) -> None:
         if process_names.whose(server) in ("", process_names.LEGACY):
             self.viewers.forget(server)
+            self.lists.forget(server)
         if not process_names.whose(server):
             self.builtins.forget(server)
             self._retries.forget(server)
@@ -460,7 +467,7 @@ class Calls:
     async def close(self) -> None:
         """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
-        self.guarded.held.close("The gateway is stopping.")
+        self.guarded.close()
         self.code.close()
         self.engine.close()
         await self._routing.close()
@@ -474,7 +481,7 @@ class Calls:
         yield from self._routing.under_way()
         yield from ((call, "running") for call in self.code.under_way())
         yield from ((call, "running") for call in self.engine.under_way())
-        yield from ((call, "asking") for call in self.guarded.under_way())
+        yield from self.guarded.under_way()
 
     def held(self) -> int:
         return self._routing.held()
@@ -492,6 +499,7 @@ class Calls:
         """Pass on that a list has changed, as a server says, although the list is the same. Only
         clients that see all of this server and no other server hear it, as without a gateway."""
         whose = process_names.whose(server)
+        self.guarded.lines.tell(process_names.base(server))
         changed = self.viewers.alone(process_names.base(server), (kind,))
         if changed and whose in ("", process_names.LEGACY):
             self.lists_changed(changed)
@@ -510,6 +518,9 @@ class Calls:
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
         """Answer a call that is over; None: it was cancelled. `refused`: word for the figures of a
         call that no server gets."""
+        if call.hooks is not None:
+            call.hooks(answer)
+            return
         if call.meters:
             for meter in call.meters:
                 meter.inflight -= 1

@@ -113,8 +113,9 @@ class Viewers:
         self._endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints}
         kept = {(server, tool): why for server, tool, why in spec.quarantined}
         self._catalog.keep_back(kept, frozenset(spec.held))
-        if self._catalog.rules.consent != spec.consent:
-            self._catalog.rules = GuardRules(spec.consent)
+        rules = self._catalog.rules
+        if rules.consent != spec.consent or rules.middleware != spec.middleware:
+            self._catalog.rules = GuardRules(spec.consent, spec.middleware)
         self._stale.update(self._endpoints, self._merged)
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:

@@ -522,6 +522,7 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
         retries=stats.retries,
         views=calls.viewers.stats(),
         limited=calls.meters.limited(),
+        middleware=calls.guarded.lines.counts(),
     )
 
 

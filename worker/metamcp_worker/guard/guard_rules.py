@@ -7,14 +7,15 @@ person.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
 from metamcp_worker.ipc.spec import ConsentSpec, GuardEffect
 
 KINDS: Mapping[str, str] = {
@@ -55,8 +56,9 @@ _ALLOWED = CallVerdict()
 
 class CallGuard(Struct, frozen=True, gc=False):
     """Guard of one thing of a server. `kind`: one of the values of KINDS; `name`: the server's own
-    name; `digest`: of the definition; `consent`: effect of `[consent]`. A guard without a name is
-    for all things of the server that no list has (`named`)."""
+    name; `digest`: of the definition; `consent`: effect of `[consent]`; `middleware`: names of the
+    middleware that its calls go through, from the outside in, and `annotations` for it, raw. A
+    guard without a name is for all things of the server that no list has (`named`)."""
 
     rules: "GuardRules"
     server: str
@@ -64,6 +66,8 @@ class CallGuard(Struct, frozen=True, gc=False):
     name: str = ""
     digest: bytes = b""
     consent: GuardEffect = "allow"
+    middleware: tuple[str, ...] = ()
+    annotations: bytes = b"null"
 
     @property
     def path(self) -> str:
@@ -84,8 +88,12 @@ class CallGuard(Struct, frozen=True, gc=False):
 class GuardRules:
     """Rules of one configuration. `mark`: differs for different rules."""
 
-    def __init__(self, consent: ConsentSpec) -> None:
+    def __init__(self, consent: ConsentSpec, middleware: Sequence[MiddlewareSpec] = ()) -> None:
         self.consent = consent
+        self.middleware = tuple(middleware)
+        self._through = [
+            (one.name, re.compile("|".join(map(translate, one.match)))) for one in middleware
+        ]
         self.mark = hashlib.sha256(codec.dump(consent)).digest()
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
         self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
@@ -98,14 +106,20 @@ class GuardRules:
         """Return the guard of a thing; None if no rule concerns its calls. `name`: the server's
         own; `definition`: raw JSON, `digest`: its hash, both empty for a thing in no list."""
         effect = self._consent(server, name, definition) if kind == "tools" else "allow"
-        if effect == "allow":
+        through = self._middleware(server, name) if self._through else ()
+        if effect == "allow" and not through:
             return None
-        return CallGuard(self, server, kind, name, digest, effect)
+        hints = _annotations(definition) if through else b"null"
+        return CallGuard(self, server, kind, name, digest, effect, through, hints)
 
     def rest(self, server: str) -> CallGuard | None:
         """Return the guard of all things of a server that no list has; None if no rule could
         concern one of them."""
-        return CallGuard(self, server) if self._strict else None
+        return CallGuard(self, server) if self._strict or self._through else None
+
+    def _middleware(self, server: str, name: str) -> tuple[str, ...]:
+        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
+        return tuple(one for one, globs in self._through if any(map(globs.match, paths)))
 
     def _consent(self, server: str, name: str, definition: bytes) -> GuardEffect:
         """Return the effect of the first rule that matches. Annotations of a tool, which its server
@@ -127,10 +141,18 @@ class GuardRules:
         return self._effects[min(places) - 1] if places else "allow"
 
 
+def _annotations(definition: bytes) -> bytes:
+    """Return the raw annotations of a tool; `null` for none."""
+    try:
+        return bytes(codec.level(definition or b"{}").get("annotations", b"null"))
+    except codec.Malformed:
+        return b"null"
+
+
 def _only_reads(definition: bytes) -> bool:
     """Whether a tool says that it changes nothing."""
     try:
-        hints = codec.level(codec.level(definition or b"{}").get("annotations", Raw(b"{}")))
+        hints = codec.level(_annotations(definition))
     except codec.Malformed:
         return False
     destroys = bytes(hints.get("destructiveHint", b"")) == b"true"
