@@ -130,9 +130,10 @@ class Viewers:
         """Return the raw definitions of a server's tools, as the server made them."""
         return self._catalog.tools(server)
 
-    def retool(self, server: str, tools: Sequence[bytes] | None) -> None:
-        """Show these tools of a server in place of its own; None: its own."""
-        if self._catalog.retool(server, tools):
+    def retool(self, server: str, tools: Sequence[bytes] | None, why_none: str = "") -> None:
+        """Show these tools of a server in place of its own; None: its own. `why_none`: a sentence
+        why none is shown; empty if they are."""
+        if self._catalog.retool(server, tools, why_none):
             self._touch(server)
 
     def set_listed(self, server: str, listed: bool) -> None:

@@ -25,6 +25,7 @@ from metamcp_worker.middleware.front_side import (
     MiddlewareLines,
 )
 
+_WAITS = "The middleware {!r} has not seen this tool yet; try again."
 HOOK: Hook = "on_list_tools"
 
 log = logging.getLogger("metamcp.front")
@@ -41,18 +42,21 @@ class ToolLists(Protocol):
         """Return the names of all servers."""
         ...
 
-    def retool(self, server: str, tools: Sequence[bytes] | None) -> None:
-        """Show these tools of a server in place of its own; None: its own."""
+    def retool(self, server: str, tools: Sequence[bytes] | None, why_none: str = "") -> None:
+        """Show these tools of a server in place of its own; None: its own. `why_none`: a sentence
+        why none is shown; empty if they are."""
         ...
 
 
 class _HookedList(Struct):
     """List of one server. `plain`: raw definitions of the server; `lines`: the middleware that it
-    went through; `shown`: those that hooks have made of it, None before they have answered."""
+    went through; `shown`: those that hooks have made of it, None if they have not; `why_none`: a
+    sentence why no tool is shown."""
 
     plain: tuple[bytes, ...]
     lines: tuple[MiddlewareLine, ...]
     shown: tuple[bytes, ...] | None = None
+    why_none: str = ""
 
 
 class HookedLists:
@@ -81,7 +85,9 @@ class HookedLists:
         if before is not None and (before.plain, before.lines) == (plain, lines):
             self._show(server, before)
             return
-        found = self._known[server] = _HookedList(plain, lines)
+        enforced = [line.spec.name for line in lines if line.spec.enforce]
+        why = _WAITS.format(enforced[0]) if enforced else ""
+        found = self._known[server] = _HookedList(plain, lines, why_none=why)
         self._show(server, found)
         self._ask(server, found)
 
@@ -94,8 +100,7 @@ class HookedLists:
         self._known.pop(server, None)
 
     def _show(self, server: str, found: _HookedList) -> None:
-        hidden = any(line.spec.enforce for line in found.lines)
-        self._lists.retool(server, () if found.shown is None and hidden else found.shown)
+        self._lists.retool(server, found.shown, found.why_none)
 
     def _ask(self, server: str, found: _HookedList) -> None:
         facts = HookFacts(HOOK, process_names.base(server), "")
@@ -105,7 +110,8 @@ class HookedLists:
             request.chain.answered(HookAnswer(codec.dump(list(map(Raw, found.plain)))), whole=True)
 
         def done(answer: HookAnswer) -> None:
-            found.shown = () if answer.code else _checked(server, found.plain, answer.body)
+            found.why_none = _message(answer.body) if answer.code else ""
+            found.shown = None if answer.code else _checked(server, found.plain, answer.body)
             if self._known.get(server) is found:
                 self._show(server, found)
                 self._changed()
@@ -125,6 +131,10 @@ def _through(
     """Return the middleware that matches one of these tools."""
     names = [found.key for found in keyed("tools", map(Raw, plain))]
     return tuple(line for line in lines if any(line.matches(server, name) for name in names))
+
+
+def _message(error: bytes) -> str:
+    return codec.text(codec.level(error).get("message", b"null")) or "Its middleware failed."
 
 
 def _checked(server: str, plain: Sequence[bytes], body: bytes) -> tuple[bytes, ...]:
