@@ -180,51 +180,53 @@ def test_prompts_and_resources_go_through_their_hooks() -> None:
 
 
 def test_other_middleware_counts_from_a_reload_on_and_calls_under_way_end_well() -> None:
-    with gateway(line("shout", "one/*", options={"prefix": "> "})) as running:
-        with closing(Client(running.port, MODERN)) as client:
-            assert client.text("one__echo", text="a") == "> A"
-            first = roles(running)["middleware shout"]["pid"]
-            slow = Raw(running.port, MODERN)
-            started = slow.start(
-                "tools/call", b'{"name":"one__sleep","arguments":{"ms":1500}}', b"8"
-            )
-            until(
-                lambda: roles(running)["middleware shout"]["counts"]["running"], "it is under way"
-            )
-            running.extra = line("shout", "one/*", options={"prefix": "< "})
-            running.write(SERVERS)
-            assert "shout changed" in running.ctl("reload")
-            until(lambda: client.text("one__echo", text="a") == "< A", "the next one has it")
-            with started.stream() as stream:
-                _, answer = stream.until(b"8")
-            assert b"SLEPT" in bytes(answer.result)
-            until(lambda: not Path(f"/proc/{first}").exists(), "the old one ends")
-            running.extra = ""
-            running.write(SERVERS)
-            running.ctl("reload")
-            assert client.text("one__echo", text="a") == "a"
-            assert "middleware shout" not in roles(running)
+    with (
+        gateway(line("shout", "one/*", options={"prefix": "> "})) as running,
+        closing(Client(running.port, MODERN)) as client,
+    ):
+        assert client.text("one__echo", text="a") == "> A"
+        first = roles(running)["middleware shout"]["pid"]
+        slow = Raw(running.port, MODERN)
+        started = slow.start("tools/call", b'{"name":"one__sleep","arguments":{"ms":1500}}', b"8")
+        until(lambda: roles(running)["middleware shout"]["counts"]["running"], "it is under way")
+        running.extra = line("shout", "one/*", options={"prefix": "< "})
+        running.write(SERVERS)
+        assert "shout changed" in running.ctl("reload")
+        until(lambda: client.text("one__echo", text="a") == "< A", "the next one has it")
+        with started.stream() as stream:
+            _, answer = stream.until(b"8")
+        assert b"SLEPT" in bytes(answer.result)
+        until(lambda: not Path(f"/proc/{first}").exists(), "the old one ends")
+        running.extra = ""
+        running.write(SERVERS)
+        running.ctl("reload")
+        assert client.text("one__echo", text="a") == "a"
+        assert "middleware shout" not in roles(running)
 
 
 def test_an_upgrade_keeps_calls_going() -> None:
-    with gateway(line("shout", "one/*")) as running:
-        with closing(Client(running.port, MODERN)) as client:
+    with (
+        gateway(line("shout", "one/*")) as running,
+        closing(Client(running.port, MODERN)) as client,
+    ):
+        assert client.text("one__echo", text="a") == "A"
+        first = roles(running)["middleware shout"]["pid"]
+        running.ctl("upgrade")
+        for _ in range(20):
             assert client.text("one__echo", text="a") == "A"
-            first = roles(running)["middleware shout"]["pid"]
-            running.ctl("upgrade")
-            for _ in range(20):
-                assert client.text("one__echo", text="a") == "A"
-            until(lambda: roles(running)["middleware shout"]["pid"] not in (0, first), "a new one")
-            assert client.text("one__echo", text="a") == "A"
+        until(lambda: roles(running)["middleware shout"]["pid"] not in (0, first), "a new one")
+        assert client.text("one__echo", text="a") == "A"
 
 
 def test_one_that_cannot_be_loaded_is_told_and_ends_its_calls() -> None:
-    with gateway(line("bad", "one/*", options={"broken": True})) as running:
-        with closing(Client(running.port, MODERN)) as client:
-            said = client.call("one__echo", text="a")["error"]["message"]
-            assert "'bad' cannot be loaded: ValueError: it has no such option" in said
-            assert client.text("two__echo", text="a") == "a"
-            assert not [name for name in client.tools() if name.startswith("one__")]
+    with (
+        gateway(line("bad", "one/*", options={"broken": True})) as running,
+        closing(Client(running.port, MODERN)) as client,
+    ):
+        said = client.call("one__echo", text="a")["error"]["message"]
+        assert "'bad' cannot be loaded: ValueError: it has no such option" in said
+        assert client.text("two__echo", text="a") == "a"
+        assert not [name for name in client.tools() if name.startswith("one__")]
         until(lambda: "cannot be loaded" in running.ctl("status"), "the operator sees it")
 
 
@@ -240,18 +242,20 @@ class Fewer:
         return [{**tool, "description": f"of {request.server}"} for tool in kept]
 """
     made = line("fewer", "one/*", options={"keep": ["echo", "pid"]})
-    with gateway(made, code=code, fewer="Fewer") as running:
-        with closing(Client(running.port, MODERN)) as client:
+    with (
+        gateway(made, code=code, fewer="Fewer") as running,
+        closing(Client(running.port, MODERN)) as client,
+    ):
 
-            def tools() -> list[str]:
-                return [name for name in client.tools() if name.startswith("one__")]
+        def tools() -> list[str]:
+            return [name for name in client.tools() if name.startswith("one__")]
 
-            assert until(tools, "the list is there") == ["one__echo", "one__pid"]
-            listed = client.request("tools/list")["result"]["tools"]
-            assert [one["description"] for one in listed[:2]] == ["of one", "of one"]
-            assert len([one for one in listed if one["name"].startswith("two__")]) > 2
-            assert client.text("one__echo", text="a") == "a"
-            running.extra = ""
-            running.write(SERVERS)
-            running.ctl("reload")
-            until(lambda: len(tools()) > 2, "all are there again")
+        assert until(tools, "the list is there") == ["one__echo", "one__pid"]
+        listed = client.request("tools/list")["result"]["tools"]
+        assert [one["description"] for one in listed[:2]] == ["of one", "of one"]
+        assert len([one for one in listed if one["name"].startswith("two__")]) > 2
+        assert client.text("one__echo", text="a") == "a"
+        running.extra = ""
+        running.write(SERVERS)
+        running.ctl("reload")
+        until(lambda: len(tools()) > 2, "all are there again")

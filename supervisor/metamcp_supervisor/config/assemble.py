@@ -49,9 +49,8 @@ from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
 from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
 
-_OF_MAIN = (
-    "log", "recording", "audit", "code", "middleware", "engine", "metrics", "traces", "embeddings",
-)  # fmt: skip
+_OF_MAIN = ("log", "recording", "audit", "code", "middleware", "engine", "metrics", "traces",
+            "embeddings")  # fmt: skip
 """Tables of the main file alone."""
 
 

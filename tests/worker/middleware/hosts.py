@@ -14,7 +14,12 @@ from msgspec import Raw
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.middleware_calls import MiddlewareOn, MiddlewareSpec
 from metamcp_worker.middleware.chain import HookAnswer
-from metamcp_worker.middleware.front_side import HookedRequest, HookFacts, MiddlewareLines
+from metamcp_worker.middleware.front_side import (
+    READY_S_MAX,
+    HookedRequest,
+    HookFacts,
+    MiddlewareLines,
+)
 from tests.hooks import install
 
 MAIN = """
@@ -110,11 +115,11 @@ class Tool:
         return str(found["content"][0]["text"])
 
 
-def play(test: Callable[[Tool], Awaitable[None]]) -> None:
+def play(test: Callable[[Tool], Awaitable[None]], *, ready_s: float = READY_S_MAX) -> None:
     """Run a test with the front's side of middleware."""
 
     async def main() -> None:
-        lines = MiddlewareLines()
+        lines = MiddlewareLines(ready_s)
         try:
             async with asyncio.timeout(60):
                 await test(Tool(lines))

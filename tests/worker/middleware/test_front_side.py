@@ -12,7 +12,6 @@ from msgspec import Raw, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.middleware_calls import EXIT_MEMORY
-from metamcp_worker.middleware import front_side
 from metamcp_worker.middleware.chain import HookAnswer
 from tests.supervisor.stage import until
 from tests.worker.middleware.hosts import Host, Tool, play
@@ -188,10 +187,8 @@ def test_several_stand_around_each_other_in_their_order(tmp_path: Path) -> None:
 
 
 def test_requests_wait_for_a_process_that_starts_and_not_for_one_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(front_side, "READY_S_MAX", 0.5)
-
     async def test(tool: Tool) -> None:
         os.kill(shout.process.pid, signal.SIGKILL)
         await asyncio.to_thread(shout.ended)
@@ -205,7 +202,7 @@ def test_requests_wait_for_a_process_that_starts_and_not_for_one_that_is_away(
         assert await tool.text({"text": "b"}, "x") == "A"
 
     with host(tmp_path, "shout") as shout:
-        play(test)
+        play(test, ready_s=0.5)
 
 
 def test_a_process_that_is_replaced_ends_what_it_has_and_the_next_one_gets_the_rest(

@@ -164,6 +164,7 @@ class Calls:
         method, merged = request.method, view.merged if request.modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
+        owner: offers.Owner | None
         subject = ""
         if rule is None:
             owner = mcp_request.only(merged, method)

@@ -3,8 +3,8 @@
 Owns: reading and changing both. Never: the way of a request (`chain`), calling a hook (`run`).
 
 A middleware is a class with some of the hooks `on_call_tool`, `on_get_prompt`, `on_read_resource`
-and `on_list_tools`, each `async def hook(self, request, call_next)`. Its entry point is called with
-the `options` of its table in the configuration.
+and `on_list_tools`, each `async def hook(self, request, call_next)`. An entry point names the
+class, and an object of it is made with the `options` of its table in the configuration.
 """
 
 from collections.abc import Callable, Mapping

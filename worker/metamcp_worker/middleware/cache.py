@@ -44,7 +44,8 @@ class Cache:
         self, request: HookRequest, call_next: Callable[[HookRequest], Any]
     ) -> ToolResult:
         if self._read_only and request.annotations.get("readOnlyHint") is not True:
-            return await call_next(request)  # type: ignore[no-any-return]
+            plain: ToolResult = await call_next(request)
+            return plain
         arguments = json.dumps(request.arguments, sort_keys=True)
         key = (
             request.workspace, request.endpoint, request.principal, request.server, request.name,

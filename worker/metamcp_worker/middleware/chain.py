@@ -67,11 +67,11 @@ class ChainActions(Protocol):
 class _Step(enum.Enum):
     BEFORE = enum.auto()
     INSIDE = enum.auto()
-    """It has the request, and has not passed it on."""
+    """The middleware has the request, and has not passed it on."""
     WITHIN = enum.auto()
-    """It waits for the result of what is within."""
+    """The middleware waits for the result of what is within."""
     AFTER = enum.auto()
-    """It has that result."""
+    """The middleware has that result."""
     OVER = enum.auto()
 
 
@@ -92,7 +92,7 @@ class _Level:
 
 
 class Chain:
-    """One request. `tool`: it is a call of a tool, which can fail with a result."""
+    """Way of a request. `tool`: it is a call of a tool, which can fail with a result."""
 
     def __init__(self, levels: Sequence[LevelFacts], actions: ChainActions, *, tool: bool) -> None:
         self._levels = [_Level(facts) for facts in levels]

@@ -62,7 +62,7 @@ _read = codec.reader(MiddlewareReady | HookNext | HookEnded | Parting)
 
 
 class HookFacts(Struct, frozen=True):
-    """What a hook may know of a request; see `StartHook`."""
+    """Facts about a request, for its hooks; see `StartHook`."""
 
     hook: Hook
     server: str
@@ -126,11 +126,12 @@ class _Connection:
 
 
 class MiddlewareLine:
-    """One middleware. `ready`: what its process said last; None if none has run yet. `changed`: is
-    called when it has other hooks than before."""
+    """Middleware. `ready`: what its process said last; None if none has run yet. `changed`: called
+    when it has other hooks than before; `ready_s`: as READY_S_MAX."""
 
-    def __init__(self, spec: MiddlewareSpec) -> None:
+    def __init__(self, spec: MiddlewareSpec, ready_s: float) -> None:
         self.spec = spec
+        self._ready_s = ready_s
         self.facts = LevelFacts(spec.name, spec.enforce)
         self.ready: MiddlewareReady | None = None
         self.changed: Callable[[], None] = lambda: None
@@ -214,7 +215,7 @@ class MiddlewareLine:
     def _begin_wait(self) -> None:
         if self._wait is not None:
             self._wait.cancel()
-        self._wait = self._loop.call_later(READY_S_MAX, self._give_up)
+        self._wait = self._loop.call_later(self._ready_s, self._give_up)
 
     def _done_waiting(self) -> "dict[int, tuple[HookedRequest, int]]":
         if self._wait is not None:
@@ -360,9 +361,11 @@ class HookedRequest:
 
 
 class MiddlewareLines:
-    """All middleware of a front, in the order in which requests go through it."""
+    """All middleware of a front, in the order in which requests go through it. `ready_s`: as
+    READY_S_MAX."""
 
-    def __init__(self) -> None:
+    def __init__(self, ready_s: float = READY_S_MAX) -> None:
+        self._ready_s = ready_s
         self.changed: Callable[[], None] = lambda: None
         self._lines: dict[str, MiddlewareLine] = {}
         self._gone: Counter[tuple[str, Outcome]] = Counter()
@@ -408,7 +411,7 @@ class MiddlewareLines:
         self.configure(())
 
     def _new(self, spec: MiddlewareSpec) -> MiddlewareLine:
-        line = MiddlewareLine(spec)
+        line = MiddlewareLine(spec, self._ready_s)
         line.changed = lambda: self.changed()  # noqa: PLW0108 - it is set later
         return line
 

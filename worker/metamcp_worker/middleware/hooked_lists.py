@@ -3,9 +3,9 @@
 Owns: which lists go through hooks, what stands in for a list until its hooks have answered. Never:
 the merge of lists (`catalog`), the way through the hooks (`front_side`).
 
-A hook gets all tools of a server, if it matches one of them. It may leave tools out and change
-their definitions. Until the first answer tools are hidden, if one of the hooks is enforced, and so
-they are if it fails. A list that comes again, as after a restart of its server, has its answer.
+A hook gets all tools of a server, if it matches one of them. The hook may leave tools out and
+change definitions. Until the first answer tools are hidden, if one of the hooks is enforced, and
+also if it fails. A list that comes again, as after a restart of its server, has its answer.
 """
 
 import logging

@@ -3,7 +3,7 @@
 Owns: patterns and check digits of what it finds. Never: secrets of the configuration, which are
 masked wherever the gateway writes (`runtime.masking`).
 
-What it finds are guesses with a check where there is one: cards by Luhn, IBANs by their remainder.
+Finds are guesses, with a check where there is one: cards by Luhn, IBANs by their remainder.
 """
 
 import re

@@ -3,7 +3,7 @@
 Owns: loading the class, the socket that fronts connect to, hooks under way, the limits that end
 the process. Never: the order of middleware and its time limits (`chain`, `front_side`).
 
-The class is code of others. What it raises is the failure of one request. A loop that does not
+The class is code of others. An exception in it is the failure of one request. A loop that does not
 turn, and memory beyond the limit, end the process: the kernel sees to both.
 """
 
@@ -284,7 +284,7 @@ class MiddlewareWorker(RoleWorker):
             hook.front.send(ended)
 
     def _cancel(self, hook: _Hook) -> None:
-        """End a hook. One that goes on is counted, because it may never end."""
+        """End a hook. A hook that goes on is counted, because it may never end."""
         if hook.task is not None and not hook.task.done():
             hook.task.cancel()
             self._stubborn += 1
