@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from tests.hooks import PACKAGE, install
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway, fake
+from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import Raw
 from tests.waiting import until
 
@@ -259,3 +260,42 @@ class Fewer:
         running.write(SERVERS)
         running.ctl("reload")
         until(lambda: len(tools()) > 2, "all are there again")
+
+
+def test_the_example_of_the_guide_works() -> None:
+    guide = (ROOT / "docs" / "middleware.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    lines = [one for one in code.splitlines() if one and not one.startswith("#")]
+    assert len(lines) <= 20
+    table = guide.partition("the middleware that is installed")[2]
+    (written,) = re.findall(r"```toml\n(.*?)```", table, re.DOTALL)
+    written = written.replace("mail/send_*", "one/*")
+    open_now = written.replace("begin = 8, end = 18", "begin = 0, end = 24")
+    closed_now = written.replace("begin = 8, end = 18", "begin = 0, end = 0")
+    with (
+        gateway(open_now, code=code, **{"office-hours": "OfficeHours"}) as running,
+        closing(Client(running.port, MODERN)) as client,
+    ):
+        content = client.call("one__echo", text="a")["result"]["content"]
+        assert [one["text"][:9] for one in content] == ["a", "Called at"]
+        running.extra = closed_now
+        running.write(SERVERS)
+        running.ctl("reload")
+        until(lambda: client.text("one__echo", text="a") == "echo works from 0 to 0.", "it closes")
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+def test_redaction_cache_and_filter_do_what_they_say(era: str) -> None:
+    lines = [
+        line("redaction", "one/*", timeout="2s"),
+        line("cache", "one/pid", options={"read_only": False}),
+        line("short", "one/*", uses="filter", options={"text_max": 20}),
+    ]
+    with gateway(*lines) as running, closing(Client(running.port, era)) as client:
+        assert client.text("one__echo", text="to a@b.example") == "to [email]"
+        assert (
+            client.text("one__echo", text="a" * 25) == f"{'a' * 20}… (5 more characters were cut)"
+        )
+        before = client.text("one__pid")
+        running.ctl("restart", "one", "--wait")
+        until(lambda: client.text("one__pid") != before, "what was kept is dropped with its server")

@@ -444,6 +444,7 @@ class Calls:
         """Take over `fd`, the pipe to this generation of the server. `legacy`: the process speaks a
         revision with sessions. Raises OSError."""
         await self._routing.attach(server, generation, fd, legacy=legacy)
+        self.guarded.lines.tell(process_names.base(server))
         for tell in self._on_attached:
             tell(server)
 
