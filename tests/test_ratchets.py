@@ -42,6 +42,8 @@ ENGINE = {
 GUARD = {
     "consent", "consent_io", "guard", "guarded_calls",
     "middleware", "middleware_calls", "middleware_process", "middleware_tables",
+    "consent_orders", "consent_records", "consent_rules", "consents",
+    "approvals",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27

@@ -75,7 +75,7 @@ PURE_BY_ROOM = {
         "clients entries json_edit texts toml_edit transfer yaml_edit"
     ),
     "metamcp_supervisor.config": (
-        "assemble code_mode config confirmation document engine_tables environment"
+        "assemble code_mode config confirmation consent_rules document engine_tables environment"
         " foreign_files formats json_schema middleware_tables naming network options overrides"
         " parse program references reload sections show tools units workflow_files workspaces"
     ),
@@ -111,11 +111,11 @@ PURE_BY_ROOM = {
         " engine_calls front_views guard mcp_request mrtr resume server_processes"
         " stats task_ids trace watches"
     ),
-    "metamcp_worker.guard": "guard_rules held_calls",
+    "metamcp_worker.guard": "consent guard_rules held_calls",
     "metamcp_worker.http": "mcp_headers request_head sse web_pages",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions code_runs codec disclosure embedding engine_runs"
-        " errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
+        "audit_records builtin_definitions code_runs codec consent_records disclosure embedding"
+        " engine_runs errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
         " messages middleware_calls"
         " parameters"
         " process_names records roots saved_scripts server_catalog spec validation"

@@ -107,6 +107,9 @@ def _refused() -> list[dashboard.Panel]:
               "failure.", "short",
               Ask(grown("metamcp_middleware_requests_total", HERE, "middleware, outcome"),
                   "{{middleware}} {{outcome}}"), width=12, bars=True),
+        graph("Consent", "Calls about which a person is asked, by how that ended.", "short",
+              Ask(grown("metamcp_consent_total", HERE, "outcome"), "{{outcome}}"), width=12,
+              bars=True),
         graph("Used of the quotas of today", "At 100 % calls are refused until midnight UTC; of "
               "API keys the fullest one.", "percentunit",
               Ask(f"max by (kind, name) (metamcp_quota_used_ratio{{{HERE}}})", "{{kind}} {{name}}"),

@@ -72,6 +72,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.workflows:workflow_",
         "Check, draw and run workflows.",
     ),
+    "consent": (
+        "metamcp_supervisor.cli.approvals:consent_",
+        "Answer for calls that need the consent of a person.",
+    ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
     "backup": (

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.code_runs import Language
+from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -520,6 +521,15 @@ class ScriptChanged(Struct, frozen=True, kw_only=True):
     v: int = VERSION
     workspace: str
     script: ScriptShown | None
+
+
+class ConsentList(Struct, frozen=True, kw_only=True):
+    """Questions about calls that nobody has answered yet, and grants that count until a time; after
+    an order those that it was about."""
+
+    v: int = VERSION
+    questions: tuple[OpenConsent, ...] = ()
+    grants: tuple[ConsentGrant, ...] = ()
 
 
 class ViewShown(Struct, frozen=True, kw_only=True):

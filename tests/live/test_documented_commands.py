@@ -32,6 +32,9 @@ ELSEWHERE = {
     "metamcp connect --url https://gateway.lan:6270/mcp --key-file laptop.key --ca ca.pem": (
         "test_connect_protected"
     ),
+    "metamcp consent approve 1-17": "test_consent",
+    "metamcp consent deny 1-17": "test_consent",
+    "metamcp consent revoke 3f9a51c2e0b7": "test_consent",
     "metamcp down": "test_connect_start",
     "metamcp backup metamcp-backup.db": "test_keys, where something is stored",
     "metamcp restore metamcp-backup.db": "test_keys, where the gateway does not run",

@@ -71,7 +71,15 @@ SERVERS: dict[str, dict[str, Any]] = {
     "guest": fake(),
     "paid": {**fake(), "limits": {"calls_per_day": 10}},
 }
-SETTINGS = '[audit]\nlevel = "metadata"\n[code]\nruns_max = 1\nwarm = 1\n[suggestions]'
+SETTINGS = """[audit]
+level = "metadata"
+[code]
+runs_max = 1
+warm = 1
+[suggestions]
+[consent]
+rules = [{ match = "paid/sleep", effect = "ask" }]
+"""
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 
 
@@ -321,6 +329,8 @@ def _a_full_queue(run: Run) -> None:
 
 def _somebody_is_kept_out(run: Run) -> None:
     run.gateway.ctl("quarantine", "guest", "--why", "it is not trusted")
+    with contextlib.closing(Client(run.gateway.port, MODERN)) as client:
+        assert client.call("paid__sleep", ms=1)["result"]["isError"]  # nobody can be asked
 
 
 def _other_fronts(run: Run) -> None:

@@ -17,6 +17,7 @@ from metamcp_supervisor.config.config import (
     AuditConfig,
     CodeConfig,
     Config,
+    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -49,8 +50,8 @@ from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
 from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
 
-_OF_MAIN = ("log", "recording", "audit", "code", "middleware", "engine", "metrics", "traces",
-            "embeddings")  # fmt: skip
+_OF_MAIN = ("log", "recording", "audit", "code", "consent", "middleware", "engine", "metrics",
+            "traces", "embeddings")  # fmt: skip
 """Tables of the main file alone."""
 
 
@@ -244,6 +245,7 @@ def assemble(
         audit=main.audit or AuditConfig(),
         code=main.code or CodeConfig(),
         middleware=main.middleware,
+        consent=main.consent or ConsentConfig(),
         ai=next((draft.ai for draft in drafts if draft.ai), AiConfig()),
         engine=main.engine or EngineConfig(),
         metrics=main.metrics or MetricsConfig(),
@@ -378,12 +380,9 @@ def _without_mistake(server: Server, mistake: str) -> Server:
     if not mistake:
         return server
     return Server(
-        name=server.name,
-        source=server.source,
-        mistake=mistake,
-        enabled=server.enabled,
+        name=server.name, source=server.source, mistake=mistake, enabled=server.enabled,
         required=server.required,
-    )
+    )  # fmt: skip
 
 
 def _check_transports(

@@ -16,7 +16,14 @@ from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import (
+    CALLBACK_PORT,
+    UNLIMITED,
+    ConsentRule,
+    IssuerSpec,
+    Unaskable,
+    UseLimits,
+)
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -129,6 +136,16 @@ class AuditConfig:
     durability: Durability = "process"
     required: bool = True
     retention_s: float = 90 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentConfig:
+    """Table `[consent]`; as of `spec.ConsentSpec`."""
+
+    rules: tuple[ConsentRule, ...] = ()
+    timeout_s: float = 120.0
+    on_no_elicitation: Unaskable = "deny"
+    use_annotations: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +384,7 @@ class Server:
     probe_interval_s: float = 30.0
     hide_after_s: float = 3.0
     strict_listing: bool | None = None
+    trust_annotations: bool = False
     concurrency: int = 1024
     queue: int = 4096
     message_max: int = MESSAGE_BYTES
@@ -478,6 +496,7 @@ class Config:
     audit: AuditConfig = AuditConfig()
     code: CodeConfig = CodeConfig()
     middleware: tuple[MiddlewareConfig, ...] = ()
+    consent: ConsentConfig = ConsentConfig()
     workflows: WorkflowFiles = WorkflowFiles()
     ai: AiConfig = AiConfig()
     """Without a `url` if no model is configured."""

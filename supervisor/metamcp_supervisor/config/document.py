@@ -22,6 +22,7 @@ from metamcp_supervisor.config.config import (
     AnyAddress,
     AuditConfig,
     CodeConfig,
+    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -327,6 +328,7 @@ class ConfigDraft:
     audit: AuditConfig | None = None
     code: CodeConfig | None = None
     middleware: tuple[MiddlewareConfig, ...] = ()
+    consent: ConsentConfig | None = None
     workflows: tuple["NamedPath", ...] = ()
     rules: tuple["NamedPath", ...] | None = None
     ai: AiConfig | None = None
@@ -536,20 +538,21 @@ class Table:
         found = {name: outer.table(name, section) for name in outer.values}
         return {name: table for name, table in found.items() if table is not None}
 
-    def rows(self, key: str, section: Section) -> "list[Table]":
-        """Return the tables of an array of tables, such as `[[middleware]]`."""
+    def listed(self, key: str, section: Section) -> "tuple[Table, ...]":
+        """Return the tables in a list; an item that is not a table is reported and left out."""
         value = self.values.get(key)
         items = [] if value is None else list_of(value)
         if items is None:
-            self._wrong(key, f"an array of tables, each with [[{key}]] above it", value)
+            self._wrong(key, "a list of tables", value)
+            return ()
         found: list[Table] = []
-        for at, item in enumerate(items or ()):
-            site, table = self.site.at(key, at), table_of(item)
-            if table is None:
+        for at, item in enumerate(items):
+            site, inner = self.site.at(key, at), table_of(item)
+            if inner is None:
                 self.findings.error(site, f"must be a table, not {kind_of(item)}")
             else:
-                found.append(Table(table, site, self.findings, section))
-        return found
+                found.append(Table(inner, site, self.findings, section))
+        return tuple(found)
 
     def error(self, key: str, message: str) -> None:
         self.findings.error(self.site.at(key), message)

@@ -15,7 +15,6 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "choices": {"anyOf": [_STRING, _STRINGS]},
     "strings": _STRINGS,
     "command": {"anyOf": [_STRING, _STRINGS]},
-    "string or strings": {"anyOf": [_STRING, _STRINGS]},
     "table of strings": {"type": "object", "additionalProperties": _STRING},
     "table of values": {"type": "object"},
     "table": {"type": "object"},
@@ -44,7 +43,9 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "recording"): ("recording", False),
     ("", "audit"): ("audit", False),
     ("", "code"): ("code", False),
-    ("", "middleware"): ("middleware", False),
+    ("", "middleware"): ("middleware[]", False),
+    ("", "consent"): ("consent", False),
+    ("consent", "rules"): ("consent.rules[]", False),
     ("", "suggestions"): ("suggestions", False),
     ("", "ai"): ("ai", False),
     ("", "engine"): ("engine", False),
@@ -95,14 +96,16 @@ def _option(option: Option) -> dict[str, object]:
     if inside := _INSIDE.get((option.section, option.key)):
         section, named = inside
         content = _section(section)
-        whole = {"type": "object", "additionalProperties": content} if named else content
         if option.kind == "tables":
-            whole = {"type": "array", "items": content}
+            return found | {"type": "array", "items": content}
+        whole = {"type": "object", "additionalProperties": content} if named else content
         either = option.kind in ("boolean or table", "choice or table")
         alone = {"enum": list(option.choices)} if option.choices else _OF_KIND[option.kind]
         found |= {"anyOf": [alone, whole]} if either else whole
         return found
     found |= _OF_KIND[option.kind]
+    if option.key == "match":
+        found |= _OF_KIND["command"]  # one, or a list
     if option.choices and option.kind == "choices":
         one = {"enum": list(option.choices)}
         found["anyOf"] = [one, {"type": "array", "items": one}]

@@ -6,10 +6,11 @@ Owns: keys, their limits, names that are unique, packages that are missing. Neve
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from metamcp_supervisor.config.config import Config, MiddlewareConfig, MiddlewareMode
+from metamcp_supervisor.config.consent_rules import globs_of
 from metamcp_supervisor.config.document import ConfigFindings, Site, Table, shown
 from metamcp_supervisor.config.units import duration_text, size_text
 
@@ -25,7 +26,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 def read(top: Table) -> tuple[MiddlewareConfig, ...]:
     """Read all of them. `top`: the whole file."""
     found: list[MiddlewareConfig] = []
-    tables = top.rows("middleware", "middleware")
+    tables = top.listed("middleware", "middleware[]")
     if len(tables) > LINES_MAX:
         top.error("middleware", f"has {len(tables)} tables; at most {LINES_MAX} are allowed")
     for table in tables:
@@ -57,8 +58,12 @@ def check(
             findings.error(site, f"{what} {have}")
 
 
-def written(line: MiddlewareConfig) -> dict[str, object]:
-    """Return a table as a user writes it."""
+def written(lines: Sequence[MiddlewareConfig]) -> dict[str, object]:
+    """Return the tables as a user writes them, under their name; nothing if there are none."""
+    return {"middleware": list(map(_written, lines))} if lines else {}
+
+
+def _written(line: MiddlewareConfig) -> dict[str, object]:
     return {
         "name": line.name,
         **({"uses": line.uses} if line.uses != line.name else {}),
@@ -96,17 +101,10 @@ def _line(table: Table) -> MiddlewareConfig | None:
 
 
 def _match(table: Table) -> tuple[str, ...]:
-    """Return the patterns; a single string is one."""
-    value = table.values.get("match")
-    found = (table.text("match"),) if isinstance(value, str) else table.texts("match")
-    patterns = tuple(filter(None, found or ()))
-    if not patterns:
+    if not table.has("match"):
         table.findings.error(table.site, 'has no \'match\'; write one like "github/*" or "*/*"')
-    for pattern in patterns:
-        if "/" not in pattern:
-            what = f"'{shown(pattern)}' has no '/'; write SERVER/NAME, as in \"{pattern[:32]}/*\""
-            table.error("match", what)
-    return patterns
+        return ()
+    return globs_of(table, "match")
 
 
 def _memory(table: Table, default: int) -> int:

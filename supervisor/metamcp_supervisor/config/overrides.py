@@ -61,9 +61,11 @@ def level_text(log: Log, key: str) -> str:
 
 GATEWAY = ""
 """Name for the gateway itself in place of a server; only the levels of its log can be set."""
-_LASTING = frozenset({"spares", "sharing", "depends_on", "pinning", "tools", "limits"})
+_LASTING = frozenset({
+    "spares", "sharing", "depends_on", "pinning", "tools", "limits", "trust_annotations",
+})  # fmt: skip
 """Settings of servers that take effect at once but cannot be set for a time, because they are
-tables, or decide which processes run and which tools clients get."""
+tables, or decide which processes run, which tools clients get and about which a person is asked."""
 _SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
 #: Settings of servers that can be set for a time: those that a reload applies at once.
 SETTINGS = tuple(

@@ -14,6 +14,7 @@ from typing import Literal, cast
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
     code_mode,
+    consent_rules,
     engine_tables,
     middleware_tables,
     naming,
@@ -120,6 +121,7 @@ def parse(
         audit=sections.audit(audit) if audit else None,
         code=code_mode.read(code) if code else None,
         middleware=middleware_tables.read(top),
+        consent=consent_rules.read(top),
         workflows=workflow_files.paths(top, "workflows", home),
         rules=rules,
         shipped_rules=shipped_rules,
@@ -389,6 +391,7 @@ def tuned(table: Table, server: Server) -> Server:
     if required and start == "lazy":
         table.error("required", "a server that starts when it is called cannot be required")
     sharing = cast("Sharing", table.choice("sharing") or _DEFAULTS.sharing)
+    strict = table.has("strict_listing")
     server = replace(
         server,
         enabled=enabled,
@@ -419,9 +422,8 @@ def tuned(table: Table, server: Server) -> Server:
         stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
         probe_interval_s=table.duration("probe_interval", default=_DEFAULTS.probe_interval_s),
         hide_after_s=table.duration("hide_after", default=_DEFAULTS.hide_after_s),
-        strict_listing=(
-            table.flag("strict_listing", default=False) if table.has("strict_listing") else None
-        ),
+        trust_annotations=table.flag("trust_annotations", default=False),
+        strict_listing=table.flag("strict_listing", default=False) if strict else None,
         concurrency=table.whole(
             "concurrency", default=_DEFAULTS.concurrency, low=1, high=CALLS_MAX
         ),

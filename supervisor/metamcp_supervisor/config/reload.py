@@ -16,6 +16,7 @@ from metamcp_supervisor.config.config import (
     AuditConfig,
     CodeConfig,
     Config,
+    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -43,7 +44,7 @@ HASH_CHARACTERS = 12
 accident."""
 Told = (
     Log | RecordingConfig | AuditConfig | CodeConfig | MetricsConfig | TracesConfig | Embeddings
-    | WorkflowFiles | AiConfig | EngineConfig
+    | WorkflowFiles | AiConfig | EngineConfig | ConsentConfig
 )  # fmt: skip
 """Sections of the gateway itself that a reload can change at once."""
 _NAMED_MAX = 8
@@ -65,10 +66,10 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`, `[traces]`,
-    `[embeddings]`, `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers cannot have
-    such names, because of the brackets and the dot. A server that is added or removed does not
-    count as a change of its namespaces.
+    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`,
+    `[traces]`, `[embeddings]`, `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers
+    cannot have such names, because of the brackets and the dot. A server that is added or removed
+    does not count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -79,6 +80,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[recording]", old.recording, new.recording),
             *_table("[audit]", old.audit, new.audit),
             *_table("[code]", old.code, new.code),
+            *_table("[consent]", old.consent, new.consent),
             *_middleware(old.middleware, new.middleware),
             *_table("[workflows]", old.workflows, new.workflows),
             *_table("[ai]", old.ai, new.ai),

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
-from metamcp_supervisor.config import code_mode, middleware_tables
+from metamcp_supervisor.config import code_mode, consent_rules, middleware_tables
 from metamcp_supervisor.config.config import (
     AiConfig,
     AuditConfig,
@@ -183,11 +183,8 @@ def tables(config: Config) -> dict[str, object]:
         "recording": _recording(config.recording),
         "audit": _audit(config.audit),
         **({"code": _code(config.code)} if config.code.enabled else {}),
-        **(
-            {"middleware": list(map(middleware_tables.written, config.middleware))}
-            if config.middleware
-            else {}
-        ),
+        **middleware_tables.written(config.middleware),
+        **consent_rules.written(config.consent),
         **({"ai": _ai(config.ai)} if config.ai.url else {}),
         **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),
         "metrics": {"per_tool": config.metrics.per_tool},
@@ -340,6 +337,7 @@ def server_table(server: Server) -> dict[str, object]:
         "stop_grace": duration_text(server.stop_grace_s),
         "probe_interval": duration_text(server.probe_interval_s),
         "hide_after": duration_text(server.hide_after_s),
+        **({"trust_annotations": True} if server.trust_annotations else {}),
         **({"strict_listing": server.strict_listing} if server.strict_listing is not None else {}),
         "concurrency": server.concurrency,
         "queue": server.queue,

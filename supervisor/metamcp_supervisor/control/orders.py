@@ -18,6 +18,7 @@ from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import (
     access,
+    consent_orders,
     describe,
     follow,
     script_orders,
@@ -285,6 +286,13 @@ VERBS: dict[str, Verb] = {
     ),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
+    "consent": Verb(consent_orders.ConsentQuery, consent_orders.consent, Role.OPERATOR, reads=True),
+    "consent-change": Verb(
+        consent_orders.ConsentOrder,
+        consent_orders.consent_change,
+        Role.OPERATOR,
+        about=consent_orders.about,
+    ),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 

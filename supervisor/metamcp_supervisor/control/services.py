@@ -27,6 +27,7 @@ from metamcp_supervisor.verbs import (
     ServerStatus,
     Upgrade,
 )
+from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.saved_scripts import Script
@@ -134,6 +135,27 @@ class KeyStore(Protocol):
         ...
 
 
+class ConsentStore(Protocol):
+    """Consent to calls. Methods that change something raise MetaMCPError, a LookupError too, if no
+    question or grant has the id."""
+
+    def questions(self) -> tuple[OpenConsent, ...]:
+        """Return the open questions, the oldest first."""
+        ...
+
+    def grants(self) -> tuple[ConsentGrant, ...]:
+        """Return the grants that count now, the oldest first."""
+        ...
+
+    def decide(self, name: str, scope: ConsentScope | None, by: str) -> OpenConsent:
+        """Answer a question with this scope, or with a no, and return it."""
+        ...
+
+    def revoke(self, names: Sequence[str]) -> tuple[ConsentGrant, ...]:
+        """End these grants, or all of them without names, and return them."""
+        ...
+
+
 class Steering(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
@@ -152,6 +174,9 @@ class Steering(Protocol):
 
     @property
     def keys(self) -> KeyStore: ...
+
+    @property
+    def consents(self) -> ConsentStore: ...
 
     def status(self) -> GatewayStatus: ...
 

@@ -32,6 +32,7 @@ from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.key_table import KeysApplied
@@ -422,6 +423,8 @@ class Fronts:
             case FrontStats():
                 self._house.counted(front, codec.typed(Figures, blob or b"{}"), message)
                 front.summary = message
+            case ConsentOpened() | ConsentClosed() | ConsentGiven():
+                self._house.consent(front, message)
             case DayCounts(counts=counts):
                 self._house.used(front, counts)
             case KeysApplied(generation=number):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.nursery import ForkedWorker
+from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
@@ -71,6 +72,12 @@ class House(Protocol):
 
     def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         """A front has made calls that count against quotas."""
+        ...
+
+    def consent(
+        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
+    ) -> None:
+        """A front has news of consent to calls."""
         ...
 
     def left(self, number: int) -> None:

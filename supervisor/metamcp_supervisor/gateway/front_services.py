@@ -28,7 +28,14 @@ from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
+from metamcp_worker.ipc.consent_records import (
+    ConsentClosed,
+    ConsentGiven,
+    ConsentOpened,
+    rules_mark,
+)
 from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
@@ -43,6 +50,7 @@ class Household:
     views: Views
     keys: ApiKeys
     quotas: Quotas
+    consents: Consents
     embedder: Embedder
     audit: AuditWriter
     code: CodeProcess
@@ -85,6 +93,14 @@ class Household:
         self.quotas = Quotas(
             database, time.time, fronts.serving, lambda: config().gateway.fronts, note
         )
+        self.consents = Consents(
+            database,
+            time.time,
+            fronts,
+            lambda: rules_mark(specs.consent_spec(config())),
+            self.keys.has,
+            note,
+        )
         self.embedder = Embedder(
             self._forker,
             self._hearts,
@@ -106,6 +122,7 @@ class Household:
         self.views.welcome(front)
         self.keys.welcome(front)
         self.quotas.welcome(front)
+        self.consents.welcome(front)
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.tree.wanted(server, tenant)
@@ -138,7 +155,13 @@ class Household:
     def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         self.quotas.used(front, counts)
 
+    def consent(
+        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
+    ) -> None:
+        self.consents.heard(front, message)
+
     def left(self, number: int) -> None:
+        self.consents.left(number)
         self._metrics.front_gone(number)
         self.tree.front_left(number)
         self.views.left(number)
@@ -150,6 +173,7 @@ class Household:
     async def close(self) -> None:
         await self.keys.close()
         await self.quotas.close()
+        await self.consents.close()
         await self.views.close()
         for each in self.roles.values():
             await each.close()

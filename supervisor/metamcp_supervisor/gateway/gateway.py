@@ -64,6 +64,7 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     Upgrade,
 )
+from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
@@ -189,6 +190,10 @@ class Gateway:
     def keys(self) -> ApiKeys:
         return self._house.keys
 
+    @property
+    def consents(self) -> Consents:
+        return self._house.consents
+
     def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
             forker=self._nursery,
@@ -257,7 +262,9 @@ class Gateway:
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 await self.keys.begin()
                 await self._house.quotas.begin()
+                await self.consents.begin()
                 self._starting = await self.succession.go_on(handed)
+                self.consents.tell_all()
                 await self._admin.start(self.succession.ops)
                 await self._begin_health()
                 self._renew_again()
@@ -270,6 +277,7 @@ class Gateway:
             await self.shelf.begin()
             await self.keys.begin()
             await self._house.quotas.begin()
+            await self.consents.begin()
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
             await self._admin.start(ops)

@@ -86,6 +86,11 @@ class ApiKeys:
         """Whether an order is being carried out or waits for its turn."""
         return bool(self._under_way)
 
+    def has(self, key_id: str) -> bool:
+        """Whether a key with this id is valid now."""
+        key = self._keys.get(key_id)
+        return key is not None and key_rules.state(key.spec, self._clock()) == "active"
+
     @property
     def limits(self) -> Mapping[str, UseLimits]:
         """Limits of use by id, of keys that have some."""

@@ -36,6 +36,7 @@ from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.spec import (
     UNLIMITED,
+    ConsentSpec,
     EmbeddingsSpec,
     EndpointSpec,
     FrontSpec,
@@ -271,6 +272,7 @@ def front_spec(
         },
         log=log_spec(config, _passing(config)),
         recording=recording_spec(config),
+        consent=consent_spec(config),
         tool_times=config.metrics.per_tool,
         traced=config.traces.sample if config.traces.endpoint else None,
         meaning=meaning_spec(config),
@@ -285,6 +287,18 @@ def front_spec(
         },
         quarantined=() if pinned is None else pinned.quarantined(),
         held=() if pinned is None else pinned.held(),
+    )
+
+
+def consent_spec(config: Config) -> ConsentSpec:
+    """Return the rules of consent for fronts."""
+    found = config.consent
+    return ConsentSpec(
+        rules=found.rules,
+        timeout_s=found.timeout_s,
+        unaskable=found.on_no_elicitation,
+        hints=found.use_annotations,
+        trusted=tuple(one.name for one in config.servers.values() if one.trust_annotations),
     )
 
 

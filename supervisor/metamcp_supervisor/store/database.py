@@ -64,6 +64,7 @@ STEPS: Steps = (
         )
         """,
     ),
+    ("CREATE TABLE consent (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",),
 )
 
 _EMPTIED = "it is empty, and what was in it is lost"

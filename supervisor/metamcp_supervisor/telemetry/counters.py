@@ -32,6 +32,8 @@ ERROR_TYPES_MAX = 32
 a time series for ever."""
 OUTCOMES_MAX = 8
 """Maximum number of outcomes of calls that were to be sent again; fronts know three."""
+CONSENTS_MAX = 16
+"""Maximum number of outcomes of calls that needed consent; fronts know twelve."""
 TOOLS_MAX = 200
 """Maximum number of tools per server with figures of their own."""
 VERSIONS_MAX = 16
@@ -80,6 +82,8 @@ class Sums:
         """Requests that limits of use refused, by kind and name of the owner and by limit."""
         self.middleware: dict[str, dict[str, int]] = {}
         """Requests that went through middleware, by name and outcome."""
+        self.consent: dict[str, int] = {}
+        """Calls that needed consent, by outcome."""
         self._seen = seen
 
     def add(self, figures: Figures) -> None:
@@ -97,6 +101,7 @@ class Sums:
         for limited in figures.limited:
             which = limited.kind, limited.name, limited.limit
             self.limited[which] = self.limited.get(which, 0) + limited.count
+        add_counts(self.consent, figures.consent, CONSENTS_MAX)
 
     def _add_tools(self, one: ToolStats) -> None:
         """Add figures of a server's tools; in nearly all cases without a loop over single tools."""
@@ -146,6 +151,7 @@ class Sums:
             retries=self.retries,
             middleware=self.middleware,
             limited=tuple(LimitedStats(*which, count) for which, count in self.limited.items()),
+            consent=self.consent,
         )  # fmt: skip
 
     def forget(self, server: str) -> None:

@@ -159,6 +159,8 @@ _FRONTS = (
            "Requests that a limit of use refused, by whose limit it is."),
     MetricFamily("metamcp_middleware_requests_total", "counter", ("middleware", "outcome"),
            "Requests that went through a middleware: `ok`, or the kind of failure."),
+    MetricFamily("metamcp_consent_total", "counter", ("outcome",),
+           "Calls that need the consent of a person, by how that ended."),
     MetricFamily("metamcp_quota_used_ratio", "gauge", ("kind", "name"),
            "Share of calls_per_day that is used today; of API keys, that of the fullest one."),
     MetricFamily("metamcp_endpoint_tokens", "gauge", ("endpoint",),

@@ -470,6 +470,7 @@ class Metrics:
         middleware = self._fronts.sums().middleware
         rows = [((name, what), n) for name, of in middleware.items() for what, n in of.items()]
         yield "metamcp_middleware_requests_total", rows
+        yield "metamcp_consent_total", by_one(self._fronts.sums().consent)
         yield from of_views(self._fronts.views())
 
     def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:

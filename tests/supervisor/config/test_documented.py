@@ -26,6 +26,8 @@ HEADINGS = {
     "recording": "`[recording]`",
     "audit": "`[audit]`",
     "code": "`[code]`",
+    "consent": "`[consent]`",
+    "consent.rules[]": "`[[consent.rules]]`",
     "suggestions": "`[suggestions]`",
     "ai": "`[ai]`",
     "engine": "`[engine]`",
@@ -131,6 +133,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "enabled": False, "required": True, "recording": "full", "restart": "never",
         "retry": "read-only", "pinning": "off", "start_timeout_s": 9.0,
         "timeout_s": 9.0, "stop_grace_s": 9.0, "hide_after_s": 9.0, "strict_listing": True,
+        "trust_annotations": True,
         "concurrency": 9, "queue": 9, "message_max": 9, "url": "http://x/", "transport": "sse",
         "probe_interval_s": 9.0,
         "restarts_max": 9, "restart_window_s": 9.0, "restart_delay_max_s": 9.0,
@@ -164,6 +167,8 @@ def test_the_schema_has_every_option_and_nothing_else() -> None:
     def walk(level: dict[str, object]) -> None:
         for choice in list_of(level.get("anyOf")) or ():
             walk(table_of(choice) or {})
+        if items := table_of(level.get("items")):
+            walk(items)
         inner = level.get("additionalProperties")
         if properties := table_of(level.get("properties")):
             assert inner is False

@@ -72,7 +72,10 @@ def test_a_reload_says_which_have_changed(tmp_path: Path) -> None:
         ('match = "*/*"', "middleware[0]: needs a 'name'"),
         ('name = "a b"\nmatch = "*/*"', "middleware[0]: needs a 'name'"),
         ('name = "cache"', "middleware[0]: has no 'match'; write one like \"github/*\""),
-        ('name = "cache"\nmatch = "git"', "'git' has no '/'; write SERVER/NAME, as in \"git/*\""),
+        (
+            'name = "cache"\nmatch = "git"',
+            "'git' is not of the form server/name, where *",
+        ),
         (
             'name = "cash"\nmatch = "*/*"',
             "no installed package brings the middleware 'cash'; there are: cache, filter",
@@ -94,7 +97,7 @@ def test_a_mistake_has_one_clear_sentence(tmp_path: Path, line: str, sentence: s
 
 def test_it_must_be_an_array_of_tables(tmp_path: Path) -> None:
     found = messages(tmp_path, f'{SERVER}[middleware]\nname = "cache"\n')
-    assert any("[[middleware]] above it, not a table" in each for each in found), found
+    assert any("must be a list of tables, not a table" in each for each in found), found
 
 
 def test_the_schema_has_it_as_an_array() -> None:

@@ -8,6 +8,7 @@ import pytest
 from metamcp_supervisor.config.config import (
     AiConfig,
     CodeConfig,
+    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -21,7 +22,7 @@ from metamcp_supervisor.config.config import (
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_worker.ipc.code_runs import CodeLimits
-from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import ConsentRule, IssuerSpec, UseLimits
 from tests.supervisor.configs import loaded, messages, problems
 
 ISSUER = IssuerSpec(
@@ -75,6 +76,16 @@ warm = 0
 idle = "1m"
 jit = true
 confinement = "require"
+[consent]
+timeout = "9s"
+on_no_elicitation = "queue"
+use_annotations = true
+[[consent.rules]]
+match = "git/*"
+effect = "allow"
+[[consent.rules]]
+match = ["*/delete*", "wiki/x"]
+effect = "ask"
 [metrics]
 per_tool = true
 
@@ -144,6 +155,7 @@ stop_grace = "500ms"
 probe_interval = "2m"
 hide_after = "1s"
 strict_listing = true
+trust_annotations = true
 concurrency = 1
 queue = 10
 message_max = "8M"
@@ -234,6 +246,13 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert got.code == CodeConfig(
         enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,
         idle_s=60.0, jit=True, confinement="require",
+    )  # fmt: skip
+    assert got.consent == ConsentConfig(
+        rules=(
+            ConsentRule(match=("git/*",), effect="allow"),
+            ConsentRule(match=("*/delete*", "wiki/x"), effect="ask"),
+        ),
+        timeout_s=9.0, on_no_elicitation="queue", use_annotations=True,
     )  # fmt: skip
     assert got.ai == AiConfig(
         provider="anthropic", url="https://models.example", model="small", key="somebody",

@@ -419,7 +419,7 @@ class Calls:
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
-        self._quarantine.configure(spec.quarantined)
+        self.guarded.configure(spec)
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
@@ -518,8 +518,8 @@ class Calls:
             self.audit.send()
 
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
-        """Answer a call that is over; None: it was cancelled. `refused`: word for the figures of a
-        call that no server gets."""
+        """Answer a call that is over; None: it was cancelled. `refused`: outcome of a call that no
+        server gets, and that the figures of its server do not count."""
         if call.hooks is not None:
             call.hooks(answer)
             return
@@ -552,7 +552,8 @@ class Calls:
         if call.ends:
             self._stats.retried(server, outcome(answer))
         seconds, of = monotonic() - call.started, call.origin or _NOWHERE
-        self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
+        if not refused:
+            self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
         if self.witness is not None:
             self.witness.finished(call, answer, seconds, error_type)
         if self.audit is not None:

@@ -1,8 +1,8 @@
 """Calls that a rule or a person has to let through before their server gets them.
 
 Owns: such a call between the front and the steps of `held_calls`: its facts, the question to its
-client, the check that it is still the same call, its refusal. Never: the rules (`guard_rules`),
-what a step does, calls that no rule concerns.
+client, the check that it is still the same call, its refusal. Never: the rules (`guard_rules`), the
+steps (`consent_io`), calls that no rule concerns.
 """
 
 import asyncio
@@ -23,11 +23,13 @@ from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.guard import guard_rules
+from metamcp_worker.guard.consent_io import ConsentStep
 from metamcp_worker.guard.guard_rules import CallFacts, CallGuard, CallSource
 from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.middleware_calls import OF_METHOD
+from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     HookedRequest,
@@ -35,6 +37,7 @@ from metamcp_worker.middleware.front_side import (
     MiddlewareLine,
     MiddlewareLines,
 )
+from metamcp_worker.runtime.masking import Masks
 
 _CHANGED = "{} is not the same any more as when this call was made; call it again."
 _LAPSED = "The credential of this call has expired or was revoked."
@@ -52,16 +55,19 @@ class GuardHost(Protocol):
         ...
 
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
-        """Answer a call. `refused`: word for the figures of a call that no server gets."""
+        """Answer a call. `refused`: outcome of a call that no server gets."""
         ...
 
 
 class GuardedCalls:
     """Calls that their server gets when every step has let them through. `held`: the steps, and the
-    calls in them; `still(principal, endpoint, now)`: of the door, which may refuse the caller."""
+    calls in them; `consent`: one of the steps; `still(principal, endpoint, now)`: of the door,
+    which may refuse the caller."""
 
     def __init__(self, routing: Routing, host: GuardHost) -> None:
         self.held = HeldCalls()
+        self.consent = ConsentStep()
+        self.held.steps.append(self.consent)
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
         self.quarantine = QuarantinedCalls(routing)
         self.routing = routing
@@ -69,6 +75,10 @@ class GuardedCalls:
         self.works: dict[int, _GuardedWork] = {}
         self.lines = MiddlewareLines()
         self.hooked: dict[int, _HookedCall] = {}
+
+    def configure(self, spec: FrontSpec) -> None:
+        self.quarantine.configure(spec.quarantined)
+        self.consent.masks = Masks((*spec.log.secrets, *spec.recording.secrets))
 
     def start(
         self, call: Call, owner: Owner, view: View, request: McpRequest, params: Mapping[str, Raw]
@@ -84,7 +94,7 @@ class GuardedCalls:
             exposed=subject, arguments=bytes(params.get("arguments", b"{}")),
             principal=request.principal, endpoint=view.spec.part_of or view.endpoint,
             workspace=view.spec.workspace, who=request.who, client=request.caller,
-            source=_source(request.run),
+            modern=request.modern, source=_source(request.run),
             state=bytes(params.get("requestState", b"")) if params.keys() & mrtr.ADDED else None,
         )  # fmt: skip
         work = _GuardedWork(self, call, owner, view, request, guard, facts)
@@ -105,6 +115,7 @@ class GuardedCalls:
         """End a call whose client does not wait any more, held or with its server."""
         if self.held.drop(call.id):
             del self.works[call.id]
+            call.started = time.monotonic()
             self.host.answered(call, None)
         elif (hooked := self.hooked.get(call.id)) is not None:
             hooked.cancel(reason)
@@ -189,6 +200,7 @@ class _GuardedWork:
     def _end(self, answer: CallAnswer, refused: str) -> None:
         del self._calls.works[self.call.id]
         self.call.mend = None
+        self.call.started = time.monotonic()
         self._calls.host.answered(self.call, answer, refused)
 
     def _changed(self) -> str:

@@ -34,6 +34,7 @@ from metamcp_worker.front.stats import Stats
 from metamcp_worker.http.connection_moves import Handover, taken
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
+from metamcp_worker.ipc.consent_records import ConsentDecided, ConsentGrant, ConsentGrants
 from metamcp_worker.ipc.disclosure import (
     Announce,
     Applied,
@@ -119,6 +120,7 @@ class FrontWorker:
         self._loop = asyncio.get_running_loop()
         self._stats = Stats()
         self._calls = Calls(self._stats, self._tell)
+        self._calls.guarded.consent.tell = self._tell
         self._disclosing = Disclosing(self._calls, self._tell)
         self._recorder: Recorder | None = None
         self._tracer: Tracer | None = None
@@ -242,6 +244,11 @@ class FrontWorker:
                 if self._app is not None:
                     self._app.keys_changed(codec.typed(KeyChanges, packets.value(fds)))
                     self._tell(KeysApplied(generation=generation))
+            case ConsentGrants():
+                grants = codec.typed(list[ConsentGrant], packets.value(fds))
+                self._calls.guarded.consent.replace(grants)
+            case ConsentDecided():
+                self._calls.guarded.consent.decided(message)
             case DayCounts(counts=counts):
                 self._calls.meters.resume(counts, self._loop.time())
             case Stop():
@@ -279,6 +286,7 @@ class FrontWorker:
         self._calls.on_notice(NOTICE, self._tracer.told)
         self._witness(spec)
         self._calls.engine.front = str(number)
+        self._calls.guarded.consent.front = number
         self._calls.configure(spec)
         self._disclosing.several = spec.several
         self._app = App(
@@ -523,6 +531,7 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
         views=calls.viewers.stats(),
         limited=calls.meters.limited(),
         middleware=calls.guarded.lines.counts(),
+        consent=dict(calls.guarded.consent.counts),
     )
 
 

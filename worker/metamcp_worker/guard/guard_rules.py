@@ -1,8 +1,8 @@
 """Rules about calls, compiled once: which tools, prompts and resources they concern, and how.
 
 Owns: matching names against the globs of rules, the guard of one thing (`CallGuard`), the verdict
-on one call (`CallVerdict`). Never: carrying a verdict out (`held_calls`), asking a
-person.
+on one call (`CallVerdict`). Never: carrying a verdict out (`held_calls`), asking a person
+(`consent`).
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc.consent_records import rules_mark
 from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
 from metamcp_worker.ipc.spec import ConsentSpec, GuardEffect
 
@@ -30,8 +31,8 @@ CallSource = Literal["client", "code", "agent", "workflow"]
 class CallFacts(Struct, frozen=True, kw_only=True, gc=False):
     """Facts about one call. `exposed`: name or URI as the client knows it; `arguments`: raw, as the
     server gets them; `who`: the word for the client or session; `client`: raw JSON that the client
-    says of itself, empty for none; `state`: of a request that brings the input that its server
-    asked for, else None."""
+    says of itself, empty for none; `modern`: it has no session; `state`: of a request that brings
+    the input that its server asked for, else None."""
 
     exposed: str
     arguments: bytes
@@ -40,6 +41,7 @@ class CallFacts(Struct, frozen=True, kw_only=True, gc=False):
     workspace: str
     who: str = ""
     client: bytes = b""
+    modern: bool = True
     source: CallSource = "client"
     state: bytes | None = None
 
@@ -70,6 +72,11 @@ class CallGuard(Struct, frozen=True, gc=False):
     annotations: bytes = b"null"
 
     @property
+    def definition(self) -> str:
+        """Hash of the definition, in hexadecimal; of the name for a thing that no list has."""
+        return (self.digest or hashlib.sha256(self.name.encode()).digest()).hex()
+
+    @property
     def path(self) -> str:
         """Name for people: `server/name`."""
         return f"{self.server}/{self.name}"
@@ -86,7 +93,7 @@ class CallGuard(Struct, frozen=True, gc=False):
 
 
 class GuardRules:
-    """Rules of one configuration. `mark`: differs for different rules."""
+    """Rules of one configuration. `mark`: as of `consent_records.rules_mark`."""
 
     def __init__(self, consent: ConsentSpec, middleware: Sequence[MiddlewareSpec] = ()) -> None:
         self.consent = consent
@@ -94,7 +101,7 @@ class GuardRules:
         self._through = [
             (one.name, re.compile("|".join(map(translate, one.match)))) for one in middleware
         ]
-        self.mark = hashlib.sha256(codec.dump(consent)).digest()
+        self.mark = rules_mark(consent)
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
         self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
         globs = [glob for one in consent.rules for glob in one.match]

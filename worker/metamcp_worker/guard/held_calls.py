@@ -1,7 +1,7 @@
 """Calls that are held until every step has let them through, each of them ended exactly once.
 
-Owns: the steps in their order, the table of held calls. Never: what a step does, how a call is
-answered or sent (the front).
+Owns: the steps in their order, the table of held calls. Never: what a step does (`consent_io`), how
+a call is answered or sent (the front).
 
 A call is decided on at once: it is refused, or it takes the steps one after the other, and goes to
 its server behind the last one. A step that lets a call through at once costs the call nothing; any
@@ -81,8 +81,8 @@ class GuardStep(Protocol):
     """Step of guarded calls."""
 
     def take(self, held: HeldCall) -> bool:
-        """Return True to let the call through at once; else keep it, and end the step later, never
-        before this method returns."""
+        """Return True to let the call through at once; else refuse it, or keep it and end the step
+        after this method has returned."""
         ...
 
     def drop(self, held: HeldCall) -> None:

@@ -82,6 +82,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     client waited, per server; `retries`: calls that were sent once more, by server and outcome;
     `views`: figures of each view now, views for all clients first; `limited`: requests that limits
     of use refused; `middleware`: requests that went through each, by name and outcome.
+    of use refused; `consent`: calls that needed consent, by outcome.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -94,6 +95,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     views: tuple[ViewStats, ...] = ()
     limited: tuple[LimitedStats, ...] = ()
     middleware: dict[str, dict[str, int]] = {}
+    consent: dict[str, int] = {}
 
 
 class Answers(Message, frozen=True, kw_only=True):

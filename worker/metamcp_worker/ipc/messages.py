@@ -15,6 +15,13 @@ from msgspec import Struct, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import Message as Message  # noqa: PLC0414 - it is had from here
+from metamcp_worker.ipc.consent_records import (
+    ConsentClosed,
+    ConsentDecided,
+    ConsentGiven,
+    ConsentGrants,
+    ConsentOpened,
+)
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.disclosure import Change as Change  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.disclosure import Changed as Changed  # noqa: PLC0414 - and this
@@ -511,12 +518,12 @@ Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
     | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
-    | DayCounts | Stop
+    | DayCounts | ConsentGrants | ConsentDecided | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
     | HandOver | Taken | Spans | Change | Embed | News
-    | KeysApplied | DayCounts
+    | KeysApplied | DayCounts | ConsentOpened | ConsentClosed | ConsentGiven
 )  # fmt: skip
 
 

@@ -318,6 +318,11 @@ GuardEffect = Literal["allow", "ask", "deny"]
 """Effect of a rule about calls, the mildest first."""
 
 
+Unaskable = Literal["deny", "allow", "queue"]
+"""Fate of a call that needs consent and whose client cannot ask; `queue`: it waits for an
+operator."""
+
+
 class ConsentRule(Struct, frozen=True, kw_only=True):
     """Rule of consent. `match`: globs of `server/tool`."""
 
@@ -327,14 +332,13 @@ class ConsentRule(Struct, frozen=True, kw_only=True):
 
 class ConsentSpec(Struct, frozen=True, kw_only=True):
     """Rules about which calls a person is asked; the first one that matches counts. `timeout_s`:
-    for an answer; `unaskable`: what happens to a call of a client that cannot ask, where `queue`
-    waits for an operator; `hints`: whether a tool that does not say that it only reads is asked
-    about, too; `trusted`: servers whose tools are not asked about if they say that they only
-    read."""
+    for an answer; `unaskable`: what happens to a call of a client that cannot ask; `hints`: whether
+    a tool that does not say that it only reads is asked about, too; `trusted`: servers whose tools
+    are not asked about if they say that they only read."""
 
     rules: tuple[ConsentRule, ...] = ()
     timeout_s: float = 120.0
-    unaskable: Literal["deny", "allow", "queue"] = "deny"
+    unaskable: Unaskable = "deny"
     hints: bool = False
     trusted: tuple[str, ...] = ()
 

@@ -1,0 +1,134 @@
+"""`metamcp consent`: calls that wait for a person, and what people agreed to.
+
+Owns: these verbs at the prompt. Never: which calls wait (fronts decide).
+"""
+
+import time
+from typing import Any
+
+import click
+
+from metamcp_supervisor.cli import show
+from metamcp_supervisor.cli.ctl import begin, json_option, outward
+from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.control import client
+from metamcp_supervisor.verbs import ConsentList
+from metamcp_worker.ipc import codec
+
+QUESTIONS = ("ID", "TOOL", "BY", "WAITS", "ARGUMENTS")
+GRANTS = ("ID", "TOOL", "OF", "UNTIL")
+ARGUMENTS_CHARACTERS_MAX = 60
+"""Maximum characters of arguments in the table; `--json` shows more of them."""
+WORDS = {
+    "ls": "did you mean 'list'?",
+    "show": "open questions and grants are listed by 'metamcp consent list'",
+    "accept": "did you mean 'approve'?",
+    "allow": "did you mean 'approve'?",
+    "refuse": "did you mean 'deny'?",
+    "grant": "a call is let through with 'metamcp consent approve ID'",
+    "rm": "a grant ends with 'metamcp consent revoke ID'",
+}
+
+
+@click.group(cls=Group, words=WORDS)
+@outward
+@click.pass_context
+def consent_(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool) -> None:
+    """Answer for calls that need the consent of a person, and end what was agreed to."""
+    begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
+    ctx.obj = runtime_dir
+
+
+@consent_.command("list")
+@json_option
+@click.pass_obj
+def list_(runtime_dir: str | None, as_json: bool) -> None:
+    """List the calls that wait for an answer, and the grants that count now."""
+    raw = _asked(runtime_dir, "consent", {})
+    if as_json:
+        click.echo(raw)
+        return
+    found = codec.typed(ConsentList, raw)
+    now = time.time()
+    waiting = [
+        (
+            one.id, f"{one.server}/{one.tool}", one.client or one.principal,
+            f"{max(0.0, one.until - now):.0f}s left", _cut(one.arguments),
+        )
+        for one in found.questions
+    ]  # fmt: skip
+    foot = "" if waiting else "no call waits for an answer"
+    show.picture(show.Picture(QUESTIONS if waiting else ("",), waiting, foot=foot))
+    given = [(one.id, f"{one.server}/{one.tool}", one.principal, _date(one.until))
+             for one in found.grants]  # fmt: skip
+    if given:
+        show.picture(show.Picture(GRANTS, given))
+
+
+@consent_.command()
+@click.argument("name", metavar="ID")
+@click.option(
+    "--for",
+    "scope",
+    type=click.Choice(["once", "session", "24h"]),
+    default="once",
+    show_default=True,
+    help="This call alone, or further calls of the tool by the same client.",
+)
+@json_option
+@click.pass_obj
+def approve(runtime_dir: str | None, name: str, scope: str, as_json: bool) -> None:
+    """Let a call run that waits."""
+    raw = _asked(runtime_dir, "consent-change", {"what": "approve", "ids": [name], "scope": scope})
+    _tell(raw, "approved", as_json=as_json)
+
+
+@consent_.command()
+@click.argument("name", metavar="ID")
+@json_option
+@click.pass_obj
+def deny(runtime_dir: str | None, name: str, as_json: bool) -> None:
+    """Refuse a call that waits."""
+    raw = _asked(runtime_dir, "consent-change", {"what": "deny", "ids": [name]})
+    _tell(raw, "denied", as_json=as_json)
+
+
+@consent_.command()
+@click.argument("names", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All grants.")
+@json_option
+@click.pass_obj
+def revoke(
+    runtime_dir: str | None, names: tuple[str, ...], everything: bool, as_json: bool
+) -> None:
+    """End grants that count until a time."""
+    if bool(names) is everything:
+        raise click.UsageError("name grants, or write --all")
+    raw = _asked(runtime_dir, "consent-change", {"what": "revoke", "ids": names})
+    if as_json:
+        click.echo(raw)
+        return
+    for one in codec.typed(ConsentList, raw).grants:
+        click.echo(show.printable(f"{one.id}: {one.server}/{one.tool} revoked"))
+
+
+def _tell(raw: bytes, what: str, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(raw)
+        return
+    for one in codec.typed(ConsentList, raw).questions:
+        click.echo(show.printable(f"{one.id}: {one.server}/{one.tool} {what}"))
+
+
+def _asked(runtime_dir: str | None, verb: str, params: dict[str, Any]) -> bytes:
+    with client.connect(runtime_dir) as gateway:
+        return gateway.call(verb, params)
+
+
+def _cut(text: str) -> str:
+    most = ARGUMENTS_CHARACTERS_MAX
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

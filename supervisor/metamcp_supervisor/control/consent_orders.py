@@ -1,0 +1,60 @@
+"""The verbs about consent: what waits for a person, an operator's answer, the end of grants.
+
+Owns: their parameters, the form of the answers, the journal's words. Never: which calls need
+consent (fronts decide), grants themselves (`views.consents`).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.verbs import ConsentList, Exit
+from metamcp_worker.ipc.consent_records import ConsentScope
+from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
+
+
+class ConsentQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `consent`."""
+
+
+class ConsentOrder(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `consent-change`. `ids`: of one question, or of grants to revoke, none for all
+    of them; `scope`: what is agreed to."""
+
+    what: Literal["approve", "deny", "revoke"]
+    ids: tuple[str, ...] = ()
+    scope: ConsentScope = "once"
+
+
+def about(params: ConsentOrder, result: object) -> Sequence[str]:
+    """Return the words of the audit for an order."""
+    return (params.what, *params.ids)
+
+
+async def consent(steering: Steering, line: ControlStream, params: ConsentQuery) -> object:
+    """Return the open questions and the grants."""
+    found = steering.consents
+    return ConsentList(questions=found.questions(), grants=found.grants())
+
+
+async def consent_change(steering: Steering, line: ControlStream, params: ConsentOrder) -> object:
+    """Carry out an order. Raises ProtocolError."""
+    try:
+        if params.what == "revoke":
+            gone = steering.consents.revoke(params.ids)
+            _note(steering, line, f"{len(gone)} grants revoked")
+            return ConsentList(grants=gone)
+        (name,) = params.ids or ("",)
+        scope = params.scope if params.what == "approve" else None
+        question = steering.consents.decide(name, scope, line.caller)
+    except MetaMCPError as why:
+        raise ProtocolError(Exit.of(why), str(why)) from None
+    done = f"approved ({scope})" if scope else "denied"
+    _note(steering, line, f"{question.server}/{question.tool} {done}")
+    return ConsentList(questions=(question,))
+
+
+def _note(steering: Steering, line: ControlStream, what: str) -> None:
+    steering.journal.add("gateway", "consent", f"{what} by {line.caller}")

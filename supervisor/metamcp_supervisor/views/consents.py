@@ -1,0 +1,205 @@
+"""Consent to calls: questions that are open in fronts, and grants that count until a time.
+
+Owns: the rows of the grants in the database, telling them to all fronts, passing the answer of an
+operator on to the front that asks. Never: asking clients, deciding which calls need consent (fronts
+do).
+
+A grant is void as soon as the rules, the definition of its tool or its API key are not the same any
+more: fronts compare the first two with each call, and the key has no calls. Here such grants are
+only removed.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from metamcp_supervisor.fronts.front import FrontProcess
+from metamcp_supervisor.fronts.fronts import Fronts
+from metamcp_supervisor.store.database import Database, Rows, Unstored
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.consent_records import (
+    CALLS_KEY,
+    ConsentClosed,
+    ConsentDecided,
+    ConsentGiven,
+    ConsentGrant,
+    ConsentGrants,
+    ConsentOpened,
+    ConsentScope,
+    OpenConsent,
+    place,
+)
+from metamcp_worker.ipc.errors import MetaMCPError
+
+GRANTS_MAX = 4096
+"""Maximum stored grants; the oldest makes room for a new one."""
+OPEN_MAX = 4096
+"""Maximum open questions that are shown, of all fronts; more are not shown to operators."""
+CLOSE_S_MAX = 10.0
+"""Maximum seconds for the last write when the gateway ends."""
+
+
+class ConsentUnknown(MetaMCPError, LookupError):
+    """No question is open, or no grant is stored, with this id. The text is a sentence."""
+
+
+class Consents:
+    """Consent of a gateway. `clock`: seconds since the epoch; `rules`: returns the mark of the
+    rules in force; `has_key`: whether an API key with this id may still be used; `note`: called
+    with a sentence about an error."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], float],
+        fronts: Fronts,
+        rules: Callable[[], str],
+        has_key: Callable[[str], bool],
+        note: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._fronts = fronts
+        self._rules = rules
+        self._has_key = has_key
+        self._note = note
+        self._open: dict[str, OpenConsent] = {}
+        self._grants: dict[str, ConsentGrant] = {}
+        self._writes: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Read the grants. After an error, which is noted, there are none."""
+        none: tuple[ConsentGrant, ...] = ()
+        try:
+            found = await self._database.read(_stored, none)
+        except Unstored as why:
+            self._note(f"consent that was given before now does not count: {why}")
+        else:
+            self._grants = {one.id: one for one in found}
+
+    async def close(self) -> None:
+        """Wait for the writes that are under way, unless the disk hangs; call this before the
+        database is closed."""
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=CLOSE_S_MAX)
+
+    # Fronts
+
+    def welcome(self, front: FrontProcess) -> None:
+        """Send all grants to a new front. Raises OSError."""
+        if grants := self.grants():
+            self._send(front, grants)
+
+    def tell_all(self) -> None:
+        """Send all grants to all fronts, which tell their open questions again."""
+        grants = self.grants()
+        for front in self._fronts.serving():
+            try:
+                self._send(front, grants)
+            except OSError as error:
+                self._fronts.untold(front, error)
+
+    def heard(
+        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
+    ) -> None:
+        """Take over what a front says."""
+        match message:
+            case ConsentOpened(question=question):
+                if len(self._open) < OPEN_MAX and _front_of(question.id) == front.number:
+                    self._open[question.id] = question
+            case ConsentClosed(id=name):
+                if _front_of(name) == front.number:
+                    self._open.pop(name, None)
+            case ConsentGiven(grant=grant):
+                self._grants[grant.id] = grant
+                self._store()
+
+    def left(self, number: int) -> None:
+        """Forget the questions of a front that is gone."""
+        self._open = {name: one for name, one in self._open.items() if _front_of(name) != number}
+
+    # Operators
+
+    def questions(self) -> tuple[OpenConsent, ...]:
+        """Return the open questions, the oldest first."""
+        return tuple(sorted(self._open.values(), key=lambda one: one.since))
+
+    def grants(self) -> tuple[ConsentGrant, ...]:
+        """Return the grants that count now, the oldest first; forget all others."""
+        now, rules = self._clock(), self._rules()
+        self._grants = {
+            name: one
+            for name, one in self._grants.items()
+            if one.until > now and one.rules == rules and self._valid(one.holder)
+        }
+        return tuple(sorted(self._grants.values(), key=lambda one: one.given))
+
+    def decide(self, name: str, scope: ConsentScope | None, by: str) -> OpenConsent:
+        """Answer a question with this scope, or with a no, and return it; a front that was
+        answered before ignores that. Raises ConsentUnknown."""
+        question, where = self._open.get(name), place(name)
+        front = next(
+            (one for one in self._fronts.serving() if where and one.number == where[0]), None
+        )
+        if question is None or where is None or front is None:
+            raise ConsentUnknown(
+                f"no question {name[:64]!r} is open; 'metamcp consent list' shows those that are"
+            )
+        front.send(ConsentDecided(call=where[1], scope=scope or "", by=by))
+        del self._open[name]
+        return question
+
+    def revoke(self, names: Sequence[str]) -> tuple[ConsentGrant, ...]:
+        """End these grants, or all of them without names, and return them. Raises
+        ConsentUnknown; then no grant was ended."""
+        known = {one.id: one for one in self.grants()}
+        for name in names:
+            if name not in known:
+                raise ConsentUnknown(
+                    f"no grant is named {name[:64]!r}; 'metamcp consent list' shows all grants"
+                )
+        gone = tuple(known[name] for name in names or known)
+        for one in gone:
+            del self._grants[one.id]
+        self._store()
+        return gone
+
+    def _valid(self, holder: str) -> bool:
+        key = holder.removeprefix(CALLS_KEY)
+        return key == holder or self._has_key(key)
+
+    def _send(self, front: FrontProcess, grants: Iterable[ConsentGrant]) -> None:
+        front.send(ConsentGrants(), [packets.blob(codec.dump(list(grants)))])
+
+    def _store(self) -> None:
+        """Write the grants that count now, and tell all fronts."""
+        kept = self.grants()
+        for one in kept[: max(0, len(kept) - GRANTS_MAX)]:
+            del self._grants[one.id]
+        self.tell_all()
+        task = asyncio.create_task(self._write())
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _write(self) -> None:
+        async with self._turn:
+            rows = [(one.id, codec.dump(one).decode()) for one in self._grants.values()]
+
+            def write(base: Rows) -> None:
+                base.change("DELETE FROM consent", [()])
+                base.change("INSERT INTO consent VALUES (?, ?)", rows)
+
+            try:
+                await self._database.write(write)
+            except Unstored as why:
+                self._note(f"consent that was given ends with this gateway: {why}")
+
+
+def _front_of(question: str) -> int:
+    where = place(question)
+    return -1 if where is None else where[0]
+
+
+def _stored(rows: Rows) -> tuple[ConsentGrant, ...]:
+    found = rows.read("SELECT body FROM consent ORDER BY id")
+    return tuple(codec.typed(ConsentGrant, body.encode()) for (body,) in found)
