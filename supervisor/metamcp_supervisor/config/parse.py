@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal, cast
 
@@ -130,15 +131,11 @@ def parse(
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
-        servers=(
-            *_servers(top.table("servers"), references, home),
-            *(each for one in inner for each in one.servers),
+        servers=tuple(
+            chain(_servers(top.table("servers"), references, home), *(one.servers for one in inner))
         ),
-        namespaces=(*_namespaces(top), *(each for one in inner for each in one.namespaces)),
-        endpoints=(
-            *_endpoints(top, references),
-            *(each for one in inner for each in one.endpoints),
-        ),
+        namespaces=tuple(chain(_namespaces(top), *(one.namespaces for one in inner))),
+        endpoints=tuple(chain(_endpoints(top, references), *(one.endpoints for one in inner))),
         workspaces=tuple(one.draft for one in inner),
     )
 
