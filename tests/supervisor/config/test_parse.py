@@ -76,6 +76,15 @@ warm = 0
 idle = "1m"
 jit = true
 confinement = "require"
+[[middleware]]
+name = "short"
+uses = "filter"
+match = "git/*"
+order = 3
+timeout = "1s"
+mode = "permissive"
+memory_max = "64M"
+options = { text_max = 100 }
 [consent]
 timeout = "9s"
 on_no_elicitation = "queue"
