@@ -33,6 +33,7 @@ ISSUER = IssuerSpec(
 )  # fmt: skip
 EVERYTHING = """
 workflows = []
+middleware = [{ name = "a", uses = "filter", match = "a/*", order = 3, mode = "permissive" }]
 suggestions = { rules = [], shipped = false }
 [gateway]
 listen = "127.0.0.1:1000"
@@ -76,15 +77,6 @@ warm = 0
 idle = "1m"
 jit = true
 confinement = "require"
-[[middleware]]
-name = "short"
-uses = "filter"
-match = "git/*"
-order = 3
-timeout = "1s"
-mode = "permissive"
-memory_max = "64M"
-options = { text_max = 100 }
 [consent]
 timeout = "9s"
 on_no_elicitation = "queue"
