@@ -1,4 +1,4 @@
-"""A person agrees before a call runs: the official client in both eras, operators, code, restarts."""
+"""A person agrees before a call runs: the official client of both eras, operators, code."""
 
 import asyncio
 import json
@@ -13,8 +13,10 @@ from mcp.client.client import Client as Sdk
 from mcp.client.context import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 
+from metamcp_worker.ipc.audit_records import AuditRecord
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
+from tests.live.test_audit import records
 from tests.live.test_parked import Asked
 from tests.waiting import until
 
@@ -25,6 +27,7 @@ SERVERS = {
     "new": fake("--era", "modern"),
 }
 RULES = """
+[audit]
 [code]
 [endpoints.default]
 namespace = "default"
@@ -92,7 +95,7 @@ def consent(gateway: Gateway, *words: str, ok: int = 0) -> str:
         gateway.command("consent", *words), capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == ok, done.stderr
-    return done.stdout if not ok else done.stderr
+    return done.stderr if ok else done.stdout
 
 
 def listed(gateway: Gateway) -> Any:
@@ -235,6 +238,46 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         consent(gateway, "deny", listed(gateway)["questions"][0]["id"])
         denied.join(30)
         assert answers[-1]["result"]["isError"]
+        calls = len(answers)
+        until(lambda: len(_recorded(gateway)) == calls, "all calls are recorded")
+        recorded = _recorded(gateway)
+        assert [one.outcome for one in recorded] == ["ok"] * (len(recorded) - 1) + ["refused"]
+        agreed = [one.consent for one in recorded[:-1]]
+        assert agreed[0].endswith(f" {scope}")
+        assert agreed[1:] == ["granted"] * (scope == "24h")
+
+
+@pytest.mark.promise("M97")
+def test_a_key_that_ends_takes_its_calls_and_what_was_agreed_to_with_it() -> None:
+    keyed = RULES.format("queue").replace(
+        "[endpoints.default]\n", '[endpoints.default]\nauth = "keys"\n'
+    )
+    with Gateway(SERVERS, extra=keyed) as gateway:
+        made = json.loads(_verb(gateway, "keys", "create", "desk", "--json"))
+        answers: list[dict[str, Any]] = []
+
+        def call() -> None:
+            with closing(Keyed(gateway.port, made["key"])) as client:
+                answers.append(client.call("new__echo", text="x"))
+
+        first = threading.Thread(target=call)
+        first.start()
+        until(lambda: listed(gateway)["questions"], "the call waits")
+        consent(gateway, "approve", listed(gateway)["questions"][0]["id"], "--for", "24h")
+        first.join(30)
+        assert answers[0]["result"]["content"][0]["text"] == "x"
+        (grant,) = listed(gateway)["grants"]
+        assert grant["holder"] == f"keys:{made['id']}"
+        gateway.extra = keyed.replace('"*/echo"', '"*/echo", "*/other"')
+        gateway.write(SERVERS)
+        gateway.ctl("reload")
+        second = threading.Thread(target=call)
+        second.start()
+        until(lambda: listed(gateway)["questions"], "the call waits, by the new rules")
+        _verb(gateway, "keys", "revoke", made["id"])
+        second.join(30)
+        assert "error" in answers[1]
+        assert listed(gateway) == {"v": 1, "questions": [], "grants": []}
 
 
 @pytest.mark.promise("M97")
@@ -250,6 +293,29 @@ def test_a_changed_rule_voids_what_was_agreed_to() -> None:
         gateway.ctl("reload")
         assert called(gateway, MODERN, person, call) == [(False, "x")]
         assert len(person.told) == 2
+
+
+def _recorded(gateway: Gateway) -> list[AuditRecord]:
+    return [one for _, one in records(gateway) if one.event == "call"]
+
+
+class Keyed(Client):
+    """A client of the earlier era with an API key."""
+
+    def __init__(self, port: int, key: str) -> None:
+        self.key = key
+        super().__init__(port, LEGACY)
+
+    def headers(self, method: str = "", name: str = "") -> dict[str, str]:
+        return super().headers(method, name) | {"Authorization": f"Bearer {self.key}"}
+
+
+def _verb(gateway: Gateway, *words: str) -> str:
+    done = subprocess.run(
+        gateway.command(*words), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def _call(gateway: Gateway, answers: list[dict[str, Any]]) -> None:

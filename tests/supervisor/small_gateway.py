@@ -33,7 +33,9 @@ from metamcp_supervisor.verbs import (
     ServerStatus,
     Upgrade,
 )
+from metamcp_supervisor.views.consents import ConsentUnknown
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
+from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.saved_scripts import Script
 
@@ -84,6 +86,32 @@ class SmallShelf:
         return self.offered.get(server, frozenset())
 
 
+class SmallConsents:
+    """Consent of a gateway without fronts: the test opens questions."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, OpenConsent] = {}
+        self.given: dict[str, ConsentGrant] = {}
+        self.answers: list[tuple[str, ConsentScope | None]] = []
+
+    def questions(self) -> tuple[OpenConsent, ...]:
+        return tuple(self.open.values())
+
+    def grants(self) -> tuple[ConsentGrant, ...]:
+        return tuple(self.given.values())
+
+    def decide(self, name: str, scope: ConsentScope | None, by: str) -> OpenConsent:
+        if name not in self.open:
+            raise ConsentUnknown(f"no question {name!r} is open")
+        self.answers.append((name, scope))
+        return self.open.pop(name)
+
+    def revoke(self, names: Sequence[str]) -> tuple[ConsentGrant, ...]:
+        if unknown := set(names) - self.given.keys():
+            raise ConsentUnknown(f"no grant is named {sorted(unknown)}")
+        return tuple(self.given.pop(name) for name in tuple(names) or tuple(self.given))
+
+
 class SmallGateway:
     """A server that is started is ready in the next tick of the loop, one generation later."""
 
@@ -92,6 +120,7 @@ class SmallGateway:
         self.logs = ServerLogs(time.time)
         self.shelf = SmallShelf()
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
+        self.consents = SmallConsents()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"

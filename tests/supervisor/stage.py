@@ -29,8 +29,10 @@ from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc import messages, packets, server_catalog
+from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
@@ -126,8 +128,8 @@ class Player:
 
 class Stage:
     """Hearts, fronts, routes and tree, wired as the gateway wires them; a nursery and a house.
-    Delays have no jitter. `views`, `keys`, `quotas`: what is in view, who may come in, and how much
-    was used, if the test has any."""
+    Delays have no jitter. `views`, `keys`, `quotas`, `consents`: what is in view, who may come in,
+    how much was used and what was agreed to, if the test has any."""
 
     def __init__(self, state_dir: Path, ready_s_max: float = READY_S_MAX) -> None:
         self.players: list[Player] = []
@@ -141,6 +143,7 @@ class Stage:
         self.views: Views | None = None
         self.keys: ApiKeys | None = None
         self.quotas: Quotas | None = None
+        self.consents: Consents | None = None
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")
@@ -215,6 +218,8 @@ class Stage:
             self.keys.welcome(front)
         if self.quotas is not None:
             self.quotas.welcome(front)
+        if self.consents is not None:
+            self.consents.welcome(front)
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.tree.wanted(server, tenant)
@@ -248,8 +253,16 @@ class Stage:
         assert self.quotas is not None
         self.quotas.used(front, counts)
 
+    def consent(
+        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
+    ) -> None:
+        assert self.consents is not None
+        self.consents.heard(front, message)
+
     def left(self, number: int) -> None:
         self.gone_fronts.append(number)
+        if self.consents is not None:
+            self.consents.left(number)
         if self.views is not None:
             self.views.left(number)
 

@@ -11,6 +11,7 @@ only removed.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
@@ -64,8 +65,8 @@ class Consents:
         self._note = note
         self._open: dict[str, OpenConsent] = {}
         self._grants: dict[str, ConsentGrant] = {}
-        self._writes: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
+        self._changed = False
+        self._writing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Read the grants. After an error, which is noted, there are none."""
@@ -78,10 +79,10 @@ class Consents:
             self._grants = {one.id: one for one in found}
 
     async def close(self) -> None:
-        """Wait for the writes that are under way, unless the disk hangs; call this before the
+        """Wait for the write that is under way, unless the disk hangs; call this before the
         database is closed."""
-        if self._writes:
-            await asyncio.wait(self._writes, timeout=CLOSE_S_MAX)
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=CLOSE_S_MAX)
 
     # Fronts
 
@@ -172,32 +173,36 @@ class Consents:
         front.send(ConsentGrants(), [packets.blob(codec.dump(list(grants)))])
 
     def _store(self) -> None:
-        """Write the grants that count now, and tell all fronts."""
-        kept = self.grants()
-        for one in kept[: max(0, len(kept) - GRANTS_MAX)]:
-            del self._grants[one.id]
-        self.tell_all()
-        task = asyncio.create_task(self._write())
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        """Tell all fronts the grants that count now, and write them, soon."""
+        self._changed = True
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        async with self._turn:
-            rows = [(one.id, codec.dump(one).decode()) for one in self._grants.values()]
-
-            def write(base: Rows) -> None:
-                base.change("DELETE FROM consent", [()])
-                base.change("INSERT INTO consent VALUES (?, ?)", rows)
-
-            try:
-                await self._database.write(write)
-            except Unstored as why:
-                self._note(f"consent that was given ends with this gateway: {why}")
+        """Tell and write what has changed, and what changes meanwhile."""
+        try:
+            while self._changed:
+                self._changed = False
+                kept = self.grants()
+                for one in kept[: max(0, len(kept) - GRANTS_MAX)]:
+                    del self._grants[one.id]
+                self.tell_all()
+                rows = [(one.id, codec.dump(one).decode()) for one in self._grants.values()]
+                await self._database.write(partial(_put, rows=rows))
+        except Unstored as why:
+            self._note(f"consent that was given ends with this gateway: {why}")
+        finally:
+            self._writing = None
 
 
 def _front_of(question: str) -> int:
     where = place(question)
     return -1 if where is None else where[0]
+
+
+def _put(base: Rows, rows: Sequence[tuple[str, str]]) -> None:
+    base.change("DELETE FROM consent", [()])
+    base.change("INSERT INTO consent VALUES (?, ?)", rows)
 
 
 def _stored(rows: Rows) -> tuple[ConsentGrant, ...]:

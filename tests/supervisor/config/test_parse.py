@@ -8,7 +8,6 @@ import pytest
 from metamcp_supervisor.config.config import (
     AiConfig,
     CodeConfig,
-    ConsentConfig,
     Embeddings,
     Endpoint,
     EngineConfig,
@@ -22,17 +21,19 @@ from metamcp_supervisor.config.config import (
 from metamcp_supervisor.config.document import PROBLEMS_MAX
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_worker.ipc.code_runs import CodeLimits
-from metamcp_worker.ipc.spec import ConsentRule, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 from tests.supervisor.configs import loaded, messages, problems
 
 ISSUER = IssuerSpec(
     issuer="https://id.example.com",
-    audience="https://gateway.example.com/metamcp/Work.1/mcp", scopes=("staff",),
-    introspection="https://id.example.com/introspect", client_id="gateway",
-    client_secret="/home/me", allow_private=True,
+    audience="https://gateway.example.com/metamcp/Work.1/mcp", scopes=("staff",), client_id="gateway",
+    introspection="https://id.example.com/introspect", client_secret="/home/me", allow_private=True,
 )  # fmt: skip
 EVERYTHING = """
 workflows = []
+consent.rules = [{ match = "git/*", effect = "ask" }]
+consent.on_no_elicitation = "queue"
+consent.use_annotations = true
 middleware = [{ name = "a", uses = "filter", match = "a/*", order = 3, mode = "permissive" }]
 suggestions = { rules = [], shipped = false }
 [gateway]
@@ -77,19 +78,8 @@ warm = 0
 idle = "1m"
 jit = true
 confinement = "require"
-[consent]
-timeout = "9s"
-on_no_elicitation = "queue"
-use_annotations = true
-[[consent.rules]]
-match = "git/*"
-effect = "allow"
-[[consent.rules]]
-match = ["*/delete*", "wiki/x"]
-effect = "ask"
 [metrics]
 per_tool = true
-
 [traces]
 endpoint = "https://host/v1/traces"
 sample = 0.5
@@ -247,13 +237,6 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert got.code == CodeConfig(
         enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,
         idle_s=60.0, jit=True, confinement="require",
-    )  # fmt: skip
-    assert got.consent == ConsentConfig(
-        rules=(
-            ConsentRule(match=("git/*",), effect="allow"),
-            ConsentRule(match=("*/delete*", "wiki/x"), effect="ask"),
-        ),
-        timeout_s=9.0, on_no_elicitation="queue", use_annotations=True,
     )  # fmt: skip
     assert got.ai == AiConfig(
         provider="anthropic", url="https://models.example", model="small", key="somebody",

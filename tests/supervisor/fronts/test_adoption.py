@@ -15,6 +15,7 @@ from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import Nursery, WorkerExit
 from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
@@ -69,6 +70,10 @@ class House:
     def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None: ...
 
     def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None: ...
+
+    def consent(
+        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
+    ) -> None: ...
 
     def left(self, number: int) -> None: ...
 

@@ -176,9 +176,8 @@ def test_the_journal_says_why_it_ended(
     async def test(house: House) -> None:
         house.settle(ONE)
         process = await house.told(0, "one")
-        assert house.roles["middleware one"].exited(
-            WorkerExit(process.pid, code, number, 0, "exit")
-        )
+        end = WorkerExit(process.pid, code, number, 0, "exit")
+        assert house.roles["middleware one"].exited(end)
         process.close()
         assert house.said()[0].startswith(words)
         await house.told(1, "one")

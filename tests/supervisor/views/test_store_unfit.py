@@ -81,7 +81,7 @@ def directory(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (newer, "it is of version 7, and this program knows versions up to 3"),
+        (newer, "it is of version 7, and this program knows versions up to 4"),
         (foreign, "it belongs to another program"),
         (garbage, "file is not a database"),
         (torn, "database disk image is malformed"),

@@ -142,6 +142,12 @@ class CallAudit:
             })  # fmt: skip
         call.record = subject, found
 
+    def agreed(self, call: Call, consent: str) -> None:
+        """Keep who agreed to a call."""
+        if call.record is not None:
+            subject, found = call.record
+            call.record = subject, found + audit.behind({"consent": consent})
+
     def _members(self, call: Call, subject: str) -> bytes:
         """Return the members that do not change from one call of this kind to the next."""
         of = call.origin or _NOWHERE

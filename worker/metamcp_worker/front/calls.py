@@ -318,6 +318,11 @@ class Calls:
         """Let the time of a run of code stand still, or go on."""
         self.code.hold(run, hold=on)
 
+    def agreed(self, call: Call, consent: str) -> None:
+        """Record who agreed to a call."""
+        if self.audit is not None:
+            self.audit.agreed(call, consent)
+
     async def claim(
         self,
         merged: Merged,

@@ -95,6 +95,8 @@ def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
     allowed = None if request.run is None else request.run.allowed
     if allowed is None or name in allowed or (owner := merged.tool(name)) is None:
         return
+    if owner.guard is not None and owner.guard.asks:
+        return  # a person is asked about this very call in any case
     entries = (*merged.lists["tools"], *merged.offered)
     raw = next((one.item.raw for one in entries if one.key == name), Raw(b"{}"))
     hints = codec.level(codec.level(raw).get("annotations", b"{}"))

@@ -54,6 +54,10 @@ class GuardHost(Protocol):
         """Let the time of a run of code stand still, or go on."""
         ...
 
+    def agreed(self, call: Call, consent: str) -> None:
+        """Record who agreed to a call."""
+        ...
+
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
         """Answer a call. `refused`: outcome of a call that no server gets."""
         ...
@@ -173,11 +177,13 @@ class _GuardedWork:
         if self._request.run is not None:
             self._calls.host.pause(self._request.run, on=on)
 
-    def send(self, more: Callable[[bytes], None] | None) -> None:
+    def send(self, more: Callable[[bytes], None] | None, consent: str) -> None:
         if why := self._changed():
             self.refuse(why)
             return
         del self._calls.works[self.call.id]
+        if consent:
+            self._calls.host.agreed(self.call, consent)
         if more is not None:
             self.call.answer.add_done_callback(partial(_wants_more, more))
         self.call.started = time.monotonic()  # the time before was not that of the server

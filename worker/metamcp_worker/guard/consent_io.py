@@ -190,7 +190,7 @@ class ConsentStep:
             grant = self._grant(held, now, by)
             self.grants.keep(grant)
             self.tell(ConsentGiven(grant=grant))
-        if self._let(held, outcome):
+        if self._let(held, outcome, f"{by} {scope}"):
             held.go_on()
         for number, one in list(self._open.items()):
             found = consent.covered(one.held.guard, one.held.facts)
@@ -206,9 +206,10 @@ class ConsentStep:
             rules=rules, given=now, until=now + LASTING_S, by=by,
         )  # fmt: skip
 
-    def _let(self, held: HeldCall, outcome: str) -> bool:
-        """Note that a call may go on; return True."""
+    def _let(self, held: HeldCall, outcome: str, by: str = "") -> bool:
+        """Note that a call may go on; return True. `by`: who agreed, and how far."""
         self.counts[outcome] += 1
+        held.consent = by or outcome
         held.more = partial(self._wanted, held)
         return True
 

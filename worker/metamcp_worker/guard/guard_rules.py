@@ -73,8 +73,14 @@ class CallGuard(Struct, frozen=True, gc=False):
 
     @property
     def definition(self) -> str:
-        """Hash of the definition, in hexadecimal; of the name for a thing that no list has."""
-        return (self.digest or hashlib.sha256(self.name.encode()).digest()).hex()
+        """Hash of kind, name and definition, in hexadecimal."""
+        name = f"{self.kind}\0{self.name}\0".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(name + self.digest).hexdigest()
+
+    @property
+    def asks(self) -> bool:
+        """Whether no call gets through without consent."""
+        return self.consent == "ask" and self.rules.consent.unaskable != "allow"
 
     @property
     def path(self) -> str:
@@ -103,7 +109,8 @@ class GuardRules:
         ]
         self.mark = rules_mark(consent)
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
-        self._effects = tuple(one.effect for one in consent.rules for _ in one.match)
+        effects: list[GuardEffect] = [one.effect for one in consent.rules for _ in one.match]
+        self._effects = effects
         globs = [glob for one in consent.rules for glob in one.match]
         self._globs = re.compile("|".join(f"({translate(glob)})" for glob in globs))
 

@@ -29,9 +29,10 @@ class HeldWork(Protocol):
         """Let the time of the code that makes this call stand still, or go on."""
         ...
 
-    def send(self, more: "Callable[[bytes], None] | None") -> None:
+    def send(self, more: "Callable[[bytes], None] | None", consent: str) -> None:
         """Send the call to its server, if it is still the same call. `more`: called with the raw
-        state, or nothing, if the server wants the call again with more input."""
+        state, or nothing, if the server wants the call again with more input; `consent`: who agreed
+        to the call, for the audit, or empty."""
         ...
 
     def refuse(self, why: str) -> None:
@@ -45,9 +46,9 @@ class HeldWork(Protocol):
 
 class HeldCall:
     """Call of a client that waits. `number`: of the call in its front; `at`: number of the steps
-    that it has begun; `more`: as of `HeldWork.send`, set by a step."""
+    that it has begun; `more`, `consent`: as of `HeldWork.send`, set by a step."""
 
-    __slots__ = ("_calls", "at", "facts", "guard", "more", "number", "verdict", "work")
+    __slots__ = ("_calls", "at", "consent", "facts", "guard", "more", "number", "verdict", "work")
 
     def __init__(
         self, calls: "HeldCalls", number: int, guard: CallGuard, facts: CallFacts, work: HeldWork
@@ -60,6 +61,7 @@ class HeldCall:
         self.verdict = CallVerdict()
         self.at = 0
         self.more: Callable[[bytes], None] | None = None
+        self.consent = ""
 
     def go_on(self) -> None:
         """Take the next step, or go to the server behind the last one."""
@@ -115,7 +117,7 @@ class HeldCalls:
             if not step.take(held):
                 return
         if self.forget(held.number):
-            held.work.send(held.more)
+            held.work.send(held.more, held.consent)
 
     def holds(self, number: int) -> bool:
         """Whether the call with this number is held."""

@@ -67,7 +67,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     `tool`: as the server names it; `exposed`: as the client does. `outcome`: `ok`, `tool_error`,
     `error`, `cancelled` or `refused`; `code`: of the JSON-RPC error. `arguments`, `result`: with
     the levels `redacted` and `full`. `run`: id of the run of code that the call is; `parent`: id of
-    the run of code or of a workflow that made the call. `text`: a sentence; `count`: of lost
+    the run of code or of a workflow that made the call. `consent`: who agreed to the
+    call and how far. `text`: a sentence; `count`: of lost
     records, or of a segment; `digest`: SHA-256 of the file of a segment, `last`: its last sequence
     number and hash.
     """
@@ -99,6 +100,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     trace: str = ""
     run: str = ""
     parent: str = ""
+    consent: str = ""
     arguments: str = ""
     result: str = ""
     who: str = ""

@@ -43,9 +43,9 @@ class OpenConsent(Struct, frozen=True, kw_only=True):
 
 class ConsentGrant(Struct, frozen=True, kw_only=True):
     """Consent to all calls of one tool by one credential until a time. `holder`: the credential;
-    `principal`: its owner, for people; `definition`, `rules`: hashes of the definition of the tool
-    and of the rules, in hexadecimal; any other definition, or other rules, make the grant void;
-    `given`, `until`: seconds since the epoch; `by`: who agreed."""
+    `principal`: its owner, for people; `definition`, `rules`: hashes of the tool with its
+    definition and of the rules, in hexadecimal; any other definition, or other rules, make the
+    grant void; `given`, `until`: seconds since the epoch; `by`: who agreed."""
 
     id: str
     holder: str

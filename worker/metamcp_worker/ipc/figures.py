@@ -81,8 +81,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     `held`: the requests among these whose server is not there; `late_replies`: answers for which no
     client waited, per server; `retries`: calls that were sent once more, by server and outcome;
     `views`: figures of each view now, views for all clients first; `limited`: requests that limits
-    of use refused; `middleware`: requests that went through each, by name and outcome.
-    of use refused; `consent`: calls that needed consent, by outcome.
+    of use refused; `middleware`: requests that went through each, by name and outcome; `consent`:
+    calls that needed consent, by outcome.
     """
 
     calls: tuple[CallStats, ...] = ()

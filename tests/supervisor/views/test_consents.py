@@ -1,0 +1,211 @@
+"""Consent in the supervisor: open questions, answers of operators, grants on the disk."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.views.consents import GRANTS_MAX, Consents, ConsentUnknown
+from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc.consent_records import (
+    ConsentClosed,
+    ConsentDecided,
+    ConsentGiven,
+    ConsentGrant,
+    ConsentGrants,
+    ConsentOpened,
+    OpenConsent,
+)
+from metamcp_worker.ipc.messages import Listen
+from tests.supervisor.stage import Player, Stage, front_up, played, until
+
+pytestmark = pytest.mark.process
+
+
+class Place:
+    """What decides whether a grant counts. `noted`: errors."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.rules = "mark"
+        self.keys = {"k"}
+        self.noted: list[str] = []
+
+
+def consents(stage: Stage, folder: Path, place: Place) -> Consents:
+    stage.consents = Consents(
+        Database(folder, busy_s=0.1),
+        lambda: place.now,
+        stage.fronts,
+        lambda: place.rules,
+        lambda key: key in place.keys,
+        place.noted.append,
+    )
+    return stage.consents
+
+
+def grant(name: str = "g1", **members: Any) -> ConsentGrant:
+    known: dict[str, Any] = {
+        "id": name, "holder": "keys:k", "principal": "ann", "server": "git", "tool": "push",
+        "definition": "d", "rules": "mark", "given": 1000.0, "until": 2000.0, "by": "client",
+    }  # fmt: skip
+    return ConsentGrant(**(known | members))
+
+
+def question(name: str, since: float = 1000.0) -> OpenConsent:
+    return OpenConsent(
+        id=name, server="git", tool="push", workspace="default", endpoint="default",
+        principal="ann", client="c", arguments="{}", source="client", asked=True, since=since,
+        until=since + 120,
+    )  # fmt: skip
+
+
+def known(player: Player) -> list[list[str]]:
+    """The grants in each message that a front got."""
+    return [
+        [one.id for one in codec.typed(list[ConsentGrant], packets.read_blob(os.dup(fds[0])))]
+        for message, fds in player.sent
+        if isinstance(message, ConsentGrants)
+    ]
+
+
+@pytest.mark.promise("M97")
+def test_a_grant_of_one_front_is_stored_and_told_to_all(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        place = Place()
+        kept = consents(stage, tmp_path, place)
+        await kept.begin()
+        first = await front_up(stage)
+        first.say(ConsentGiven(grant=grant()))
+        await until(lambda: known(first), "told")
+        assert known(first) == [["g1"]]
+        await kept.close()
+        again = consents(stage, tmp_path, place)
+        await again.begin()
+        assert again.grants() == (grant(),)
+        assert place.noted == []
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M97")
+def test_a_new_front_knows_the_grants_before_it_listens(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        kept = consents(stage, tmp_path, Place())
+        await kept.begin()
+        first = await front_up(stage)
+        first.say(ConsentGiven(grant=grant()))
+        await until(lambda: known(first), "told")
+        first.leave(None, 9)
+        await until(lambda: stage.players[-1] is not first, "its successor")
+        second = stage.players[-1]
+        await until(partial(second.told, Listen), "told to listen")
+        kinds = [type(message) for message in second.heard]
+        assert kinds.index(ConsentGrants) < kinds.index(Listen)
+        await kept.close()
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M97")
+@pytest.mark.parametrize(
+    ("member", "value"), [("now", 2000.0), ("rules", "other"), ("keys", set[str]())]
+)
+def test_a_grant_is_void_when_its_time_its_rules_or_its_key_are_over(
+    tmp_path: Path, member: str, value: object
+) -> None:
+    async def play(stage: Stage) -> None:
+        place = Place()
+        kept = consents(stage, tmp_path, place)
+        front = await front_up(stage)
+        front.say(ConsentGiven(grant=grant()))
+        front.say(ConsentGiven(grant=grant("g2", holder="none:local", until=9000.0)))
+        await until(lambda: len(kept.grants()) == 2, "both are there")
+        setattr(place, member, value)
+        left = [one.id for one in kept.grants()]
+        assert left == ([] if member == "rules" else ["g2"])
+        await kept.close()
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M97")
+def test_an_operator_ends_grants(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        kept = consents(stage, tmp_path, Place())
+        front = await front_up(stage)
+        for name in ("g1", "g2", "g3"):
+            front.say(ConsentGiven(grant=grant(name)))
+        await until(lambda: len(kept.grants()) == 3, "all are there")
+        with pytest.raises(ConsentUnknown, match="no grant is named 'g9'"):
+            kept.revoke(["g1", "g9"])
+        assert [one.id for one in kept.revoke(["g2"])] == ["g2"]
+        assert [one.id for one in kept.revoke([])] == ["g1", "g3"]
+        await until(lambda: known(front)[-1] == [], "the front has none")
+        await kept.close()
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M97")
+def test_an_answer_goes_to_the_front_that_asks_and_counts_once(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        kept = consents(stage, tmp_path, Place())
+        front = await front_up(stage)
+        number = stage.fronts.serving()[0].number
+        for call, since in ((17, 1002.0), (18, 1001.0)):
+            front.say(ConsentOpened(question=question(f"{number}-{call}", since)))
+        front.say(ConsentOpened(question=question("99-1")))  # of another front
+        await until(lambda: len(kept.questions()) == 2, "both are open")
+        assert [one.id for one in kept.questions()] == [f"{number}-18", f"{number}-17"]
+        assert kept.decide(f"{number}-17", "24h", "ops").tool == "push"
+        kept.decide(f"{number}-18", None, "ops")
+        await until(lambda: len(front.told(ConsentDecided)) == 2, "both are told")
+        assert front.told(ConsentDecided) == [
+            ConsentDecided(call=17, scope="24h", by="ops"),
+            ConsentDecided(call=18, scope="", by="ops"),
+        ]
+        for name in (f"{number}-17", "99-1", "", "x", "1-2-3", "-", "9" * 50):
+            with pytest.raises(ConsentUnknown):
+                kept.decide(name, "once", "ops")
+
+    played(tmp_path, play)
+
+
+@pytest.mark.promise("M97")
+def test_questions_end_with_their_answer_or_their_front(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        kept = consents(stage, tmp_path, Place())
+        front = await front_up(stage)
+        number = stage.fronts.serving()[0].number
+        for call in (1, 2):
+            front.say(ConsentOpened(question=question(f"{number}-{call}")))
+        front.say(ConsentClosed(id=f"{number}-1"))
+        await until(lambda: [one.id for one in kept.questions()] == [f"{number}-2"], "one is left")
+        front.leave()
+        await until(lambda: kept.questions() == (), "none is left")
+
+    played(tmp_path, play)
+
+
+def test_there_is_an_end_to_the_number_of_grants(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        place = Place()
+        kept = consents(stage, tmp_path, place)
+        front = await front_up(stage)
+        for number in range(GRANTS_MAX + 2):
+            kept.heard(stage.fronts.serving()[0], _given(number))
+        await kept.close()
+        assert kept.grants()[0].id == "g2"
+        assert len(kept.grants()) == GRANTS_MAX
+        assert place.noted == []
+        await until(lambda: known(front), "told")
+
+    played(tmp_path, play)
+
+
+def _given(number: int) -> ConsentGiven:
+    return ConsentGiven(grant=grant(f"g{number}", given=1000.0 + number / 1e6))
