@@ -25,8 +25,8 @@ from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 from tests.supervisor.configs import loaded, messages, problems
 
 ISSUER = IssuerSpec(
-    issuer="https://id.example.com",
-    audience="https://gateway.example.com/metamcp/Work.1/mcp", scopes=("staff",), client_id="gateway",
+    issuer="https://id.example.com", scopes=("staff",), client_id="gateway",
+    audience="https://gateway.example.com/metamcp/Work.1/mcp",
     introspection="https://id.example.com/introspect", client_secret="/home/me", allow_private=True,
 )  # fmt: skip
 EVERYTHING = """
