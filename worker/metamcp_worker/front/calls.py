@@ -416,8 +416,6 @@ class Calls:
         self._stats.per_tool = spec.tool_times
         self.meters.configure(spec)
         self.viewers.configure(spec)
-        self.guarded.lines.configure(spec.middleware)
-        self.lists.again()
         self.builtins.seek(spec.meaning)
         self.code.configure(spec.code_socket)
         self.engine.configure(spec.engine_socket, at_once=spec.engine_at_once)
@@ -425,11 +423,11 @@ class Calls:
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
         self.guarded.configure(spec)
+        self.lists.again()
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
         self.lists.offered(server)
-        self.guarded.lines.tell(process_names.base(server))
         if not process_names.whose(server):
             self._retries.learn(server, catalogue)
 
@@ -456,7 +454,6 @@ class Calls:
     def forget(self, server: str) -> None:
         if process_names.whose(server) in ("", process_names.LEGACY):
             self.viewers.forget(server)
-            self.lists.forget(server)
         if not process_names.whose(server):
             self.builtins.forget(server)
             self._retries.forget(server)

@@ -81,6 +81,7 @@ class GuardedCalls:
         self.hooked: dict[int, _HookedCall] = {}
 
     def configure(self, spec: FrontSpec) -> None:
+        self.lines.configure(spec.middleware)
         self.quarantine.configure(spec.quarantined)
         self.consent.masks = Masks((*spec.log.secrets, *spec.recording.secrets))
 

@@ -73,7 +73,11 @@ class HookedLists:
         lines.changed = self._hooks_changed
 
     def offered(self, server: str) -> None:
-        """Look at the tools of a server, which may be new."""
+        """Look at the tools of a server, which may be new, and tell its middleware."""
+        self._lines.tell(process_names.base(server))
+        self._look(server)
+
+    def _look(self, server: str) -> None:
         lines = tuple(line for line in self._lines.all() if line.has(HOOK))
         plain = tuple(self._lists.tools(server)) if lines else ()
         lines = _through(lines, process_names.base(server), plain)
@@ -94,10 +98,7 @@ class HookedLists:
     def again(self) -> None:
         """Look at the tools of all servers again, because there is other middleware."""
         for server in self._lists.servers():
-            self.offered(server)
-
-    def forget(self, server: str) -> None:
-        self._known.pop(server, None)
+            self._look(server)
 
     def _show(self, server: str, found: _HookedList) -> None:
         self._lists.retool(server, found.shown, found.why_none)
@@ -112,7 +113,7 @@ class HookedLists:
         def done(answer: HookAnswer) -> None:
             found.why_none = _message(answer.body) if answer.code else ""
             found.shown = None if answer.code else _checked(server, found.plain, answer.body)
-            if self._known.get(server) is found:
+            if self._known.get(server) is found and server in self._lists.servers():
                 self._show(server, found)
                 self._changed()
 
