@@ -58,7 +58,12 @@ class Host:
         packets.send(self.control, messages.pack(self.on), [self.listener.fileno()])
 
     def spec(self, **members: Any) -> MiddlewareSpec:
-        known = {"name": self.on.name, "match": ("*/*",), "timeout_ms": 300, "socket": self.path}
+        known: dict[str, Any] = {
+            "name": self.on.name,
+            "match": ("*/*",),
+            "timeout_ms": 300,
+            "socket": self.path,
+        }
         return MiddlewareSpec(**{**known, **members})
 
     def ended(self) -> int:
@@ -92,7 +97,8 @@ class Tool:
     ) -> tuple[HookedRequest, asyncio.Future[HookAnswer]]:
         """Begin a call, which goes through the middleware of these names."""
         done: asyncio.Future[HookAnswer] = asyncio.get_running_loop().create_future()
-        facts = HookFacts(**{"hook": "on_call_tool", "server": "s", "name": "t", **members})
+        known: dict[str, Any] = {"hook": "on_call_tool", "server": "s", "name": "t"}
+        facts = HookFacts(**{**known, **members})
         request: HookedRequest
 
         def call(raw: bytes) -> None:

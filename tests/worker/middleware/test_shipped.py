@@ -31,7 +31,8 @@ class Server:
 
 def request(arguments: object = None, **members: Any) -> HookRequest:
     raw = Raw(codec.dump({} if arguments is None else arguments))
-    return HookRequest(**{"server": "s", "name": "t", "arguments": raw, **members})
+    known: dict[str, Any] = {"server": "s", "name": "t", "arguments": raw}
+    return HookRequest(**{**known, **members})
 
 
 @pytest.mark.parametrize(

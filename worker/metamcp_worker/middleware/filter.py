@@ -40,9 +40,10 @@ class Filter:
         self, request: HookRequest, call_next: Callable[[HookRequest], Any]
     ) -> ToolResult:
         result: ToolResult = await call_next(request)
-        if (self._drop or self._keep) and isinstance(result.structured, dict | list):
-            filtered = self._filtered(result.structured)
-            if filtered != result.structured:
+        plain: object = result.structured
+        if (self._drop or self._keep) and plain is not None:
+            filtered = self._filtered(plain)
+            if filtered != plain:
                 result = result.replace(structuredContent=filtered)
         return result.map_text(self._text)
 

@@ -267,9 +267,9 @@ class HookedRequest:
         done: Callable[[HookAnswer], None],
     ) -> None:
         self.facts = facts
-        self.call = call
-        self.leave = leave
-        self.done = done
+        self._call = call
+        self._leave = leave
+        self._done = done
         self._loop = asyncio.get_running_loop()
         self._places = [_Place(line) for line in lines]
         levels = [line.facts for line in lines]
@@ -342,6 +342,15 @@ class HookedRequest:
         if connection is not None and place.number in connection.requests:
             connection.link.send(EndHook(id=place.number))
             connection.take(place.number)
+
+    def call(self, arguments: bytes) -> None:
+        self._call(arguments)
+
+    def leave(self, why: str) -> None:
+        self._leave(why)
+
+    def done(self, answer: HookAnswer) -> None:
+        self._done(answer)
 
     def _run(self, level: int) -> None:
         """Let the time of a middleware run."""

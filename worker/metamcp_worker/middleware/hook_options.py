@@ -34,7 +34,8 @@ def words(
 ) -> tuple[str, ...]:
     """Return a list of strings. `known`: the only ones that are allowed; None for any."""
     value = options.get(name, default)
-    items = cast("list[object]", list(value)) if isinstance(value, list | tuple) else [None]
+    listed = isinstance(value, list | tuple)
+    items = list(cast("Collection[object]", value)) if listed else [None]
     found = tuple(one for one in items if isinstance(one, str))
     if len(found) < len(items):
         raise ValueError(f"{name!r} must be a list of strings")

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import metadata
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Raw
 
@@ -180,9 +180,11 @@ class MiddlewareWorker(RoleWorker):
         signal.setitimer(signal.ITIMER_REAL, LOAD_S_MAX)
         try:
             self._made = _loaded(spec)
-            hooks = tuple(hook for hook in HOOKS if callable(getattr(self._made, hook, None)))
+            hooks: list[Hook] = [
+                hook for hook in HOOKS if callable(getattr(self._made, hook, None))
+            ]
             listens = callable(getattr(self._made, "on_lists_changed", None))
-            self._ready = MiddlewareReady(hooks=hooks, listens=listens)
+            self._ready = MiddlewareReady(hooks=tuple(hooks), listens=listens)
         except Unloadable as why:
             log.error("middleware %s %s", spec.name, why)
             self._ready = MiddlewareReady(trouble=str(why))
@@ -336,7 +338,7 @@ def _loaded(spec: MiddlewareOn) -> object:
     if not found:
         raise Unloadable(f"is not installed: no package brings the entry point {spec.entry!r}")
     try:
-        made: object = cast("Any", found[0].load())(codec.value(spec.options))
+        made: object = found[0].load()(codec.value(spec.options))
     # The code of a user may raise anything.
     except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
         said = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
