@@ -64,7 +64,7 @@ class Host:
             "timeout_ms": 300,
             "socket": self.path,
         }
-        return MiddlewareSpec(**{**known, **members})
+        return MiddlewareSpec(**{**known, "socket": self.path, **members})
 
     def ended(self) -> int:
         """The exit code, when the process has ended."""
