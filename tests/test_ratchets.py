@@ -43,6 +43,7 @@ GUARD = {
     "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
     "approvals", "call_path", "explain_call", "guard", "guarded_calls", "path_orders",
     "policy_rules", "result_keeper", "result_orders", "result_tools", "results",
+    "middleware", "middleware_calls", "middleware_process", "middleware_tables",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 DOOR_MODULES_MAX = 27

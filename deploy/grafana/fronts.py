@@ -107,6 +107,10 @@ def _refused() -> list[dashboard.Panel]:
               "those that it failed for.", "short",
               Ask(grown("metamcp_policy_matches_total", HERE, "policy, outcome"),
                   "{{policy}} {{outcome}}"), width=12, bars=True),
+        graph("Requests through middleware", "By middleware and outcome, `ok` or the kind of "
+              "failure.", "short",
+              Ask(grown("metamcp_middleware_requests_total", HERE, "middleware, outcome"),
+                  "{{middleware}} {{outcome}}"), width=12, bars=True),
         graph("Consent", "Calls about which a person is asked, by how that ended.", "short",
               Ask(grown("metamcp_consent_total", HERE, "outcome"), "{{outcome}}"), width=12,
               bars=True),

@@ -26,6 +26,7 @@ EMPTY = {
     "metamcp_sessions", "metamcp_call_errors_total", "metamcp_tool_errors_total",
     "metamcp_engine_orders_total", "metamcp_engine_runs", "metamcp_consent_total",
     "metamcp_policy_matches_total",
+    "metamcp_middleware_requests_total",
 }  # fmt: skip
 
 

@@ -50,8 +50,8 @@ from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
 from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
 
-_OF_MAIN = ("log", "recording", "audit", "code", "consent", "engine", "metrics", "traces",
-            "embeddings", "policies")  # fmt: skip
+_OF_MAIN = ("log", "recording", "audit", "code", "consent", "middleware", "engine", "metrics",
+            "traces", "embeddings", "policies")  # fmt: skip
 """Tables of the main file alone."""
 
 
@@ -210,12 +210,11 @@ def assemble(
     of files, the strongest last; `default`: settings for everything that is not set; `transports`:
     returns the transports of installed packages, called only when a server names one."""
     main, *included = drafts
+    wrong = f"belongs into {main.site}, not into an included file"
     for draft in included:
         written = [key for key in _OF_MAIN if getattr(draft, key)]
         for key in (["gateway"] if draft.gateway != GatewayDraft() else []) + written:
-            findings.error(
-                draft.site.at(key), f"belongs into {main.site}, not into an included file"
-            )
+            findings.error(draft.site.at(key), wrong)
     servers = workspaces.with_borrowed(_servers(drafts, findings), drafts, findings)
     _check_transports(servers.values(), transports, findings)
     check_dependencies(servers, findings)
@@ -245,6 +244,7 @@ def assemble(
         recording=main.recording or RecordingConfig(),
         audit=main.audit or AuditConfig(),
         code=main.code or CodeConfig(),
+        middleware=main.middleware,
         consent=main.consent or ConsentConfig(),
         ai=next((draft.ai for draft in drafts if draft.ai), AiConfig()),
         engine=main.engine or EngineConfig(),

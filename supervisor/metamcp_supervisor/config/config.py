@@ -40,6 +40,7 @@ AuditLevel = Literal["off", "metadata", "redacted", "full"]
 Durability = Literal["process", "power"]
 Confinement = Literal["prefer", "require", "off"]
 Pinning = Literal["off", "record", "enforce"]
+MiddlewareMode = Literal["enforce", "permissive"]
 ViewScope = Literal["principal", "session"]
 
 CODE_LIMITS = CodeLimits()
@@ -162,6 +163,21 @@ class CodeConfig:
     idle_s: float = 300.0
     jit: bool = False
     confinement: Confinement = "prefer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiddlewareConfig:
+    """Table `[[middleware]]`. `uses`: name of the entry point; `match`: patterns `SERVER/NAME`;
+    `order`: smaller ones are outside; `memory_bytes`: of its data; `options`: as JSON."""
+
+    name: str
+    uses: str = ""
+    match: tuple[str, ...] = ()
+    order: int = 0
+    timeout_s: float = 0.2
+    mode: MiddlewareMode = "enforce"
+    memory_bytes: int = 256 * 1024 * 1024
+    options: str = "{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,6 +513,7 @@ class Config:
     recording: RecordingConfig = RecordingConfig()
     audit: AuditConfig = AuditConfig()
     code: CodeConfig = CodeConfig()
+    middleware: tuple[MiddlewareConfig, ...] = ()
     consent: ConsentConfig = ConsentConfig()
     workflows: WorkflowFiles = WorkflowFiles()
     ai: AiConfig = AiConfig()

@@ -28,6 +28,7 @@ from metamcp_supervisor.config.config import (
     EngineConfig,
     Log,
     MetricsConfig,
+    MiddlewareConfig,
     Problem,
     RecordingConfig,
     Server,
@@ -326,6 +327,7 @@ class ConfigDraft:
     recording: RecordingConfig | None = None
     audit: AuditConfig | None = None
     code: CodeConfig | None = None
+    middleware: tuple[MiddlewareConfig, ...] = ()
     consent: ConsentConfig | None = None
     workflows: tuple["NamedPath", ...] = ()
     rules: tuple["NamedPath", ...] | None = None

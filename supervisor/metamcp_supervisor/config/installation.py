@@ -73,13 +73,14 @@ def _is_there(module: str) -> bool:
         return False
 
 
-GROUP = "metamcp.transports"
+TRANSPORTS = "metamcp.transports"
 
 
-def installed() -> frozenset[str]:
+def installed(group: str) -> frozenset[str]:
+    """Return the names of the entry points in this group."""
     from importlib import metadata  # a MiB and a half, which hardly any gateway needs
 
-    return frozenset(entry.name for entry in metadata.entry_points(group=GROUP))
+    return frozenset(entry.name for entry in metadata.entry_points(group=group))
 
 
 _OF_PYTHON = frozenset({"asyncio", "concurrent"})

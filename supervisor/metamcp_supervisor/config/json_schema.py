@@ -43,6 +43,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "recording"): ("recording", False),
     ("", "audit"): ("audit", False),
     ("", "code"): ("code", False),
+    ("", "middleware"): ("middleware[]", False),
     ("", "consent"): ("consent", False),
     ("consent", "rules"): ("consent.rules[]", False),
     ("", "suggestions"): ("suggestions", False),

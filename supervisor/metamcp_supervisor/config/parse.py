@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal, cast
 
@@ -16,6 +17,7 @@ from metamcp_supervisor.config import (
     code_mode,
     consent_rules,
     engine_tables,
+    middleware_tables,
     naming,
     network,
     policy_rules,
@@ -120,6 +122,7 @@ def parse(
         recording=sections.recording(recording) if recording else None,
         audit=sections.audit(audit) if audit else None,
         code=code_mode.read(code) if code else None,
+        middleware=middleware_tables.read(top),
         consent=consent_rules.read(top),
         workflows=workflow_files.paths(top, "workflows", home),
         rules=rules,
@@ -130,12 +133,11 @@ def parse(
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
         policies=policy_rules.read(top),
-        servers=(
-            *_servers(top.table("servers"), references, home),
-            *(each for one in inner for each in one.servers),
+        servers=tuple(
+            chain(_servers(top.table("servers"), references, home), *(one.servers for one in inner))
         ),
-        namespaces=(*_namespaces(top), *(each for one in inner for each in one.namespaces)),
-        endpoints=(*_endpoints(top, references), *(e for one in inner for e in one.endpoints)),
+        namespaces=tuple(chain(_namespaces(top), *(one.namespaces for one in inner))),
+        endpoints=tuple(chain(_endpoints(top, references), *(one.endpoints for one in inner))),
         workspaces=tuple(one.draft for one in inner),
     )
 

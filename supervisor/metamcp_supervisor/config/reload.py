@@ -23,6 +23,7 @@ from metamcp_supervisor.config.config import (
     GatewayConfig,
     Log,
     MetricsConfig,
+    MiddlewareConfig,
     Namespace,
     OAuth,
     Problem,
@@ -65,8 +66,9 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[consent]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`, `[traces]`,
-    `[embeddings]`, `[policies]`, `namespaces.NAME`, `endpoints.NAME` and `workspaces.NAME`; servers
+    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`,
+    `[traces]`, `[embeddings]`, `[policies]`, `namespaces.NAME`, `endpoints.NAME` and
+    `workspaces.NAME`; servers
     cannot have such names, because of the brackets and the dot. A server that is added or removed
     does not count as a change of its namespaces.
     """
@@ -80,6 +82,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[audit]", old.audit, new.audit),
             *_table("[code]", old.code, new.code),
             *_table("[consent]", old.consent, new.consent),
+            *_middleware(old.middleware, new.middleware),
             *_table("[workflows]", old.workflows, new.workflows),
             *_table("[ai]", old.ai, new.ai),
             *_table("[engine]", old.engine, new.engine),
@@ -135,6 +138,7 @@ def fingerprint(config: Config) -> str:
             _plain(config.gateway),
             [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
             [_plain(config.audit), _plain(config.code), _plain(config.workflows)],
+            [_plain(each) for each in config.middleware],
             [_plain(config.traces), _plain(config.embeddings)],
             [_plain(config.ai), _plain(config.engine)],
             config.policies,
@@ -233,6 +237,20 @@ def _policies(old: Sequence[PolicySpec], new: Sequence[PolicySpec]) -> Iterator[
         yield PlannedChange(server="[policies]", action="in-place", why=why)
 
 
+def _middleware(
+    old: Sequence[MiddlewareConfig], new: Sequence[MiddlewareConfig]
+) -> Iterator[PlannedChange]:
+    was, now = ({each.name: each for each in of} for of in (old, new))
+    names = [name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name)]
+    if names or [*was] != [*now]:
+        why = _sentence([f"{name} {_fate(name in was, name in now)}" for name in names])
+        yield PlannedChange(server="[[middleware]]", action="in-place", why=why or "order changed")
+
+
+def _fate(was: bool, now: bool) -> str:
+    return "changed" if was and now else "added" if now else "removed"
+
+
 def _namespaces(old: Config, new: Config) -> Iterator[PlannedChange]:
     def lasting(namespace: Namespace) -> Namespace:
         stay = (name for name in namespace.servers if name in old.servers and name in new.servers)
@@ -286,7 +304,9 @@ def _sentence(parts: Sequence[str]) -> str:
     return ", ".join(parts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _plain(value: GatewayConfig | Told | Server | Namespace | Endpoint) -> dict[str, object]:
+def _plain(
+    value: GatewayConfig | Told | MiddlewareConfig | Server | Namespace | Endpoint,
+) -> dict[str, object]:
     """Return every setting as text, secrets as digests. Where a program prints a value, the setting
     counts as written: a token that is new each time does not make another configuration."""
     found: dict[str, object] = {}

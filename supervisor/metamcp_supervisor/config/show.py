@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
-from metamcp_supervisor.config import code_mode, consent_rules
+from metamcp_supervisor.config import code_mode, consent_rules, middleware_tables
 from metamcp_supervisor.config.config import (
     AiConfig,
     AuditConfig,
@@ -184,6 +184,7 @@ def tables(config: Config) -> dict[str, object]:
         "recording": _recording(config.recording),
         "audit": _audit(config.audit),
         **({"code": _code(config.code)} if config.code.enabled else {}),
+        **middleware_tables.written(config.middleware),
         **consent_rules.written(config.consent),
         **({"ai": _ai(config.ai)} if config.ai.url else {}),
         **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),

@@ -23,6 +23,7 @@ from metamcp_supervisor.config import (
     foreign_files,
     formats,
     installation,
+    middleware_tables,
     parse,
     places,
     policy_rules,
@@ -147,7 +148,7 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
             movable=frozenset({"listen", "ops_listen"} if given.any_port else ()),
         ),
         files=tuple(reading.files),
-        transports=installation.installed,
+        transports=lambda: installation.installed(installation.TRANSPORTS),
         findings=findings,
     )
     if config.traces.endpoint and (why := installation.lacking(installation.TRACES)):
@@ -162,6 +163,7 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
     runs_code = not config.code.enabled or installation.deno()
     why = "" if runs_code else installation.lacking(installation.CODE)
     code_mode.check(config, reading.drafts, why, findings)
+    middleware_tables.check(config, reading.drafts[0].site, installation.installed, findings)
     rules = reading.drafts[0].policies
     policy_rules.warn(rules, config.servers, reading.drafts[0].site, findings)
     warnings = tuple(findings.warnings)

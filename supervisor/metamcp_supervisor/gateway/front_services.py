@@ -21,6 +21,7 @@ from metamcp_supervisor.servers.audit_writer import AuditWriter
 from metamcp_supervisor.servers.code_process import CodeProcess
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.engine_process import EngineProcess
+from metamcp_supervisor.servers.middleware_process import Middlewares
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.servers.role_process import RoleProcess
@@ -56,8 +57,10 @@ class Household:
     code: CodeProcess
     engine: EngineProcess
     results: ResultKeeper
+    middlewares: Middlewares
     roles: Mapping[str, RoleProcess]
-    """Processes that exist at most once, by role, in the order in which they are closed."""
+    """Processes that exist at most once, by name, in the order in which they are closed; those of
+    middleware come last, as they come up."""
 
     def __init__(
         self,
@@ -109,12 +112,13 @@ class Household:
             self._metrics.embedded,
         )
         own = self._forker, self._hearts, journal, config
+        roles: dict[str, RoleProcess] = {}
+        self.middlewares = Middlewares(*own, roles)
         self.audit = AuditWriter(*own, self._metrics.audited)
         self.code = CodeProcess(*own, self._metrics.ran)
         self.engine = EngineProcess(*own, self._metrics.ordered, fronts.reconfigure)
-        self.roles = {
-            each.who: each for each in (self.engine, self.embedder, self.code, self.audit)
-        }
+        roles |= {each.who: each for each in (self.engine, self.embedder, self.code, self.audit)}
+        self.roles = roles
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)

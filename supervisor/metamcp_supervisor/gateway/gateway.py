@@ -357,9 +357,9 @@ class Gateway:
     def _front_spec(self) -> FrontSpec:
         pinned = self._tree.pinned
         found = specs.front_spec(self.config, self.version, self.listen, pinned)
-        return self._house.engine.with_engine(
-            self._house.code.with_code(self._house.audit.with_audit(found))
-        )
+        house = self._house
+        found = house.code.with_code(house.audit.with_audit(found))
+        return house.middlewares.with_middleware(house.engine.with_engine(found))
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]

@@ -25,7 +25,16 @@ from metamcp_supervisor.servers.entry import ServerSnapshot
 from metamcp_supervisor.telemetry.history import HistorySnapshot
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
 from metamcp_supervisor.verbs import JournalEvent, LogLine
-from metamcp_worker.ipc import code_runs, disclosure, embedding, engine_runs, frames, messages, spec
+from metamcp_worker.ipc import (
+    code_runs,
+    disclosure,
+    embedding,
+    engine_runs,
+    frames,
+    messages,
+    middleware_calls,
+    spec,
+)
 from metamcp_worker.ipc.errors import MetaMCPError
 
 VERSION = 1
@@ -188,7 +197,7 @@ def contract() -> str:
     kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
     kinds += [disclosure.Wish, disclosure.Everything, disclosure.OrderOutcome]
     kinds += [disclosure.Shift, disclosure.Applied, embedding.Vectors]
-    for of in (code_runs, engine_runs):
+    for of in (code_runs, engine_runs, middleware_calls):
         kinds += [kind for each in vars(of).values() for kind in _structs(each)]
     kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
     seen: dict[str, str] = {}

@@ -25,11 +25,13 @@ STABLE_S = 10.0
 
 
 class RoleProcess:
-    """Base of such processes. `who`: role of the process, its name for `ps` and in the journal;
-    `loss`: effect of its end, for the journal; `end_s_max`: seconds that it has to end when it is
-    told to, then it is killed. `read`: decodes its messages."""
+    """Base of such processes. `who`: name of the process for `ps` and in the journal; `role`: word
+    for all of its kind, `who` if it is empty; `loss`: effect of its end, for the journal;
+    `end_s_max`: seconds that it has to end when it is told to, then it is killed. `read`: decodes
+    its messages."""
 
     who: str
+    role = ""
     loss: str
     end_s_max = 3.0
 
@@ -81,8 +83,7 @@ class RoleProcess:
             return True
         if not self._pid or end.pid != self._pid:
             return False
-        how = f"signal {end.signal}" if end.signal else f"status {end.code}"
-        self._journal.add(self.who, "error", f"it ended with {how}; {self.loss}")
+        self._journal.add(self.who, "error", f"it ended {self._how(end)}; {self.loss}")
         self._part()
         self._failed()
         return True
@@ -114,6 +115,10 @@ class RoleProcess:
     def _delayed(self, delay_s: float) -> None:
         """The process failed, and starts again after this delay at the earliest."""
         raise NotImplementedError
+
+    def _how(self, end: WorkerExit) -> str:
+        """Return words for how the process ended."""
+        return f"with signal {end.signal}" if end.signal else f"with status {end.code}"
 
     def _lost(self, pause_s: float) -> None:
         """The process was dismissed, and what it was asked is not answered."""
@@ -156,7 +161,7 @@ class RoleProcess:
 
     async def _forked(self) -> None:
         try:
-            worker = await self._forker.fork(self.who, self.who)
+            worker = await self._forker.fork(self.role or self.who, self.who)
         except NotForked as error:
             self._journal.add(self.who, "error", str(error))
             worker = None
@@ -188,7 +193,7 @@ class RoleProcess:
         try:
             message = self._read(data)
             if isinstance(message, Beat):
-                self._hearts.beat(self._pid, self.who, message.lag_ms)
+                self._hearts.beat(self._pid, self.role or self.who, message.lag_ms)
                 self._settle()
             else:
                 self._heard(message, fds)

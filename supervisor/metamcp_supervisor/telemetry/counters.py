@@ -82,6 +82,8 @@ class Sums:
         """Requests that limits of use refused, by kind and name of the owner and by limit."""
         self.policies: dict[str, dict[str, int]] = {}
         """Counts of calls that a policy had to do with, by policy and outcome."""
+        self.middleware: dict[str, dict[str, int]] = {}
+        """Requests that went through middleware, by name and outcome."""
         self.consent: dict[str, int] = {}
         """Calls that needed consent, by outcome."""
         self._seen = seen
@@ -96,6 +98,8 @@ class Sums:
             histogram.add(times.seconds, times.buckets)
         for server, outcomes in figures.retries.items():
             add_counts(self.retries.setdefault(server, {}), outcomes, OUTCOMES_MAX)
+        for name, outcomes in figures.middleware.items():
+            add_counts(self.middleware.setdefault(name, {}), outcomes, OUTCOMES_MAX)
         for limited in figures.limited:
             which = limited.kind, limited.name, limited.limit
             self.limited[which] = self.limited.get(which, 0) + limited.count
@@ -149,6 +153,7 @@ class Sums:
             tools=tuple(self.tools.values()),
             overhead={stage: one.durations for stage, one in self.overhead.items()},
             retries=self.retries,
+            middleware=self.middleware,
             limited=tuple(LimitedStats(*which, count) for which, count in self.limited.items()),
             policies=self.policies,
             consent=self.consent,

@@ -161,6 +161,8 @@ _FRONTS = (
            "Requests that were turned away before they reached a server."),
     MetricFamily("metamcp_limited_total", "counter", ("kind", "name", "limit"),
            "Requests that a limit of use refused, by whose limit it is."),
+    MetricFamily("metamcp_middleware_requests_total", "counter", ("middleware", "outcome"),
+           "Requests that went through a middleware: `ok`, or the kind of failure."),
     MetricFamily("metamcp_consent_total", "counter", ("outcome",),
            "Calls that need the consent of a person, by how that ended."),
     MetricFamily("metamcp_quota_used_ratio", "gauge", ("kind", "name"),

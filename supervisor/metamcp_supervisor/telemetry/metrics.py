@@ -470,6 +470,7 @@ class Metrics:
         yield "metamcp_slow_client_disconnects_total", [((), slow)]
         yield "metamcp_requests_refused_total", by_one(refused)
         yield "metamcp_policy_matches_total", by_two(self._fronts.sums().policies)
+        yield "metamcp_middleware_requests_total", by_two(self._fronts.sums().middleware)
         yield "metamcp_consent_total", by_one(self._fronts.sums().consent)
         yield from of_views(self._fronts.views())
 

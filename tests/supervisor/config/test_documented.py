@@ -26,6 +26,7 @@ HEADINGS = {
     "recording": "`[recording]`",
     "audit": "`[audit]`",
     "code": "`[code]`",
+    "middleware[]": "`[[middleware]]`",
     "consent": "`[consent]`",
     "consent.rules[]": "`[[consent.rules]]`",
     "policies[]": "`[[policies]]`",

@@ -25,16 +25,16 @@ from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
 from tests.supervisor.configs import loaded, messages
 
 ISSUER = IssuerSpec(
-    issuer="https://id.example.com",
-    audience="https://gateway.example.com/metamcp/Work.1/mcp", scopes=("staff",),
-    introspection="https://id.example.com/introspect", client_id="gateway",
-    client_secret="/home/me", allow_private=True,
+    issuer="https://id.example.com", scopes=("staff",), client_id="gateway",
+    audience="https://gateway.example.com/metamcp/Work.1/mcp",
+    introspection="https://id.example.com/introspect", client_secret="/home/me", allow_private=True,
 )  # fmt: skip
 EVERYTHING = """
 workflows = []
 consent.rules = [{ match = "git/*", effect = "ask" }]
 consent.on_no_elicitation = "queue"
 consent.use_annotations = true
+middleware = [{ name = "a", uses = "filter", match = "a/*", order = 3, mode = "permissive" }]
 suggestions = { rules = [], shipped = false }
 [gateway]
 listen = "127.0.0.1:1000"

@@ -119,6 +119,10 @@ class Catalog:
 
     def __init__(self) -> None:
         self._offers: dict[str, ServerOffer] = {}
+        self._plain: dict[str, ServerOffer] = {}
+        """Offers as servers make them, where middleware shows other tools."""
+        self._withheld: dict[str, str] = {}
+        """Sentences why no tool of a server is shown."""
         self._listed: set[str] = set()
         self._kept: dict[str, dict[str, str]] = {}
         self._held: frozenset[str] = frozenset()
@@ -138,7 +142,32 @@ class Catalog:
             self._kept.setdefault(server, {})[tool] = why
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
+        self._plain.pop(server, None)
         self._offers[server] = ServerOffer(catalogue, self._offers.get(process_names.base(server)))
+
+    def servers(self) -> Sequence[str]:
+        """Return the names of all servers that offer something."""
+        return list(self._offers)
+
+    def tools(self, server: str) -> Sequence[bytes]:
+        """Return the raw definitions of a server's tools, as the server made them."""
+        offer = self._plain.get(server) or self._offers.get(server)
+        return [] if offer is None else [item.raw for item in offer.items["tools"]]
+
+    def retool(self, server: str, tools: Sequence[bytes] | None, why_none: str = "") -> bool:
+        """Show these tools of a server in place of its own; None: its own. `why_none`: a sentence
+        why none is shown; empty if they are. Returns whether this is a change."""
+        before, why_before = self._offers[server], self._withheld.pop(server, "")
+        if why_none:
+            self._withheld[server] = why_none
+        plain = self._plain.pop(server, before)
+        if tools is None:
+            self._offers[server] = plain
+        else:
+            self._plain[server] = plain
+            self._offers[server] = plain.with_tools(tools)
+        same = self._offers[server].items["tools"] == before.items["tools"]
+        return not same or why_none != why_before
 
     def set_listed(self, server: str, listed: bool) -> bool:
         """Set whether a server is part of the lists. Returns whether this is a change."""
@@ -152,6 +181,8 @@ class Catalog:
 
     def forget(self, server: str) -> None:
         self._offers.pop(server, None)
+        self._plain.pop(server, None)
+        self._withheld.pop(server, None)
         self._listed.discard(server)
 
     def two(self, endpoint: EndpointSpec) -> bool:
@@ -167,7 +198,7 @@ class Catalog:
         """Merge the offers for an endpoint. `reserved`: names that no tool gets. `legacy`: for
         clients of the earlier era, with that era's offers of servers that speak both."""
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
-        kept = self._kept
+        kept = self._all_kept() if self._withheld else self._kept
         for name in offers if legacy else ():
             own = process_names.own(name, process_names.LEGACY)
             offers[name] = self._offers.get(own, offers[name])
@@ -213,6 +244,14 @@ class Catalog:
             parts=merge.parts,
             listed=merge.listed,
         )
+
+    def _all_kept(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the tools that no client gets, with the reasons, by server."""
+        found: dict[str, Mapping[str, str]] = dict(self._kept)
+        for server, why in self._withheld.items():
+            tools = {item.key: why for item in self._offers[server].items["tools"]}
+            found[server] = {**tools, **found.get(server, {})}
+        return found
 
     def unmerge(self, endpoint: str) -> None:
         """Drop what is kept for an endpoint that is not served any more."""

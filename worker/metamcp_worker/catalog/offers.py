@@ -13,6 +13,7 @@ A capability that no server has is not declared. Capabilities beyond the protoco
 the endpoint has only one server, because everything that this server does can be asked for.
 """
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -128,6 +129,14 @@ class ServerOffer:
         self.declared = Declared.read(catalogue.capabilities, legacy=self.legacy)
         self.links = tuple(link for tool in self.items["tools"] for link in _links(tool.raw))
         self.has_app = self._has_app()
+
+    def with_tools(self, tools: Sequence[bytes]) -> "ServerOffer":
+        """Return this offer with other raw definitions of tools."""
+        made = copy.copy(self)
+        found = _items("tools", list(map(Raw, tools)), modern=not self.legacy)
+        made.items = {**self.items, "tools": found}
+        made.links = tuple(link for tool in found for link in _links(tool.raw))
+        return made
 
     def kinds(self) -> frozenset[str]:
         """Return the lists that the server has, even if they are empty."""

@@ -56,6 +56,7 @@ from metamcp_worker.ipc.frames import CallFrame, payer
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.middleware.hooked_lists import HookedLists
 
 log = logging.getLogger("metamcp.front")
 
@@ -111,6 +112,7 @@ class Calls:
         self.guarded = GuardedCalls(self._routing, self)
         self.guarded.count = self.viewers.fails = stats.policy
         self._quarantine = self.guarded.quarantine
+        self.lists = HookedLists(self.guarded.lines, self.viewers, self.refresh)
         self.meters = Meters()
         self.overhead = Overhead()
         self.on_notice(figures.NOTICE, self.overhead.told)
@@ -424,9 +426,11 @@ class Calls:
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
         self.guarded.configure(spec)
+        self.lists.again()
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
+        self.lists.offered(server)
         if not process_names.whose(server):
             self._retries.learn(server, catalogue)
 
@@ -446,6 +450,7 @@ class Calls:
         """Take over `fd`, the pipe to this generation of the server. `legacy`: the process speaks a
         revision with sessions. Raises OSError."""
         await self._routing.attach(server, generation, fd, legacy=legacy)
+        self.guarded.lines.tell(process_names.base(server))
         for tell in self._on_attached:
             tell(server)
 
@@ -469,7 +474,7 @@ class Calls:
     async def close(self) -> None:
         """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
-        self.guarded.held.close("The gateway is stopping.")
+        self.guarded.close()
         self.code.close()
         self.engine.close()
         await self._routing.close()
@@ -483,7 +488,7 @@ class Calls:
         yield from self._routing.under_way()
         yield from ((call, "running") for call in self.code.under_way())
         yield from ((call, "running") for call in self.engine.under_way())
-        yield from ((call, "asking") for call in self.guarded.under_way())
+        yield from self.guarded.under_way()
 
     def held(self) -> int:
         return self._routing.held()
@@ -501,6 +506,7 @@ class Calls:
         """Pass on that a list has changed, as a server says, although the list is the same. Only
         clients that see all of this server and no other server hear it, as without a gateway."""
         whose = process_names.whose(server)
+        self.guarded.lines.tell(process_names.base(server))
         changed = self.viewers.alone(process_names.base(server), (kind,))
         if changed and whose in ("", process_names.LEGACY):
             self.lists_changed(changed)
@@ -519,6 +525,9 @@ class Calls:
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
         """Answer a call that is over; None: it was cancelled. `refused`: outcome of a call that no
         server gets, and that the figures of its server do not count."""
+        if call.hooks is not None:
+            call.hooks(answer)
+            return
         if call.meters:
             for meter in call.meters:
                 meter.inflight -= 1

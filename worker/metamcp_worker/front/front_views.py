@@ -123,8 +123,9 @@ class Viewers:
         before, self._endpoints = self._endpoints, {one.name: one for one in spec.endpoints}
         kept = {(server, tool): why for server, tool, why in spec.quarantined}
         self._catalog.keep_back(kept, frozenset(spec.held))
-        if not self._catalog.rules.like(spec.consent, spec.policies):
-            self._catalog.rules = GuardRules(spec.consent, Policies(spec.policies))
+        if not self._catalog.rules.like(spec.consent, spec.policies, spec.middleware):
+            policies = Policies(spec.policies)
+            self._catalog.rules = GuardRules(spec.consent, policies, middleware=spec.middleware)
             self._failed, before = {}, {}
         withheld = spec.quarantined, spec.held, spec.version
         if withheld != self._withheld:
@@ -138,6 +139,20 @@ class Viewers:
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
         self._catalog.put(server, catalogue)
         self._touch(server)
+
+    def servers(self) -> Sequence[str]:
+        """Return the names of all servers that offer something."""
+        return self._catalog.servers()
+
+    def tools(self, server: str) -> Sequence[bytes]:
+        """Return the raw definitions of a server's tools, as the server made them."""
+        return self._catalog.tools(server)
+
+    def retool(self, server: str, tools: Sequence[bytes] | None, why_none: str = "") -> None:
+        """Show these tools of a server in place of its own; None: its own. `why_none`: a sentence
+        why none is shown; empty if they are."""
+        if self._catalog.retool(server, tools, why_none):
+            self._touch(server)
 
     def set_listed(self, server: str, listed: bool) -> None:
         if self._catalog.set_listed(server, listed):

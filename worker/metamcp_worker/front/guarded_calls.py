@@ -8,11 +8,11 @@ steps (`consent_io`), calls that no rule concerns.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import builtin
@@ -29,9 +29,17 @@ from metamcp_worker.guard.consent_io import ConsentStep
 from metamcp_worker.guard.guard_rules import CallFacts, CallGuard
 from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.guard.policies import PolicyNote
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.middleware_calls import OF_METHOD
 from metamcp_worker.ipc.spec import FrontSpec
+from metamcp_worker.middleware.chain import HookAnswer
+from metamcp_worker.middleware.front_side import (
+    HookedRequest,
+    HookFacts,
+    MiddlewareLine,
+    MiddlewareLines,
+)
 from metamcp_worker.runtime.masking import Masks
 
 log = logging.getLogger("metamcp.front")
@@ -39,6 +47,7 @@ log = logging.getLogger("metamcp.front")
 _CHANGED = "{} is not the same any more as when this call was made; call it again."
 _LAPSED = "The credential of this call has expired or was revoked."
 _UNSERVED = "This endpoint is not served any more."
+_STOPPING = "The gateway is stopping."
 
 
 class GuardHost(Protocol):
@@ -76,8 +85,11 @@ class GuardedCalls:
         self.routing = routing
         self.host = host
         self.works: dict[int, _GuardedWork] = {}
+        self.lines = MiddlewareLines()
+        self.hooked: dict[int, _HookedCall] = {}
 
     def configure(self, spec: FrontSpec) -> None:
+        self.lines.configure(spec.middleware)
         self.quarantine.configure(spec.quarantined)
         self.consent.masks = Masks((*spec.log.secrets, *spec.recording.secrets))
 
@@ -102,9 +114,10 @@ class GuardedCalls:
         if verdict.notes:
             self._note(call, guard, verdict.notes)
         if verdict.effect == "allow":
-            self.routing.start(call)
+            self.send(call, guard, facts)
             return
-        work = self.works[call.id] = _GuardedWork(self, call, owner, view, request)
+        work = _GuardedWork(self, call, owner, view, request, guard, facts)
+        self.works[call.id] = work
         self.held.begin(call.id, guard, facts, work, verdict)
 
     def _note(self, call: Call, guard: CallGuard, notes: Iterable[PolicyNote]) -> None:
@@ -117,27 +130,56 @@ class GuardedCalls:
             said = (f"{one.policy} {one.outcome.replace('_', ' ')}" for one in notes)
             self.host.audit.policies(call, f"policies: {', '.join(said)}")
 
+    def send(self, call: Call, guard: CallGuard, facts: CallFacts) -> None:
+        """Send a call that nothing holds any more, through its middleware."""
+        hook = OF_METHOD[call.label]
+        lines = self.lines.named(guard.middleware, hook) if guard.middleware else []
+        if lines:
+            self.hooked[call.id] = hooked = _HookedCall(self, call, guard, facts, lines)
+            hooked.begin(facts.arguments)
+        else:
+            self.routing.start(call)
+
     def cancel(self, call: Call, reason: str) -> None:
         """End a call whose client does not wait any more, held or with its server."""
         if self.held.drop(call.id):
             del self.works[call.id]
             call.started = time.monotonic()
             self.host.answered(call, None)
+        elif (hooked := self.hooked.get(call.id)) is not None:
+            hooked.cancel(reason)
         else:
             self.routing.cancel(call, reason)
 
-    def under_way(self) -> list[Call]:
-        """Return the calls that are held."""
-        return [work.call for work in self.works.values()]
+    def under_way(self) -> Iterator[tuple[Call, str]]:
+        """Yield the calls that no server has, with their state as in `figures.CallUnderWay`."""
+        yield from ((work.call, "asking") for work in self.works.values())
+        yield from ((one.call, "running") for one in self.hooked.values() if not one.sent)
+
+    def close(self) -> None:
+        """Answer all calls that no server has."""
+        self.held.close(_STOPPING)
+        for hooked in list(self.hooked.values()):
+            hooked.stop()
+        self.lines.close()
 
 
 class _GuardedWork:
     """Held call, as the steps can end it: a `held_calls.HeldWork`."""
 
     def __init__(
-        self, calls: GuardedCalls, call: Call, owner: Owner, view: View, request: McpRequest
+        self,
+        calls: GuardedCalls,
+        call: Call,
+        owner: Owner,
+        view: View,
+        request: McpRequest,
+        guard: CallGuard,
+        facts: CallFacts,
     ) -> None:
         self.call = call
+        self.guard = guard
+        self.facts = facts
         self._calls = calls
         self._owner = owner
         self._view = view
@@ -170,7 +212,7 @@ class _GuardedWork:
         if more is not None:
             self.call.answer.add_done_callback(partial(_wants_more, more))
         self.call.started = time.monotonic()  # the time before was not that of the server
-        self._calls.routing.start(self.call)
+        self._calls.send(self.call, self.guard, self.facts)
 
     def refuse(self, why: str) -> None:
         call = self.call
@@ -210,6 +252,90 @@ class _GuardedWork:
         except ProtocolError as why:
             return why.message
         return ""
+
+
+class _HookedCall:
+    """Call on its way through middleware. `sent`: its server has it."""
+
+    def __init__(
+        self,
+        calls: GuardedCalls,
+        call: Call,
+        guard: CallGuard,
+        facts: CallFacts,
+        lines: Sequence[MiddlewareLine],
+    ) -> None:
+        self.call = call
+        self.sent = False
+        self._calls = calls
+        self._answer: HookAnswer | None = None
+        about = HookFacts(
+            OF_METHOD[call.label], guard.server, guard.name, Raw(guard.annotations),
+            facts.endpoint, facts.workspace, facts.principal.name, Raw(facts.client or b"null"),
+        )  # fmt: skip
+        self._request = HookedRequest(lines, about, self._send, self._leave, self._done)
+
+    def begin(self, arguments: bytes) -> None:
+        self.call.hooks = self._heard
+        self._request.chain.begin(arguments)
+
+    def cancel(self, reason: str) -> None:
+        """End the call, because its client does not wait any more."""
+        self._request.chain.cancel(reason)
+        self._end(None)
+
+    def stop(self) -> None:
+        """End the call, because the front ends."""
+        self._request.chain.cancel(_STOPPING)
+        self._end(server_links.error(Code.SERVER_DOWN, _STOPPING, {"may_have_run": self.sent}))
+
+    def _send(self, arguments: bytes) -> None:
+        """Send the call to its server. The call does not become a task, whose result would come
+        past its middleware."""
+        frame, self.sent = self.call.frame, True
+        assert frame is not None
+        params = codec.level(frame.params)
+        params.pop("task", None)
+        if arguments != bytes(params.get("arguments", b"{}")):
+            params["arguments"] = Raw(arguments)
+        said = frame.caller
+        if b"/tasks" in said:  # whether the slash is escaped or not
+            said = mcp_request.without_tasks(said)
+        self.call.frame = structs.replace(frame, params=codec.dump(params), caller=said)
+        self.call.started = time.monotonic()
+        self._calls.routing.start(self.call)
+
+    def _heard(self, answer: CallAnswer | None) -> None:
+        """Take the answer of the server; None: the call was cancelled there."""
+        self.sent = False
+        if answer is None:
+            return
+        self._answer = HookAnswer(answer.body, answer.code)
+        whole = not _asks(answer)
+        self._request.chain.answered(self._answer, whole=whole)
+
+    def _leave(self, why: str) -> None:
+        self._calls.routing.cancel(self.call, why)
+
+    def _done(self, answer: HookAnswer) -> None:
+        call, body, code = self.call, answer.body, answer.code
+        if self._answer is None or body != self._answer.body:
+            call.legacy = not call.modern  # from here on it has the form of the client's era
+            body, code = jsonrpc_bytes.converted(call.label, body, code, modern=call.modern)
+        self._end(CallAnswer(body, code))
+
+    def _end(self, answer: CallAnswer | None) -> None:
+        self.call.hooks = None
+        del self._calls.hooked[self.call.id]
+        self._calls.host.answered(self.call, answer)
+
+
+def _asks(answer: CallAnswer) -> bool:
+    """Whether a server wants more input before it answers."""
+    try:
+        return not answer.code and mrtr.parse(answer.body) is not None
+    except codec.Malformed:
+        return False
 
 
 def _wants_more(more: Callable[[bytes], None], answer: asyncio.Future[CallAnswer]) -> None:

@@ -565,6 +565,7 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
         views=calls.viewers.stats(),
         limited=calls.meters.limited(),
         policies=stats.policies,
+        middleware=calls.guarded.lines.counts(),
         consent=dict(calls.guarded.consent.counts),
     )
 

@@ -70,12 +70,12 @@ class Call:
     again must be over; 0 until then. `origin`: None for a call of the gateway itself, and for a
     call that another front had before. `meters`: limits at which it counts. `record`: name and
     members of its record in the audit. `kept`: what the worker is told of the call, if it outlives
-    this front."""
+    this front. `hooks`: middleware that the call goes through; None for nearly all."""
 
     __slots__ = (
-        "_cancel", "answer", "caller", "deadline", "ends", "frame", "id", "kept", "label", "legacy",
-        "mend", "meters", "modern", "origin", "record", "repeatable", "server", "spare", "started",
-        "wire",
+        "_cancel", "answer", "caller", "deadline", "ends", "frame", "hooks", "id", "kept", "label",
+        "legacy", "mend", "meters", "modern", "origin", "record", "repeatable", "server", "spare",
+        "started", "wire",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +110,7 @@ class Call:
         self.origin: CallOrigin | None = None
         self.meters: tuple[Meter, ...] = ()
         self.record: tuple[str, bytes] | None = None
+        self.hooks: Callable[[CallAnswer | None], None] | None = None
         self._cancel = cancel
 
     @property

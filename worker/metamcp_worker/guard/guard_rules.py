@@ -7,11 +7,11 @@ on one call (`CallVerdict`). Never: carrying a verdict out (`held_calls`), askin
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.guard.conditions import CallKnows, Thing, ThingKind
@@ -19,6 +19,7 @@ from metamcp_worker.guard.policies import Policies, PolicyNote, PolicyRuling, Po
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.consent_records import rules_mark
 from metamcp_worker.ipc.figures import PolicyValue
+from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
 from metamcp_worker.ipc.spec import (
     ConsentSpec,
     EndpointSpec,
@@ -74,7 +75,8 @@ NAMES_MAX = 4096
 class CallGuard(Struct, frozen=True, gc=False):
     """Guard of one thing of a server. `kind`: one of the values of KINDS; `name`: the server's own
     name; `raw`: the definition, `digest`: its hash; `consent`: effect of `[consent]`; `policy`:
-    what policies say of it. A guard without a name is for all things of the server that no list has
+    what policies say of it; `middleware`: names of the middleware that its calls go through, from
+    the outside in. A guard without a name is for all things of the server that no list has
     (`named`)."""
 
     rules: "GuardRules"
@@ -85,12 +87,18 @@ class CallGuard(Struct, frozen=True, gc=False):
     consent: GuardEffect = "allow"
     policy: PolicyRuling | None = None
     raw: bytes = b""
+    middleware: tuple[str, ...] = ()
 
     @property
     def definition(self) -> str:
         """Hash of kind, name and definition, in hexadecimal."""
         name = f"{self.kind}\0{self.name}\0".encode("utf-8", "surrogatepass")
         return hashlib.sha256(name + self.digest).hexdigest()
+
+    @property
+    def annotations(self) -> bytes:
+        """Raw annotations of a tool; `null` for none."""
+        return _annotations(self.raw)
 
     @property
     def asks(self) -> bool:
@@ -138,11 +146,17 @@ class GuardRules:
         policies: Policies = NO_POLICIES,
         who: PrincipalFacts = LOCAL,
         workspace: str = process_names.DEFAULT,
+        *,
+        middleware: Sequence[MiddlewareSpec] = (),
     ) -> None:
         self.consent = consent
         self.policies = policies
         self.who = who
         self.workspace = workspace
+        self.middleware = tuple(middleware)
+        self._through = [
+            (one.name, re.compile("|".join(map(translate, one.match)))) for one in middleware
+        ]
         self.failures: dict[str, PolicyNote] = {}
         """Policies that failed for a thing while lists were made, by a sentence about that."""
         self._named: dict[tuple[ThingKind, str, str], CallGuard | None] = {}
@@ -154,9 +168,15 @@ class GuardRules:
         globs = [glob for one in consent.rules for glob in one.match]
         self._globs = re.compile("|".join(f"({translate(glob)})" for glob in globs))
 
-    def like(self, consent: ConsentSpec, policies: tuple[PolicySpec, ...]) -> bool:
+    def like(
+        self,
+        consent: ConsentSpec,
+        policies: tuple[PolicySpec, ...],
+        middleware: tuple[MiddlewareSpec, ...],
+    ) -> bool:
         """Whether these are the rules of this configuration."""
-        return self.consent == consent and self.policies.specs == policies
+        same = self.consent == consent and self.policies.specs == policies
+        return same and self.middleware == middleware
 
     def at(self, endpoint: EndpointSpec) -> "GuardRules":
         """Return the rules as they are for the clients of an endpoint; the same object each
@@ -165,7 +185,9 @@ class GuardRules:
         if where == (self.who, self.workspace):
             return self
         if where not in self._others:
-            self._others[where] = GuardRules(self.consent, self.policies, *where)
+            self._others[where] = GuardRules(
+                self.consent, self.policies, *where, middleware=self.middleware
+            )
         return self._others[where]
 
     def guard(
@@ -176,19 +198,21 @@ class GuardRules:
         effect = self._consent(server, name, definition) if kind == "tools" else "allow"
         thing = Thing(kind, server, name, definition)
         ruling = self.policies.ruling(thing, self.who, self.workspace)
-        if effect == "allow" and ruling is None:
+        through = self._middleware(server, name) if self._through else ()
+        if effect == "allow" and ruling is None and not through:
             return None
         for note in () if ruling is None else ruling.verdict.notes:
             if note.why:
                 self.failures[f"policy '{note.policy}' fails for {server}/{name}: {note.why}"] = (
                     note
                 )
-        return CallGuard(self, server, kind, name, digest, effect, ruling, definition)
+        return CallGuard(self, server, kind, name, digest, effect, ruling, definition, through)
 
     def rest(self, server: str) -> CallGuard | None:
         """Return the guard of all things of a server that no list has; None if no rule could
         concern one of them."""
-        return CallGuard(self, server) if self._strict or self.policies.concern(server) else None
+        known = self._strict or self._through or self.policies.concern(server)
+        return CallGuard(self, server) if known else None
 
     def values(self, thing: Thing, facts: CallFacts | None) -> tuple[PolicyValue, ...]:
         """Return the value of each policy that concerns a thing. `facts`: None if no call is
@@ -212,6 +236,10 @@ class GuardRules:
             self._named[key] = self.guard(*key)
         return self._named[key]
 
+    def _middleware(self, server: str, name: str) -> tuple[str, ...]:
+        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
+        return tuple(one for one, globs in self._through if any(map(globs.match, paths)))
+
     def _consent(self, server: str, name: str, definition: bytes) -> GuardEffect:
         """Return the effect of the first rule that matches. Annotations of a tool, which its server
         made up, can make it stricter; only those of a trusted server can also make it milder."""
@@ -232,10 +260,18 @@ class GuardRules:
         return self._effects[min(places) - 1] if places else "allow"
 
 
+def _annotations(definition: bytes) -> bytes:
+    """Return the raw annotations of a tool; `null` for none."""
+    try:
+        return bytes(codec.level(definition or b"{}").get("annotations", b"null"))
+    except codec.Malformed:
+        return b"null"
+
+
 def _only_reads(definition: bytes) -> bool:
     """Whether a tool says that it changes nothing."""
     try:
-        hints = codec.level(codec.level(definition or b"{}").get("annotations", Raw(b"{}")))
+        hints = codec.level(_annotations(definition))
     except codec.Malformed:
         return False
     destroys = bytes(hints.get("destructiveHint", b"")) == b"true"

@@ -81,8 +81,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     `held`: the requests among these whose server is not there; `late_replies`: answers for which no
     client waited, per server; `retries`: calls that were sent once more, by server and outcome;
     `views`: figures of each view now, views for all clients first; `limited`: requests that limits
-    of use refused; `policies`: what policies did, by policy and outcome; `consent`: calls that
-    needed consent, by outcome.
+    of use refused; `policies`: what policies did, by policy and outcome; `middleware`: requests
+    that went through each, by name and outcome; `consent`: calls that needed consent, by outcome.
     """
 
     calls: tuple[CallStats, ...] = ()
@@ -95,6 +95,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     views: tuple[ViewStats, ...] = ()
     limited: tuple[LimitedStats, ...] = ()
     policies: dict[str, dict[str, int]] = {}
+    middleware: dict[str, dict[str, int]] = {}
     consent: dict[str, int] = {}
 
 

@@ -33,7 +33,7 @@ class FrameLink:
         self._peer = peer
         self._frame = frame
         self._lost = lost
-        self._stream: _FrameStream | None = None
+        self._stream: FrameStream | None = None
         self._opening: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
         """Frames from before the connection is there."""
@@ -75,7 +75,7 @@ class FrameLink:
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
-        stream = _FrameStream(self._peer, self._frame, self._closed)
+        stream = FrameStream(self._peer, self._frame, self._closed)
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 await loop.create_unix_connection(lambda: stream, self.path)
@@ -90,20 +90,21 @@ class FrameLink:
         for frame in early:
             stream.write(frame)
 
-    def _closed(self, stream: "_FrameStream") -> None:
+    def _closed(self, stream: "FrameStream") -> None:
         if stream is self._stream:
             self._stream = None
             self._lost()
 
 
-class _FrameStream(asyncio.Protocol):
-    """Frames of one connection."""
+class FrameStream(asyncio.Protocol):
+    """Frames of one connection, on either side. `peer`: words for the other side; `frame(body)`: as
+    in `FrameLink`; `closed(stream)`: called when the connection has ended."""
 
     def __init__(
         self,
         peer: str,
         frame: Callable[[bytes], None],
-        closed: Callable[["_FrameStream"], None],
+        closed: Callable[["FrameStream"], None],
     ) -> None:
         self._peer = peer
         self._frame = frame
@@ -117,6 +118,10 @@ class _FrameStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+
+    def send(self, message: Message) -> None:
+        """Send a message, unless the connection has ended."""
+        self.write(_packed(message))
 
     def write(self, frame: bytes) -> None:
         if self._transport is not None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
+from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
 from metamcp_worker.ipc.roots import Asked
 
 First = Literal["auto", "modern", "legacy", "legacy-first"]
@@ -440,6 +441,8 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     """Path of the socket of the engine; empty without one."""
     engine_at_once: bool = False
     """Whether the front connects to the engine at once, because workflows may be going on."""
+    middleware: tuple[MiddlewareSpec, ...] = ()
+    """Middleware in the order in which requests go through it."""
     server_limits: dict[str, UseLimits] = {}
     workspace_limits: dict[str, UseLimits] = {}
     call_hold_s: float = 2.0

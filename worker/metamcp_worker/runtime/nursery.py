@@ -51,6 +51,7 @@ ROLES = {
     "code": "metamcp_worker.sandbox.run",
     "embedder": "metamcp_worker.embedder.run",
     "engine": "metamcp_worker.engine.run",
+    "middleware": "metamcp_worker.middleware.run",
 }
 
 #: Modules imported before the forks, also those that other modules import at their first use: an

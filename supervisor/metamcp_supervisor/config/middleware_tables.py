@@ -1,0 +1,123 @@
+"""The tables `[[middleware]]` of metamcp.toml.
+
+Owns: keys, their limits, names that are unique, packages that are missing. Never: single values
+(`document.Table`), loading a middleware (its process does).
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import cast
+
+from metamcp_supervisor.config.config import Config, MiddlewareConfig, MiddlewareMode
+from metamcp_supervisor.config.consent_rules import globs_of
+from metamcp_supervisor.config.document import ConfigFindings, Site, Table, shown
+from metamcp_supervisor.config.units import duration_text, size_text
+
+GROUP = "metamcp.middleware"
+LINES_MAX = 64
+"""Maximum number of middleware; each has a process."""
+ORDER_MAX = 1_000_000
+TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.001, 600.0
+MEMORY_BYTES_MIN, MEMORY_BYTES_MAX = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+
+
+def read(top: Table) -> tuple[MiddlewareConfig, ...]:
+    """Read all of them. `top`: the whole file."""
+    found: list[MiddlewareConfig] = []
+    tables = top.listed("middleware", "middleware[]")
+    if len(tables) > LINES_MAX:
+        top.error("middleware", f"has {len(tables)} tables; at most {LINES_MAX} are allowed")
+    for table in tables:
+        line = _line(table)
+        if line is not None and any(line.name == other.name for other in found):
+            what = f"'{line.name}' is the name of another one; choose another, and say 'uses'"
+            table.error("name", what)
+        elif line is not None:
+            found.append(line)
+    return tuple(found)
+
+
+def check(
+    config: Config,
+    main: Site,
+    installed: Callable[[str], Collection[str]],
+    findings: ConfigFindings,
+) -> None:
+    """Report middleware that no installed package brings. `installed`: returns the entry points
+    of a group, called only if there is middleware."""
+    if not config.middleware:
+        return
+    known = installed(GROUP)
+    for at, line in enumerate(config.middleware):
+        if line.uses not in known:
+            site = main.at("middleware", at)
+            have = ", ".join(sorted(known))
+            what = f"no installed package brings the middleware '{shown(line.uses)}'; there are:"
+            findings.error(site, f"{what} {have}")
+
+
+def written(lines: Sequence[MiddlewareConfig]) -> dict[str, object]:
+    """Return the tables as a user writes them, under their name; nothing if there are none."""
+    return {"middleware": list(map(_written, lines))} if lines else {}
+
+
+def _written(line: MiddlewareConfig) -> dict[str, object]:
+    return {
+        "name": line.name,
+        **({"uses": line.uses} if line.uses != line.name else {}),
+        "match": list(line.match),
+        "order": line.order,
+        "timeout": duration_text(line.timeout_s),
+        "mode": line.mode,
+        "memory_max": size_text(line.memory_bytes),
+        **({"options": json.loads(line.options)} if line.options != "{}" else {}),
+    }
+
+
+def _line(table: Table) -> MiddlewareConfig | None:
+    table.refuse_unknown()
+    name = table.text("name")
+    if name is None or not _NAME.fullmatch(name):
+        what = "needs a 'name' of at most 32 characters: a-z, 0-9, and after the first also - and _"
+        table.findings.error(table.site, what)
+        return None
+    default = MiddlewareConfig(name=name)
+    timeout_s = table.duration("timeout", default=default.timeout_s)
+    if not TIMEOUT_S_MIN <= timeout_s <= TIMEOUT_S_MAX:
+        what = f'must be from "{duration_text(TIMEOUT_S_MIN)}" to "{duration_text(TIMEOUT_S_MAX)}"'
+        table.error("timeout", what)
+    return MiddlewareConfig(
+        name=name,
+        uses=table.text("uses") or name,
+        match=_match(table),
+        order=table.whole("order", default=default.order, low=0, high=ORDER_MAX),
+        timeout_s=timeout_s,
+        mode=cast("MiddlewareMode", table.choice("mode") or default.mode),
+        memory_bytes=_memory(table, default.memory_bytes),
+        options=_options(table),
+    )
+
+
+def _match(table: Table) -> tuple[str, ...]:
+    if not table.has("match"):
+        table.findings.error(table.site, 'has no \'match\'; write one like "github/*" or "*/*"')
+        return ()
+    return globs_of(table, "match")
+
+
+def _memory(table: Table, default: int) -> int:
+    found = table.size("memory_max", low=MEMORY_BYTES_MIN)
+    if found is not None and found > MEMORY_BYTES_MAX:
+        table.error("memory_max", f'is too large; the most is "{size_text(MEMORY_BYTES_MAX)}"')
+    return default if found is None else found
+
+
+def _options(table: Table) -> str:
+    inner = table.table("options")
+    try:
+        return "{}" if inner is None else json.dumps(inner.values, allow_nan=False)
+    except (TypeError, ValueError):
+        table.error("options", "has a value that JSON does not have; write a string")
+        return "{}"

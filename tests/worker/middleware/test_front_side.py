@@ -1,0 +1,255 @@
+"""Requests through the process of a middleware: what it sees, and what its failures cost."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import Raw, structs
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.middleware_calls import EXIT_MEMORY
+from metamcp_worker.middleware.chain import HookAnswer
+from tests.supervisor.stage import until
+from tests.worker.middleware.hosts import Host, Tool, play
+
+pytestmark = [pytest.mark.process, pytest.mark.promise("M100")]
+
+
+@contextmanager
+def host(folder: Path, entry: str, **options: object) -> Generator[Host]:
+    running = Host(folder, entry, **options)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def test_it_changes_arguments_and_results(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([shout.spec()])
+        assert await tool.text({"text": "b", "n": 1}, "shout") == "A"
+        assert tool.calls == [{"text": "> b", "n": 1}]
+        assert tool.lines.counts() == {"shout": {"ok": 1}}
+
+    with host(tmp_path, "shout", prefix="> ") as shout:
+        play(test)
+
+
+def test_what_it_does_not_change_stays_the_same_bytes(tmp_path: Path) -> None:
+    raw = b'{ "content" : [ ], "later": 1.0e3 }'
+
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([watch.spec()])
+        tool.answer = HookAnswer(raw)
+        _, done = tool.begin({"b": 1}, "watch")
+        assert (await done).body == raw
+        tool.answer = HookAnswer(b'{"code":-32602,"message":"no such tool"}', -32602)
+        facts = {"caller": Raw(b'{"clientInfo":{"name":"c"}}'), "endpoint": "e", "principal": "p"}
+        _, done = tool.begin({}, "watch", workspace="w", **facts)
+        assert await done == tool.answer
+
+    with host(tmp_path, "watch", path=str(tmp_path / "seen")) as watch:
+        play(test)
+        assert (tmp_path / "seen").read_text().splitlines() == [
+            "call s t    None {'b': 1}",
+            "call s t e w p c {}",
+            "error -32602 no such tool",
+        ]
+
+
+def test_hooks_that_a_middleware_does_not_define_are_left_out(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([shout.spec()])
+        tool.answer = HookAnswer(b'{"messages":[]}')
+        assert await tool.call({}, "shout", hook="on_get_prompt") == {"messages": []}
+        assert tool.lines.named(["shout"], "on_get_prompt") == []
+
+    with host(tmp_path, "shout") as shout:
+        play(test)
+
+
+BEFORE = "it did not reach its server."
+AFTER = "its tool may have run."
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "outcome"),
+    [
+        ("before raise", f"raised ValueError, so this request has no result; {BEFORE}", "failed"),
+        ("after raise", f"raised ValueError, so this request has no result; {AFTER}", "failed"),
+        (
+            "before wait",
+            f"took more than 0.3 s, so this request has no result; {BEFORE}",
+            "timeout",
+        ),
+        ("after wait", f"took more than 0.3 s, so this request has no result; {AFTER}", "timeout"),
+        ("after return", "returned dict and not ToolResult", "failed"),
+        ("before die", "lost its process", "gone"),
+        ("after exit", "lost its process", "gone"),
+    ],
+)
+def test_a_failure_ends_the_call_where_it_is_enforced_and_else_changes_nothing(
+    tmp_path: Path, what: str, words: str, outcome: str
+) -> None:
+    arguments = {"text": what.replace("after return", "x return")}
+
+    async def enforced(tool: Tool) -> None:
+        tool.lines.configure([bad.spec()])
+        found = await tool.call(arguments, "bad")
+        assert found["isError"] is True
+        text = found["content"][0]["text"]
+        assert text.startswith(f"The middleware 'bad' {words}")
+        assert "secret" not in text
+        assert len(tool.calls) == (not text.endswith(BEFORE))
+        assert tool.lines.counts() == {"bad": {outcome: 1}}
+
+    async def permitted(tool: Tool) -> None:
+        tool.lines.configure([bad.spec(enforce=False)])
+        assert await tool.text(arguments, "bad") == "a"
+        assert tool.calls == [arguments]
+        assert tool.lines.counts() == {"bad": {outcome: 1}}
+
+    for test in (enforced, permitted):
+        with host(tmp_path / test.__name__, "bad") as bad:
+            play(test)
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [("spin", -signal.SIGALRM), ("block", -signal.SIGALRM), ("leak", EXIT_MEMORY)],
+)
+def test_one_that_hangs_or_leaks_ends_and_the_next_process_goes_on(
+    tmp_path: Path, what: str, code: int
+) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([bad.spec(timeout_ms=20_000 if what == "leak" else 300)])
+        found = await tool.call({"text": f"before {what}"}, "bad")
+        assert found["isError"] is True
+        assert await asyncio.to_thread(bad.ended) == code
+        bad.start()
+        assert await tool.text({"text": "a"}, "bad") == "a"
+
+    with host(tmp_path, "bad") as bad:
+        play(test)
+
+
+def test_the_time_of_what_is_within_does_not_count(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([shout.spec(timeout_ms=250)])
+        answer, tool.answer = tool.answer, None
+        assert answer is not None
+        request, done = tool.begin({"text": "b"}, "shout")
+        await until(lambda: tool.calls, "it is called")
+        await asyncio.wait([done], timeout=0.5)
+        assert not done.done()
+        request.chain.answered(answer, whole=True)
+        assert codec.value((await done).body)["content"][0]["text"] == "A"
+
+    with host(tmp_path, "shout") as shout:
+        play(test)
+
+
+def test_a_client_that_leaves_ends_the_hook(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([watch.spec()])
+        tool.answer = None
+        request, done = tool.begin({}, "watch")
+        await until(lambda: tool.calls, "it is called")
+        request.chain.cancel("the client left")
+        assert tool.left == ["the client left"]
+        seen = tmp_path / "seen"
+        await until(lambda: "cancelled t" in seen.read_text(), "the hook is cancelled")
+        assert not done.done()
+
+    with host(tmp_path, "watch", path=str(tmp_path / "seen")) as watch:
+        play(test)
+
+
+def test_several_stand_around_each_other_in_their_order(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([first.spec(), second.spec(), bad.spec(enforce=False)])
+        names = ("shout", "watch", "bad")
+        assert await tool.text({"text": "before raise"}, *names) == "A"
+        assert tool.calls == [{"text": "> before raise"}]
+        assert "{'text': '> before raise'}" in (tmp_path / "seen").read_text()
+        assert tool.lines.counts()["bad"] == {"ok": 1}  # `>` is not a place where it fails
+
+    with (
+        host(tmp_path / "1", "shout", prefix="> ") as first,
+        host(tmp_path / "2", "watch", path=str(tmp_path / "seen")) as second,
+        host(tmp_path / "3", "bad") as bad,
+    ):
+        play(test)
+
+
+def test_requests_wait_for_a_process_that_starts_and_not_for_one_that_is_away(
+    tmp_path: Path,
+) -> None:
+    async def test(tool: Tool) -> None:
+        os.kill(shout.process.pid, signal.SIGKILL)
+        await asyncio.to_thread(shout.ended)
+        tool.lines.configure([shout.spec(enforce=False), structs.replace(shout.spec(), name="x")])
+        slow = asyncio.ensure_future(tool.text({"text": "b"}, "x"))
+        assert await tool.text({"text": "b"}, "shout") == "a"
+        assert "has no process that runs" in await slow
+        assert "has no process that runs" in await tool.text({"text": "b"}, "x")
+        shout.start()
+        await until(lambda: tool.lines.named(["x"], "on_get_prompt") == [], "it is there")
+        assert await tool.text({"text": "b"}, "x") == "A"
+
+    with host(tmp_path, "shout") as shout:
+        play(test, ready_s=0.5)
+
+
+def test_a_process_that_is_replaced_ends_what_it_has_and_the_next_one_gets_the_rest(
+    tmp_path: Path,
+) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([watch.spec()])
+        answer, tool.answer = tool.answer, None
+        assert answer is not None
+        request, done = tool.begin({"n": 1}, "watch")
+        await until(lambda: tool.calls, "it is called")
+        old, control = watch.process, watch.control
+        watch.start()
+        control.close()
+        tool.answer = answer
+        for _ in range(20):  # through the old one, or through the next one
+            assert (await tool.call({"n": 2}, "watch"))["content"]
+        request.chain.answered(answer, whole=True)
+        assert await done == answer
+        await until(lambda: old.poll() is not None, "the old one ends")
+        old.communicate()
+        assert (await tool.call({"n": 3}, "watch"))["content"]
+        assert tool.lines.counts() == {"watch": {"ok": 22}}
+
+    seen = tmp_path / "seen"
+    with host(tmp_path, "watch", path=str(seen)) as watch:
+        play(test)
+
+
+def test_one_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([bad.spec()])
+        said = await tool.text({}, "bad")
+        assert "'bad' cannot be loaded: ValueError: it has no such option, so" in said
+        assert tool.calls == []
+
+    with host(tmp_path, "bad", broken=True) as bad:
+        play(test)
+
+
+def test_it_hears_of_lists_that_have_changed(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([watch.spec()])
+        await tool.call({}, "watch")
+        tool.lines.tell("s")
+        await until(lambda: "changed s" in seen.read_text(), "it hears of it")
+
+    seen = tmp_path / "seen"
+    with host(tmp_path, "watch", path=str(seen)) as watch:
+        play(test)

@@ -1,0 +1,1 @@
+"""Middleware: code of packages around requests, each in a process of its own."""

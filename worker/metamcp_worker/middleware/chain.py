@@ -1,0 +1,211 @@
+"""Way of one request through its middleware, around the true call.
+
+Owns: whose turn it is, what a failure of a middleware means for the request, at most one true call.
+Never: connections, time (`front_side`), results that ask the client for something.
+
+The middleware of a request are levels, the outermost first. Each level gets the request, may pass
+it on once, gets the result of what is within, and gives back its own. A level whose failure does
+not end the request is left out: what is within it goes on, and its result passes.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+
+
+class HookAnswer(Struct, frozen=True, gc=False):
+    """Raw result of a request, or raw error object with its `code`."""
+
+    body: bytes
+    code: int = 0
+
+
+class LevelFacts(Struct, frozen=True):
+    """Middleware at a level. `enforce`: its failure ends the request."""
+
+    name: str
+    enforce: bool
+
+
+class ChainActions(Protocol):
+    """Actions that a chain wants. `level`: place of a middleware, 0 for the outermost."""
+
+    def start(self, level: int, arguments: bytes) -> None:
+        """Give the request to a middleware, with these raw arguments."""
+        ...
+
+    def pause(self, level: int) -> None:
+        """Let the time of a middleware stand still."""
+        ...
+
+    def resume(self, level: int, answer: HookAnswer) -> None:
+        """Give a middleware what it waits for; its time goes on."""
+        ...
+
+    def drop(self, level: int) -> None:
+        """Forget about a middleware, whose hook ends or has ended."""
+        ...
+
+    def call(self, arguments: bytes) -> None:
+        """Make the true call, with these raw arguments."""
+        ...
+
+    def leave(self, why: str) -> None:
+        """Cancel the true call. `why`: words for the server."""
+        ...
+
+    def done(self, answer: HookAnswer) -> None:
+        """Answer the request."""
+        ...
+
+
+class _Step(enum.Enum):
+    BEFORE = enum.auto()
+    INSIDE = enum.auto()
+    """The middleware has the request, and has not passed it on."""
+    WITHIN = enum.auto()
+    """The middleware waits for the result of what is within."""
+    AFTER = enum.auto()
+    """The middleware has that result."""
+    OVER = enum.auto()
+
+
+_LIVE = (_Step.INSIDE, _Step.WITHIN, _Step.AFTER)
+
+
+class _Level:
+    """Middleware with its part of the request. `arguments`: as it got them; `answer`: result of
+    what is within."""
+
+    __slots__ = ("answer", "arguments", "facts", "step")
+
+    def __init__(self, facts: LevelFacts) -> None:
+        self.facts = facts
+        self.step = _Step.BEFORE
+        self.arguments = b""
+        self.answer: HookAnswer | None = None
+
+
+class Chain:
+    """Way of a request. `tool`: it is a call of a tool, which can fail with a result."""
+
+    def __init__(self, levels: Sequence[LevelFacts], actions: ChainActions, *, tool: bool) -> None:
+        self._levels = [_Level(facts) for facts in levels]
+        self._actions = actions
+        self._tool = tool
+        self._calling = False
+        self.called = False
+        """Whether the true call was made."""
+        self.over = False
+
+    def begin(self, arguments: bytes) -> None:
+        self._enter(0, arguments)
+
+    def passed_on(self, level: int, arguments: bytes | None) -> None:
+        """A middleware passes the request on. `arguments`: raw; None if they are as it got them."""
+        one = self._levels[level]
+        if one.step is _Step.INSIDE:
+            one.step = _Step.WITHIN
+            self._actions.pause(level)
+            self._enter(level + 1, one.arguments if arguments is None else arguments)
+
+    def answered(self, answer: HookAnswer, *, whole: bool) -> None:
+        """The true call is over. `whole`: the answer is a result or an error, and not a wish of the
+        server, which goes to the client past all middleware."""
+        if not self._calling:
+            return
+        self._calling = False
+        if whole:
+            self._give(len(self._levels) - 1, answer)
+        else:
+            self._finish(answer)
+
+    def ended(self, level: int, result: bytes | None) -> None:
+        """A hook has ended. `result`: raw; None for the result of what is within."""
+        one = self._levels[level]
+        if one.step not in _LIVE:
+            return
+        answer = one.answer if result is None else HookAnswer(result)
+        if answer is None:
+            self.failed(level, "returned no result")
+            return
+        self._cut(level)
+        self._give(level - 1, answer)
+
+    def failed(self, level: int, why: str) -> None:
+        """A middleware failed. `why`: words that follow its name."""
+        one = self._levels[level]
+        if one.step not in _LIVE:
+            return
+        if one.facts.enforce:
+            self._cut(level)
+            self._give(level - 1, self._failure(one.facts.name, why))
+        else:
+            self.skip(level)
+
+    def skip(self, level: int) -> None:
+        """Go on without a middleware, which has a part in the request."""
+        one = self._levels[level]
+        step, one.step = one.step, _Step.OVER
+        self._actions.drop(level)
+        if step is _Step.INSIDE:
+            self._enter(level + 1, one.arguments)
+        elif step is _Step.AFTER and one.answer is not None:
+            self._give(level - 1, one.answer)
+
+    def cancel(self, why: str) -> None:
+        """The client does not wait any more."""
+        if not self.over:
+            self.over = True
+            self._cut(0, why)
+
+    def _enter(self, level: int, arguments: bytes) -> None:
+        if level == len(self._levels):
+            self._calling = self.called = True
+            self._actions.call(arguments)
+        else:
+            one = self._levels[level]
+            one.step, one.arguments = _Step.INSIDE, arguments
+            self._actions.start(level, arguments)
+
+    def _give(self, level: int, answer: HookAnswer) -> None:
+        """Give an answer to the innermost of the levels up to this one that waits for it."""
+        while level >= 0 and self._levels[level].step is not _Step.WITHIN:
+            level -= 1
+        if level < 0:
+            self._finish(answer)
+        else:
+            one = self._levels[level]
+            one.step, one.answer = _Step.AFTER, answer
+            self._actions.resume(level, answer)
+
+    def _finish(self, answer: HookAnswer) -> None:
+        if not self.over:
+            self.over = True
+            self._cut(0)
+            self._actions.done(answer)
+
+    def _cut(self, level: int, why: str = "its middleware does not wait for it") -> None:
+        """End this level and everything within it."""
+        for at, one in enumerate(self._levels[level:], level):
+            if one.step in _LIVE:
+                one.step = _Step.OVER
+                self._actions.drop(at)
+        if self._calling:
+            self._calling = False
+            self._actions.leave(why)
+
+    def _failure(self, name: str, why: str) -> HookAnswer:
+        made = "its tool may have run" if self._tool else "its server may have had it"
+        was = made if self.called else "it did not reach its server"
+        text = f"The middleware {name!r} {why}, so this request has no result; {was}."
+        if not self._tool:
+            error = {"code": int(Code.INTERNAL_ERROR), "message": text}
+            return HookAnswer(codec.dump(error), int(Code.INTERNAL_ERROR))
+        content = [{"type": "text", "text": text}]
+        return HookAnswer(codec.dump({"content": content, "isError": True}))

@@ -1,0 +1,123 @@
+"""Middleware `filter`: makes results of tools smaller and plain.
+
+Owns: JSON Pointers into results, the cut of long texts, escapes of terminals. Never: errors of the
+protocol, content that is not text.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from metamcp_worker.ipc import codec
+from metamcp_worker.middleware.api import HookRequest, ToolResult
+from metamcp_worker.middleware.hook_options import flag, positive, refuse_unknown, words
+
+EVERY = "*"
+"""Part of a pointer that stands for every member or item."""
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
+    r"|[@-Z\\-_]|[ -/]{1,8}[0-~])"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+"""Escape sequences of terminals (ECMA-48), and control characters but tab and line ends."""
+_Path = tuple[str, ...]
+
+
+class Filter:
+    """Options: `drop`: JSON Pointers (RFC 6901) of members to leave out; `keep`: pointers of the
+    only members to keep; `*` in a pointer stands for every item. Both apply to structured content,
+    and to texts that are JSON. `text_max`: characters of a text, the rest is cut; `escapes`:
+    whether escapes of terminals stay. Raises ValueError."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        refuse_unknown(options, {"drop", "keep", "text_max", "escapes"})
+        self._drop = [_path(one) for one in words(options, "drop", ())]
+        self._keep = [_path(one) for one in words(options, "keep", ())]
+        self._text_max = positive(options, "text_max", 0)
+        self._escapes = flag(options, "escapes", default=False)
+
+    async def on_call_tool(
+        self, request: HookRequest, call_next: Callable[[HookRequest], Any]
+    ) -> ToolResult:
+        result: ToolResult = await call_next(request)
+        plain: object = result.structured
+        if (self._drop or self._keep) and plain is not None:
+            filtered = self._filtered(plain)
+            if filtered != plain:
+                result = result.replace(structuredContent=filtered)
+        return result.map_text(self._text)
+
+    def _text(self, text: str) -> str:
+        if not self._escapes:
+            text = _ESCAPES.sub("", text)
+        if (self._drop or self._keep) and text[:1] in ("{", "["):
+            text = self._json(text)
+        if 0 < self._text_max < len(text):
+            rest = len(text) - self._text_max
+            text = f"{text[: self._text_max]}… ({rest} more characters were cut)"
+        return text
+
+    def _json(self, text: str) -> str:
+        try:
+            found = codec.value(text.encode())
+        except (codec.Malformed, UnicodeEncodeError):
+            return text
+        filtered = self._filtered(found)
+        return text if filtered == found else codec.dump(filtered).decode()
+
+    def _filtered(self, value: object) -> object:
+        if self._keep:
+            value = _kept(value, self._keep)
+        for path in self._drop:
+            value = _without(value, path)
+        return value
+
+
+def _path(pointer: str) -> _Path:
+    if not pointer.startswith("/"):
+        raise ValueError(f"{pointer!r} is not a JSON Pointer; it begins with a slash")
+    parts = pointer[1:].split("/")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+
+
+def _without(value: object, path: _Path) -> object:
+    """Return a value without what this path leads to."""
+    part, rest = path[0], path[1:]
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value)
+        return {
+            key: _without(one, rest) if _fits(part, key) else one
+            for key, one in members.items()
+            if rest or not _fits(part, key)
+        }
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return [
+            _without(one, rest) if _fits(part, str(at)) else one
+            for at, one in enumerate(items)
+            if rest or not _fits(part, str(at))
+        ]
+    return value
+
+
+def _kept(value: object, paths: Sequence[_Path]) -> object:
+    """Return a value with only what these paths lead to."""
+    if () in paths:
+        return value
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value)
+        found = {key: _rests(paths, key) for key in members}
+        return {key: _kept(members[key], rests) for key, rests in found.items() if rests}
+    if isinstance(value, list):
+        items = enumerate(cast("list[object]", value))
+        parts = [(one, _rests(paths, str(at))) for at, one in items]
+        return [_kept(one, rests) for one, rests in parts if rests]
+    return value
+
+
+def _rests(paths: Sequence[_Path], key: str) -> list[_Path]:
+    return [path[1:] for path in paths if path and _fits(path[0], key)]
+
+
+def _fits(part: str, key: str) -> bool:
+    return part in (key, EVERY)

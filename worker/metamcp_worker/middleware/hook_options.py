@@ -1,0 +1,63 @@
+"""Options of the middleware that are shipped.
+
+Owns: reading values, and sentences about wrong ones. Never: the meaning of an option.
+
+All functions raise ValueError with words that follow the name of the middleware.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{name!r} is not an option; there are: {', '.join(sorted(known))}")
+
+
+def flag(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name!r} must be true or false")
+    return value
+
+
+def words(
+    options: Mapping[str, Any],
+    name: str,
+    default: Collection[str],
+    known: Collection[str] | None = None,
+) -> tuple[str, ...]:
+    """Return a list of strings. `known`: the only ones that are allowed; None for any."""
+    value = options.get(name, default)
+    listed = isinstance(value, list | tuple)
+    items = list(cast("Collection[object]", value)) if listed else [None]
+    found = tuple(one for one in items if isinstance(one, str))
+    if len(found) < len(items):
+        raise ValueError(f"{name!r} must be a list of strings")
+    for one in found:
+        if known is not None and one not in known:
+            raise ValueError(f"{one!r} in {name!r} is not known; there are: {', '.join(known)}")
+    return found
+
+
+def positive(options: Mapping[str, Any], name: str, default: int) -> int:
+    value = options.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or (name in options and value < 1):
+        raise ValueError(f"{name!r} must be a whole number above 0")
+    return value
+
+
+def seconds(options: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a duration such as "5m", in seconds."""
+    if name not in options:
+        return default
+    value = options[name]
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not float(found[1]):
+        raise ValueError(f'{name!r} must be a duration such as "60s" or "5m"')
+    return float(found[1]) * _SECONDS[found[2]]
