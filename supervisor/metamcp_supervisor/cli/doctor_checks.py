@@ -323,7 +323,7 @@ def code(config: Config) -> Iterator[DoctorFinding]:
     """Check what runs code, and what confines it, if there is code mode."""
     if not config.code.enabled:
         return
-    from metamcp_worker.sandbox.confinement import landlock_version  # ctypes, for this alone
+    from metamcp_worker.confinement.kernel import landlock_version  # ctypes, for this alone
 
     version, wanted = landlock_version(), config.code.confinement
     if wanted == "off" or not version:

@@ -16,7 +16,7 @@ from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, Profile, UseLimits
 
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
@@ -30,6 +30,9 @@ Recorded = Literal["off", "metadata", "full"]
 AuditLevel = Literal["off", "metadata", "redacted", "full"]
 Durability = Literal["process", "power"]
 Confinement = Literal["prefer", "require", "off"]
+Network = Literal["host", "none"] | tuple[int, ...]
+"""Network of a confined server: all, none, or the only TCP ports it may connect to."""
+HOST: Literal["host"] = "host"
 Pinning = Literal["off", "record", "enforce"]
 ViewScope = Literal["principal", "session"]
 
@@ -363,6 +366,13 @@ class Server:
     limits: UseLimits = UNLIMITED
     processes_max: int | None = None
     nofile_max: int | None = None
+    sandbox: Profile | None = None
+    """Confinement of its process; None: as `sandboxes.profile` says."""
+    sandbox_required: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: Network | None = None
+    """None: as its profile has it."""
 
     @property
     def lazy(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 
@@ -107,9 +108,16 @@ def limits_of(server: Server) -> Limits:
     return Limits(
         memory_max=server.memory_max,
         memory_high=high,
-        processes_max=server.processes_max,
+        processes_max=processes_max(server),
         cpu_max=server.cpu_max,
     )
+
+
+def processes_max(server: Server) -> int | None:
+    """Return the most processes of a server; a confined server always has a limit."""
+    if server.processes_max is not None or sandboxes.profile(server) == "none":
+        return server.processes_max
+    return sandboxes.PROCESSES_MAX
 
 
 def part_of(server: Server, number: int = 0) -> MeasuredProcess:

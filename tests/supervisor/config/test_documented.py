@@ -43,13 +43,14 @@ HEADINGS = {
     "workspaces.*": "`[workspaces.NAME]`",
     "workspaces.*.limits": "`[workspaces.NAME.limits]`",
     "servers.*.limits": "`[servers.NAME.limits]`",
+    "servers.*.network": "`[servers.NAME.network]`",
     "endpoints.*.code": "`[endpoints.NAME.code]`",
     "endpoints.*.limits": "`[endpoints.NAME.limits]`",
 }
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
     "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
-    "strict_listing", "limits",
+    "strict_listing", "limits", "sandbox", "network",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
