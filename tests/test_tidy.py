@@ -34,9 +34,10 @@ MAY_IMPORT = {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
         "oauth": "http ipc", "access": "http ipc oauth", "catalog": "access ipc",
         "builtin_tools": "catalog ipc search",
-        "audit": "ipc runtime", "sandbox": "ipc runtime",
+        "confinement": "ipc",
+        "audit": "ipc runtime", "sandbox": "confinement ipc runtime",
         "engine": "http ipc runtime", "embedder": "http ipc runtime search",
-        "child": "http ipc oauth runtime",
+        "child": "confinement http ipc oauth runtime",
         "front": "access builtin_tools catalog http ipc oauth runtime search",
         "bridge": "http ipc runtime",
     },
@@ -61,7 +62,17 @@ MAY_IMPORT = {
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
-CONTRACT = {"access", "bridge", "engine", "http", "ipc", "oauth", "runtime", "sandbox"}
+CONTRACT = {
+    "access",
+    "bridge",
+    "confinement",
+    "engine",
+    "http",
+    "ipc",
+    "oauth",
+    "runtime",
+    "sandbox",
+}
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
@@ -76,7 +87,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.config": (
         "assemble code_mode config confirmation document engine_tables environment"
         " foreign_files formats json_schema naming network options overrides parse program"
-        " references reload sections show tools units workflow_files workspaces"
+        " references reload sandboxes sections show tools units workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -101,6 +112,7 @@ PURE_BY_ROOM = {
         " jsonrpc_lines lists notices own_requests request_headers server_calls server_log"
         " server_questions server_session subscriptions"
     ),
+    "metamcp_worker.confinement": "denials rules",
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.engine": (
         "agent definition definition_schema expressions models suggestion workflow workflow_run"

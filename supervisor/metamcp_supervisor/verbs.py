@@ -95,9 +95,9 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     sandbox: str = ""
     """Profile of its confinement as configured; empty for a server without a process."""
     achieved: str = ""
-    """What confines its process, such as `landlock-7 seccomp`; empty while it does not run."""
+    """Means that confine its process, such as `landlock-7 seccomp`; empty while it does not run."""
     lacking: tuple[str, ...] = ()
-    """What its process is not kept from, though its profile asks for it."""
+    """Things that the kernel does not keep its process from, though its profile asks for it."""
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):

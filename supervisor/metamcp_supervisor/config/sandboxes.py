@@ -15,8 +15,6 @@ from metamcp_worker.ipc.spec import Profile
 
 PATHS_MAX = 256
 PORTS_MAX = 64
-PROCESSES_MAX = 256
-"""Maximum processes of a confined server without a limit of its own."""
 _NEVER = ("/", "/dev", "/proc", "/sys")
 _ITSELF = "podman"
 """Launcher that makes a container by itself, which no confined process may do."""

@@ -33,6 +33,9 @@ REMEMBER_S = 60.0
 """Seconds to keep the record of an instance after its last sample: by then the reason of its end is
 known."""
 
+PROCESSES_MAX, TASKS_MAX = 256, 4096
+"""Maximum processes, and threads of them all, of a confined server without a limit of its own."""
+
 FILES_BASE = 256
 """Open files of the supervisor or a front without servers, connections of clients included."""
 FILES_PER_SERVER = 3
@@ -64,11 +67,13 @@ FINE = LimitVerdict(Fate.FINE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of one server and all its processes together: memory in bytes, `cpu_max` in
-    processors, None for no limit. `cpu_max` is enforced by the kernel or not at all."""
+    processors, None for no limit. `cpu_max` is enforced by the kernel or not at all. `tasks_max`:
+    threads of all processes, which the kernel counts; None: as many as processes."""
 
     memory_max: int | None = None
     memory_high: int | None = None
     processes_max: int | None = None
+    tasks_max: int | None = None
     cpu_max: float | None = None
 
     @property
@@ -105,19 +110,14 @@ def limits_of(server: Server) -> Limits:
     high = server.memory_high
     if high is None and server.memory_max is not None:
         high = int(server.memory_max * HIGH_SHARE)
+    assumed = server.processes_max is None and sandboxes.profile(server) != "none"
     return Limits(
         memory_max=server.memory_max,
         memory_high=high,
-        processes_max=processes_max(server),
+        processes_max=PROCESSES_MAX if assumed else server.processes_max,
+        tasks_max=TASKS_MAX if assumed else None,
         cpu_max=server.cpu_max,
     )
-
-
-def processes_max(server: Server) -> int | None:
-    """Return the most processes of a server; a confined server always has a limit."""
-    if server.processes_max is not None or sandboxes.profile(server) == "none":
-        return server.processes_max
-    return sandboxes.PROCESSES_MAX
 
 
 def part_of(server: Server, number: int = 0) -> MeasuredProcess:

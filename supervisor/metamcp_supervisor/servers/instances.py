@@ -64,8 +64,8 @@ class InstanceSnapshot(Struct, frozen=True, kw_only=True):
     pid: int
     line: ChannelSnapshot
     server_pid: int
-    achieved: str
-    lacking: tuple[str, ...]
+    achieved: str = ""
+    lacking: tuple[str, ...] = ()
     protocol: str
     start_s: float
     inflight: int

@@ -106,7 +106,7 @@ def start(
                 programs = [_bubblewrap()]
                 argv = rules.bubblewrap(spec, granted, cwd, cell.filter_fd, command)
             pid = cell.spawn(programs, argv, ours, streams)
-    except BaseException:
+    except (OSError, ValueError, NotConfined):
         remove(places.tmp)
         raise
     return Confined(pid, cell.achieved, lacking, granted.read, places.tmp)
@@ -138,7 +138,7 @@ def remove(folder: str) -> None:
         os.rmdir(folder)
 
 
-def _places(spec: ConfinementSpec) -> rules.Places:
+def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
     """Make the folders of a server, and remove those of processes that are gone. Raises OSError."""
     every = os.path.join(spec.folder, "tmp")
     tmp, cache = os.path.join(every, str(os.getpid())), os.path.join(spec.folder, "cache")
@@ -148,10 +148,10 @@ def _places(spec: ConfinementSpec) -> rules.Places:
             remove(os.path.join(every, old))
     for folder in (tmp, cache, own):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    return rules.Places(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
+    return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
 
 
-def _link(places: rules.Places, home: str) -> None:
+def _link(places: rules.ServerPlaces, home: str) -> None:
     """Let the private home have the settings of the operator's that hold no secret."""
     for name in rules.LINKED if home == places.own_home else ():
         source, link = os.path.join(places.home, name), os.path.join(home, name)
@@ -170,8 +170,8 @@ def _bubblewrap() -> str:
         if os.access(path := os.path.join(folder, BWRAP), os.X_OK):
             return path
     raise NotConfined(
-        "its sandbox 'strict' needs bubblewrap, and there is no program 'bwrap' on the PATH:"
-        ' install it, or write sandbox = "basic"'
+        "its sandbox 'strict' needs bubblewrap, and the PATH has no program 'bwrap': install it,"
+        ' or write sandbox = "basic"'
     )
 
 

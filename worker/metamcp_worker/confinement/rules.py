@@ -104,7 +104,7 @@ class Look(Protocol):
         ...
 
 
-class Places(NamedTuple):
+class ServerPlaces(NamedTuple):
     """Folders of one process of a server. `home`: of the operator; `own_home`, `tmp`, `cache`: of
     the server; `root`: whether the gateway runs as root."""
 
@@ -141,7 +141,7 @@ def lacking(spec: ConfinementSpec, landlock: int, *, filters: bool) -> tuple[str
 
 
 def environment(
-    spec: ConfinementSpec, env: Mapping[str, str], command: tuple[str, ...], places: Places
+    spec: ConfinementSpec, env: Mapping[str, str], command: tuple[str, ...], places: ServerPlaces
 ) -> dict[str, str]:
     """Return the environment of a confined server. `env`: of a server that is not confined."""
     found = {
@@ -161,7 +161,7 @@ def grants(
     command: tuple[str, ...],
     env: Mapping[str, str],
     cwd: str,
-    places: Places,
+    places: ServerPlaces,
     look: Look,
 ) -> Grants:
     """Return the paths of a server. `env`: as `environment` returned it."""
@@ -225,7 +225,7 @@ class _Finder:
         spec: ConfinementSpec,
         env: Mapping[str, str],
         cwd: str,
-        places: Places,
+        places: ServerPlaces,
         look: Look,
     ) -> None:
         self._spec, self._env, self._cwd, self._look = spec, env, cwd, look
