@@ -97,9 +97,8 @@ def start(
     places = _places(spec)
     try:
         ours = rules.environment(spec, env, command, places)
-        _link(places, ours["HOME"])
-        cwd = os.getcwd()
-        granted = rules.grants(spec, command, ours, cwd, places, Files())
+        linked, cwd = _link(places, ours["HOME"]), os.getcwd()
+        granted = rules.grants(spec, command, ours, cwd, places, Files(), linked)
         with _Cell(spec, version, filters, granted) as cell:
             argv = command
             if spec.profile == "strict":
@@ -151,8 +150,10 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
     return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
 
 
-def _link(places: rules.ServerPlaces, home: str) -> None:
-    """Let the private home have the settings of the operator's that hold no secret."""
+def _link(places: rules.ServerPlaces, home: str) -> list[str]:
+    """Let the private home have the settings of the operator's that hold no secret. Return their
+    paths."""
+    linked: list[str] = []
     for name in rules.LINKED if home == places.own_home else ():
         source, link = os.path.join(places.home, name), os.path.join(home, name)
         with contextlib.suppress(OSError):
@@ -162,6 +163,8 @@ def _link(places: rules.ServerPlaces, home: str) -> None:
             if text and not rules.SECRET.search(text):
                 os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
                 os.symlink(source, link)
+                linked.append(source)
+    return linked
 
 
 def _bubblewrap() -> str:

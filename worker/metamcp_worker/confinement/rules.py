@@ -163,10 +163,12 @@ def grants(
     cwd: str,
     places: ServerPlaces,
     look: Look,
+    linked: Iterable[str] = (),
 ) -> Grants:
-    """Return the paths of a server. `env`: as `environment` returned it."""
+    """Return the paths of a server. `env`: as `environment` returned it; `linked`: files that its
+    home has links to."""
     found = _Finder(spec, env, cwd, places, look)
-    found.read += [*BASE, *found.etc()]
+    found.read += [*BASE, *found.etc(), *linked]
     for program in found.on_path(command[0]):
         found.program(program)
     for folder in env.get("PATH", "").split(":"):

@@ -1,0 +1,150 @@
+"""What a hostile server reaches in each profile, in a running gateway."""
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_worker.confinement import kernel
+from tests.live.client import Client
+from tests.live.gateway import ROOT, Gateway, fake
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180), pytest.mark.promise("M96")]
+
+HOSTILE = (sys.executable, str(ROOT / "tests" / "fakes" / "hostile_server.py"))
+LANDLOCK = kernel.landlock_version()
+BWRAP = shutil.which("bwrap") is not None
+ITS_OWN = frozenset({
+    "start a program", "write to its temporary folder", "write to its home",
+    "read what it was given", "write what it was given",
+})  # fmt: skip
+NETWORK = frozenset({"connect by TCP", "listen on TCP", "send by UDP"})
+SYSTEM_CALLS = frozenset({
+    "trace a sibling", "make a user namespace", "mount", "use keys of the kernel",
+    "make a ring of system calls",
+})  # fmt: skip
+FILES = frozenset({
+    "read a foreign file", "list a foreign folder", "write a foreign file", "read passwords",
+    "read the configuration", "read the environment of a sibling",
+    "read the environment of the gateway", "read the token of the control socket",
+})  # fmt: skip
+OTHERS = frozenset({"signal a sibling", "connect to an abstract socket"})
+CONTROL, PRIVILEGES = "connect to the control socket", "have capabilities"
+EVERYTHING = FILES | OTHERS | SYSTEM_CALLS | NETWORK | ITS_OWN | {CONTROL, PRIVILEGES}
+#: What a server of each kind reaches on this machine.
+REACHED = {
+    "none": EVERYTHING,
+    "basic": ITS_OWN | NETWORK | {CONTROL},
+    "closed": ITS_OWN | {CONTROL},
+    "ports": ITS_OWN | {"connect by TCP", "send by UDP", CONTROL},
+    "other ports": ITS_OWN | {"send by UDP", CONTROL},
+    "strict": ITS_OWN | {"listen on TCP", "send by UDP"},
+    "strict with the network": ITS_OWN | NETWORK,
+}
+#: Cells that this kernel cannot keep apart, with the reason.
+UNKNOWN: dict[str, tuple[frozenset[str], str]] = {
+    "files": (FILES if LANDLOCK < 1 else frozenset(), "no Landlock"),
+    "others": (OTHERS if LANDLOCK < 6 else frozenset(), "no Landlock of version 6"),
+    "ports": (NETWORK if LANDLOCK < 4 else frozenset(), "no Landlock of version 4"),
+    "calls": (SYSTEM_CALLS if not kernel.has_filters() else frozenset(), "no seccomp"),
+}
+SKIPPED = frozenset().union(*(cells for cells, _ in UNKNOWN.values()))
+
+
+class World:
+    """A gateway with hostile servers of each kind, and the targets around them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.secret = folder / "elsewhere" / "secret"
+        self.given = folder / "given"
+        for path in (self.secret.parent, self.given / "read", self.given / "write"):
+            path.mkdir(parents=True)
+        for path in (self.secret, self.given / "read" / "file"):
+            path.write_text("x")
+        self.tcp, self.udp = socket.socket(), socket.socket(type=socket.SOCK_DGRAM)
+        self.tcp.bind(("127.0.0.1", 0))
+        self.tcp.listen()
+        self.udp.bind(("127.0.0.1", 0))
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0{folder.name}-{os.getpid()}")
+        self.abstract.listen()
+        port = self.tcp.getsockname()[1]
+        both = {"read": [str(self.given / "read")], "write": [str(self.given / "write")]}
+        hostile: dict[str, Any] = {"command": [*HOSTILE]}
+        self.servers: dict[str, dict[str, Any]] = {
+            "victim": {**fake(), "sandbox": "none"},
+            "none": {**hostile, "sandbox": "none"},
+            "basic": {**hostile, **both},
+            "closed": {**hostile, **both, "network": "none"},
+            "ports": {**hostile, **both, "network": {"tcp_ports": [port]}},
+            "other-ports": {**hostile, **both, "network": {"tcp_ports": [1]}},
+        }
+        if BWRAP:
+            strict = {**hostile, **both, "sandbox": "strict"}
+            self.servers |= {"strict": strict}
+            self.servers |= {"strict-with-the-network": {**strict, "network": "host"}}
+
+    def targets(self, gateway: Gateway) -> dict[str, Any]:
+        run = gateway.folder / "run"
+        return {
+            "secret": str(self.secret),
+            "new": str(self.secret.with_name("new")),
+            "config": str(gateway.config),
+            "folder": str(self.secret.parent),
+            "sibling": gateway.server("victim")["pid"],
+            "gateway": gateway.pid,
+            "tcp": self.tcp.getsockname()[1],
+            "udp": self.udp.getsockname()[1],
+            "abstract": self.abstract.getsockname()[1:].decode(),
+            "control": str(run / "control.sock"),
+            "token": str(run / "token"),
+            "readable": str(self.given / "read" / "file"),
+            "writable": str(self.given / "write" / "file"),
+        }
+
+    def close(self) -> None:
+        for sock in (self.tcp, self.udp, self.abstract):
+            sock.close()
+
+
+@pytest.fixture(scope="module")
+def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
+    """The outcome of every attempt of each server."""
+    with closing(World(tmp_path_factory.mktemp("world"))) as world, Gateway(world.servers) as gateway:
+        targets = world.targets(gateway)
+        with closing(Client(gateway.port)) as client:
+            yield {
+                name.replace("-", " "): json.loads(client.text(f"{name}__reach", **targets))
+                for name in world.servers
+                if name != "victim"
+            }
+        assert client.era
+
+
+def test_this_machine_can_confine_at_all() -> None:
+    assert not EVERYTHING <= SKIPPED, [why for cells, why in UNKNOWN.values() if cells]
+    if os.environ.get("CI") == "true":
+        assert BWRAP, "bubblewrap is not installed"
+
+
+@pytest.mark.parametrize("attempt", sorted(EVERYTHING))
+@pytest.mark.parametrize("kind", REACHED)
+def test_a_hostile_server_reaches_what_its_profile_allows_and_nothing_else(
+    reached: dict[str, dict[str, str]], kind: str, attempt: str
+) -> None:
+    if kind not in reached:
+        pytest.skip("bubblewrap is not installed")
+    if kind != "none" and (why := [why for cells, why in UNKNOWN.values() if attempt in cells]):
+        pytest.skip(f"this kernel has {why[0]}")
+    if os.geteuid() and attempt in {"read passwords", "have capabilities", "mount"}:
+        pytest.skip("only root can do that without a sandbox") if kind == "none" else None
+    outcome = reached[kind][attempt]
+    assert (outcome == "done") == (attempt in REACHED[kind]), outcome
