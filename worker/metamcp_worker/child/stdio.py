@@ -173,7 +173,7 @@ class StdioTransport:
         # No event tells of the death of a process that is not known.
         while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above
             await asyncio.sleep(SWEEP_PAUSE_S)
-        if sweep.killed:
+        if sweep.killed and self._spec.confinement.profile != "strict":  # bubblewrap leaves its own
             self._listener.counted("orphan", len(sweep.killed))
             self.warn(f"processes that it had left behind were killed: {len(sweep.killed)}")
         self._stdin.close()
