@@ -181,8 +181,8 @@ def is_no() -> list[str]:
     ],
     ids=[
         "modules", "modules of the door", "modules of code mode", "modules of the engine",
-        "modules of the guard", "small modules", "small modules with one importer", "shared class names",
-        "shared module names", "participles", "odd openings", "is no",
+        "modules of the guard", "small modules", "small modules with one importer",
+        "shared class names", "shared module names", "participles", "odd openings", "is no",
     ],
 )  # fmt: skip
 def test_a_count_does_not_rise(counted: Callable[[], list[str]], limit: int) -> None:

@@ -15,7 +15,6 @@ import pytest
 from metamcp_worker.confinement import kernel
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
-from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180), pytest.mark.promise("M96")]
 
@@ -118,7 +117,10 @@ class World:
 @pytest.fixture(scope="module")
 def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
     """The outcome of every attempt of each server."""
-    with closing(World(tmp_path_factory.mktemp("world"))) as world, Gateway(world.servers) as gateway:
+    with (
+        closing(World(tmp_path_factory.mktemp("world"))) as world,
+        Gateway(world.servers) as gateway,
+    ):
         targets = world.targets(gateway)
         with closing(Client(gateway.port)) as client:
             yield {

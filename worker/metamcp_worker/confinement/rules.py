@@ -366,8 +366,9 @@ class _Finder:
         elif kind:
             self.write.append(path)
         folder = dirname(path)
-        to_come = not kind and ("/" in text or path.endswith(DATABASES))
-        if (to_come or (kind == "file" and path.endswith(DATABASES))) and not self.wide(folder):
+        with_others = path.endswith(DATABASES) or (not kind and "/" in text)
+        there = kind != "folder" and self._look.kind(folder) == "folder"
+        if with_others and there and not self.wide(folder):
             self.write.append(folder)
 
     def working_directory(self) -> None:
