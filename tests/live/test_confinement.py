@@ -15,6 +15,7 @@ import pytest
 from metamcp_worker.confinement import kernel
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180), pytest.mark.promise("M96")]
 
@@ -150,3 +151,67 @@ def test_a_hostile_server_reaches_what_its_profile_allows_and_nothing_else(
         pytest.skip("only root can do that without a sandbox") if kind == "none" else None
     outcome = reached[kind][attempt]
     assert (outcome == "done") == (attempt in REACHED[kind]), outcome
+
+
+def test_a_server_that_forks_on_and_on_is_killed_and_nobody_else_suffers() -> None:
+    servers = {"bomber": {"command": [*HOSTILE], "restart": "never"}, "good": fake()}
+    with Gateway(servers) as gateway, closing(Client(gateway.port)) as client:
+        assert "error" in client.call("bomber__bomb")
+        assert client.text("good__echo", text="here") == "here"
+        until(lambda: gateway.server("bomber")["state"] == "error", "the bomb is out")
+        assert "processes_max is 256" in gateway.server("bomber")["message"]
+
+
+def test_a_server_that_lacks_a_right_is_told_the_line_to_add(tmp_path: Path) -> None:
+    (tmp_path / "wanted").write_text("x")
+    script = f"open('/' + {str(tmp_path / 'wanted')[1:]!r})"
+    wants: dict[str, Any] = {"command": [sys.executable, "-c", script], "restart": "never"}
+    with Gateway({"wants": wants, "good": fake()}, wait=False) as gateway:
+        until(lambda: gateway.answers() and gateway.server("wants")["message"], "it has failed")
+        line = f'add read = ["{tmp_path}/wanted"] to its table'
+        assert line in gateway.server("wants")["message"]
+        assert "sandbox     basic" in gateway.ctl("describe", "wants")
+
+
+def test_a_private_home_stays_and_temporary_files_go_with_the_process() -> None:
+    with Gateway({"it": {"command": [*HOSTILE]}}) as gateway:
+        folder = gateway.folder / "state" / "servers" / "it"
+        (tmp,) = (folder / "tmp").iterdir()
+        (folder / "home" / "kept").touch()
+        gateway.ctl("restart", "it")
+        until(lambda: not tmp.exists(), "the temporary folder is gone")
+        gateway.ctl("wait", "--for", "ready", "--timeout", "60s")
+        assert (folder / "home" / "kept").exists()
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+WITHOUT_LANDLOCK = """
+import os, sys
+from metamcp_worker.confinement import kernel
+kernel.CALLS["landlock_create_ruleset"] = (kernel.CREATE, kernel.CREATE)
+kernel.no_new_privileges()
+kernel.filter_calls(kernel.filter_bytes(os.uname().machine, ["landlock_create_ruleset"]))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(
+    not kernel.has_filters(), reason="this kernel has no seccomp to play one without"
+)
+def test_a_kernel_without_landlock_is_told_everywhere_and_refused_where_it_must_be_there() -> None:
+    servers = {"basic": fake(), "must": {**fake(), "sandbox_required": True, "restart": "never"}}
+    gateway = Gateway(servers, wait=False)
+    gateway.wrapper = (sys.executable, "-c", WITHOUT_LANDLOCK)
+    with gateway:
+        until(lambda: gateway.answers() and gateway.server("basic")["achieved"], "it runs")
+        gateway.ctl("wait", "--for", "ready", "--timeout", "60s", "basic")
+        lacking = "files and signals to other processes"
+        assert gateway.server("basic")["achieved"] == "seccomp"
+        assert f"not kept from {lacking}" in gateway.ctl("status", ok=(0, 3))
+        assert f"sandbox     basic: seccomp; not kept from {lacking}" in gateway.ctl(
+            "describe", "basic"
+        )
+        assert f"cannot keep it from {lacking}" in gateway.ctl("events")
+        sample = 'achieved="seccomp",profile="basic",server="basic"} 0'
+        assert f"metamcp_server_confinement{{{sample}" in gateway.ops("/metrics")[1]
+        assert f"cannot keep it from {lacking}" in gateway.server("must")["message"]

@@ -22,7 +22,7 @@ _CONNECT = re.compile(r"\bconnect\w*\b.*?:(\d{1,5})\b")
 _NAMESPACES = re.compile(r"^bwrap: .*(?:namespace|uid map|[Pp]ermission|not permitted)")
 
 
-class Denial(NamedTuple):
+class DeniedRight(NamedTuple):
     """A right that was denied. `path`: for `connect` the number of a port."""
 
     right: Literal["read", "write", "connect"]
@@ -31,7 +31,7 @@ class Denial(NamedTuple):
 
 def denials(
     lines: Iterable[str], spec: ConfinementSpec, granted: Iterable[str] = ()
-) -> Iterator[Denial]:
+) -> Iterator[DeniedRight]:
     """Yield the rights that these lines complain of. `granted`: paths that the server may read, so
     that it can only have wanted to change them."""
     known = [path.rstrip("/") for path in granted]
@@ -40,15 +40,15 @@ def denials(
         if not _DENIED.search(line):
             continue
         if restricted and (found := _CONNECT.search(line)):
-            yield Denial("connect", found[1])
+            yield DeniedRight("connect", found[1])
             continue
         paths = (normpath(quoted or bare) for quoted, bare in _PATH.findall(line))
         for path in filter(isabs, paths):
             readable = any(f"{path}/".startswith(f"{one}/") for one in known)
             if readable or _TO_WRITE.search(line):
-                yield Denial("write", _folder(path))
+                yield DeniedRight("write", _folder(path))
             else:
-                yield Denial("read", path)
+                yield DeniedRight("read", path)
             break
 
 

@@ -145,7 +145,7 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
     for old in Files().names(every):
         if not old.isdecimal() or not os.path.exists(f"/proc/{old}"):
             remove(os.path.join(every, old))
-    for folder in (tmp, cache, own):
+    for folder in (os.path.dirname(spec.folder), spec.folder, every, tmp, cache, own):
         os.makedirs(folder, mode=0o700, exist_ok=True)
     return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
 
