@@ -25,7 +25,8 @@ FORKS, BOMB_S = 1000, 60
 SEIZE = 0x4206
 NEW_USER = 0x10000000
 X86 = os.uname().machine == "x86_64"
-PTRACE, MOUNT, KEYCTL, IO_URING = (101, 165, 250, 425) if X86 else (117, 40, 219, 425)
+PTRACE, MOUNT, UMOUNT, KEYCTL = (101, 165, 166, 250) if X86 else (117, 40, 39, 219)
+IO_URING = 425
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -104,6 +105,11 @@ def apart() -> None:
         raise PermissionError(1, "Operation not permitted")
 
 
+def mount(folder: bytes) -> None:
+    call(MOUNT, b"none", folder, b"tmpfs", 0, None)
+    call(UMOUNT, folder, 0)
+
+
 def privileged() -> None:
     with open("/proc/self/status") as file:
         held = next(line.split()[1] for line in file if line.startswith("CapEff"))
@@ -134,7 +140,7 @@ def reach(at: Json) -> dict[str, str]:
         ),
         "read the token of the control socket": lambda: read(at["token"]),
         "make a user namespace": apart,
-        "mount": lambda: call(MOUNT, b"none", at["folder"].encode(), b"tmpfs", 0, None),
+        "mount": lambda: mount(at["folder"].encode()),
         "use keys of the kernel": lambda: call(KEYCTL, 0, -3, 1),
         "make a ring of system calls": lambda: call(IO_URING, 1, ctypes.create_string_buffer(128)),
         "have capabilities": privileged,

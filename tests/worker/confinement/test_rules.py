@@ -113,7 +113,7 @@ def test_what_stands_in_the_command_line_may_be_changed(
 def test_what_stands_in_its_own_variables_may_be_changed_and_paths_of_code_are_read() -> None:
     look = Machine("/usr/bin/server", "/conf/data/old", "/keys/key.json", "/code/x.py")
     env = {
-        "MEMORY": "data/memory.jsonl", "KEY": "/keys/key.json", "PYTHONPATH": "/code",
+        "MEMORY_FILE_PATH": "data/memory.jsonl", "KEY": "/keys/key.json", "PYTHONPATH": "/code",
         "MODE": "data",
     }  # fmt: skip
     found = granted(look, "server", env=env)

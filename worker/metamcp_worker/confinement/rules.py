@@ -56,10 +56,13 @@ PROJECT = ("package.json", "pyproject.toml", "setup.py", "Cargo.toml", "go.mod",
 CODE = (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts", ".tsx", ".rb", ".sh", ".jar", ".php",
         ".pl", ".lua")  # fmt: skip
 """Ends of names of programs: a server reads them, and does not write them."""
-DATABASES = (".db", ".sqlite", ".sqlite3", ".duckdb")
+DATABASES = (".db", ".sqlite", ".sqlite3", ".duckdb", ".jsonl", "memory.json")
 """Ends of names of files that are written with other files beside them."""
-CODE_PATHS = ("*PATH",)
-"""Variables whose folders are only read."""
+CODE_PATHS = frozenset({
+    "CLASSPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "NODE_PATH", "PATH", "PERL5LIB", "PYTHONPATH",
+    "RUBYLIB",
+})  # fmt: skip
+"""Variables whose files and folders are only read."""
 PRIVATE = ("HOME", "TMPDIR", "XDG_*_HOME", "XDG_RUNTIME_DIR", "*_CACHE_DIR", "NPM_CONFIG_CACHE",
            "UV_TOOL_DIR", "UV_TOOL_BIN_DIR", "UV_PYTHON_INSTALL_DIR")  # fmt: skip
 """Variables of the gateway with places of its user; a confined server has places of its own."""
@@ -340,7 +343,7 @@ class _Finder:
     def variable(self, name: str, value: str) -> None:
         """Grant what a variable names: to read for one of the gateway and for a path of code."""
         own = name in self._spec.own
-        if own and not any(fnmatchcase(name.upper(), glob) for glob in CODE_PATHS):
+        if own and name not in CODE_PATHS:
             if "/" in value or value.endswith(DATABASES):
                 self._data(value)
         elif name != "PATH" and (own or isabs(value)):
