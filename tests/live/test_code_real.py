@@ -87,7 +87,10 @@ def repository(folder: Path) -> Path:
 def gateway(folder: Path) -> Iterator[Gateway]:
     files = DEMO / "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
     servers: dict[str, dict[str, Any]] = {
-        "git": {"command": [str(DEMO / ".venv/bin/mcp-server-git")]},
+        "git": {
+            "command": [str(DEMO / ".venv/bin/mcp-server-git")],
+            "write": [str(DEMO / "work")],
+        },
         "filesystem": {"command": ["node", str(files), str(DEMO / "work")]},
     }
     with Gateway(servers, extra=EXTRA) as running:

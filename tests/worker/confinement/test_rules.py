@@ -152,6 +152,17 @@ def test_a_script_comes_with_its_interpreter_and_its_project() -> None:
     assert "/home/ann/.local/bin/node" in granted(look, "/srv/run").read
 
 
+def test_a_script_of_a_shell_comes_with_the_programs_that_it_names() -> None:
+    look = Machine("/data/x").having({
+        "/home/ann/bin/run": "#!/bin/sh\ncd /data && exec /srv/app/bin/it --home /home/ann\n",
+        "/srv/app/bin/it": "", "/bin/sh": "",
+    })  # fmt: skip
+    found = granted(look, "/home/ann/bin/run")
+    assert {"/srv/app/bin/it", "/data"} <= set(found.read)
+    assert HOME not in found.read
+    assert writable(found) == set()
+
+
 def test_a_package_of_node_comes_with_the_packages_around_it() -> None:
     script = "/proj/node_modules/@x/server/dist/index.js"
     found = granted(Machine("/usr/bin/node", script), "node", script)

@@ -53,6 +53,7 @@ PREFIX = ("bin", "lib", "lib64", "libexec", "include", "share/terminfo", "ssl")
 """Parts of a folder with a `bin` that its programs need."""
 PROJECT = ("package.json", "pyproject.toml", "setup.py", "Cargo.toml", "go.mod", "node_modules",
            ".git")  # fmt: skip
+SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
 CODE = (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts", ".tsx", ".rb", ".sh", ".jar", ".php",
         ".pl", ".lua")  # fmt: skip
 """Ends of names of programs: a server reads them, and does not write them."""
@@ -84,6 +85,7 @@ SECRET = re.compile(rb"(?i)_auth|password|token|secret|://[^/\s]*@")
 CHAIN_MAX = 4
 """Maximum number of programs of which each starts the one before: a script, its interpreter, …"""
 
+_ABSOLUTE = re.compile(r"(?<![\w./~}])/[\w./@+-]+")
 _SCHEME = re.compile(r"(?:file|sqlite|duckdb):/{2,3}(?=/)")
 
 
@@ -263,19 +265,22 @@ class _Finder:
         return [one for one in places if self._look.kind(one) == "file"][:1]
 
     def program(self, path: str, depth: int = 0) -> None:
-        """Grant a program, and the interpreter that its first line names."""
+        """Grant a program, the interpreter that its first line names, and if that is a shell, the
+        programs and folders that its text names."""
         for one in dict.fromkeys((path, self._look.real(path))):
             self.code(one)
         head = self._look.head(path)
         if not head.startswith(b"#!") or depth == CHAIN_MAX:
             return
-        words = head[2:].split(b"\n")[0].decode(errors="replace").split()
-        for word in words[:1]:
-            self.program(word, depth + 1)
-        if words and basename(words[0]) == "env":
-            for word in [word for word in words[1:] if not word.startswith("-")][:1]:
-                for one in self.on_path(word):
-                    self.program(one, depth + 1)
+        first, _, text = head[2:].decode(errors="replace").partition("\n")
+        names = [word for word in first.split() if not word.startswith("-")][:2]
+        for name in names if names and basename(names[0]) == "env" else names[:1]:
+            for one in self.on_path(name):
+                self.program(one, depth + 1)
+        if any(basename(name) in SHELLS for name in names):
+            for found in map(normpath, _ABSOLUTE.findall(text)):
+                if found not in WIDE and found != self._places.home and self._look.kind(found):
+                    self.program(found, depth + 1)
 
     def code(self, path: str) -> None:
         """Grant what the program or script at this path is part of."""
