@@ -40,6 +40,10 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "audit": ("metamcp_supervisor.cli.audit:audit", "Read and check the audit of calls."),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
+    "sandbox": (
+        "metamcp_supervisor.cli.sandbox:sandbox",
+        "Find out what a confined server needs.",
+    ),
     "connect": (
         "metamcp_supervisor.cli.connect:connect",
         "Bridge a client on stdin and stdout to the gateway.",

@@ -3,8 +3,8 @@
     python tests/fakes/hostile_server.py
 
 Its tool `reach` makes every attempt on the targets that it is given, and returns the outcome of
-each: `done`, or the error. `bomb` forks a thousand times. Nothing but the standard library is
-needed.
+each: `done`, or the error. `bomb` forks a thousand times; `read` and `write` use one file. Nothing
+but the standard library is needed.
 """
 
 import ctypes
@@ -44,14 +44,28 @@ def handled(method: str, params: Json) -> Json:
         answer: Json = {"capabilities": {"tools": {}}, "serverInfo": INFO}
         return {"result": {"protocolVersion": params["protocolVersion"], **answer}}
     if method == "tools/list":
-        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("reach", "bomb")]
+        names = ("reach", "bomb", "read", "write")
+        tools: list[Json] = [{"name": one, "inputSchema": {"type": "object"}} for one in names]
+        tools[2]["annotations"] = {"readOnlyHint": True}
         return {"result": {"tools": tools}}
     if method == "tools/call":
         if params["name"] == "bomb":
             bomb()
+        if params["name"] in ("read", "write"):
+            return used(params["name"], params["arguments"]["path"])
         outcome = json.dumps(reach(params["arguments"]))
         return {"result": {"content": [{"type": "text", "text": outcome}]}}
     return {"error": {"code": -32601, "message": f"no {method}"}}
+
+
+def used(how: str, path: str) -> Json:
+    """The answer to a call that reads or writes one file; a failure is told as Python tells it."""
+    text, failed = "done", False
+    try:
+        (read if how == "read" else write)(path)
+    except OSError as error:
+        text, failed = f"cannot {how}: {error}", True
+    return {"result": {"content": [{"type": "text", "text": text}], "isError": failed}}
 
 
 def bomb() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -215,3 +216,33 @@ def test_a_kernel_without_landlock_is_told_everywhere_and_refused_where_it_must_
         sample = 'achieved="seccomp",profile="basic",server="basic"} 0'
         assert f"metamcp_server_confinement{{{sample}" in gateway.ops("/metrics")[1]
         assert f"cannot keep it from {lacking}" in gateway.server("must")["message"]
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_a_server_lacked_in_its_calls_is_proposed_and_nothing_is_changed(
+    tmp_path: Path, replayed: bool
+) -> None:
+    wanted, made = tmp_path / "wanted", tmp_path / "made" / "new"
+    wanted.write_text("x")
+    made.parent.mkdir()
+    extra = '[recording]\ncalls = "full"\n'
+    with Gateway({"it": {"command": [*HOSTILE]}}, extra=extra) as gateway:
+        with closing(Client(gateway.port)) as client:
+            client.call("it__read", path=str(wanted))
+            client.call("it__write", path=str(made))
+        before = gateway.config.read_text()
+        state = ("--state-dir", str(gateway.folder / "state"))
+        again = ("--replay", "--yes") if replayed else ()
+        command = ["sandbox", "learn", "it", *state, *again]
+
+        def learnt() -> str:
+            return subprocess.run(
+                [sys.executable, "-m", "metamcp_supervisor", *command, "--runtime-dir",
+                 str(gateway.folder / "run")],
+                capture_output=True, text=True, timeout=60, check=True,
+            ).stdout  # fmt: skip
+
+        until(lambda: "write" in learnt(), "both calls are recorded")
+        assert f'read = ["{wanted}"]' in learnt()
+        assert f'write = ["{made.parent}"]' in learnt()
+        assert gateway.config.read_text() == before
