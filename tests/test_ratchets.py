@@ -39,7 +39,7 @@ ENGINE = {
     "workflow_orders", "workflows",
 }  # fmt: skip
 """Packages and modules for agents, models and workflows."""
-GUARD = {"confinement", "sandboxes"}
+GUARD = {"confinement", "sandbox_rights", "sandboxes"}
 """Packages and modules for what servers and clients may do."""
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22

@@ -41,7 +41,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "audit": ("metamcp_supervisor.cli.audit:audit", "Read and check the audit of calls."),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
     "sandbox": (
-        "metamcp_supervisor.cli.sandbox:sandbox",
+        "metamcp_supervisor.cli.sandbox_rights:sandbox",
         "Find out what a confined server needs.",
     ),
     "connect": (

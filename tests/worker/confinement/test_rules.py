@@ -91,13 +91,13 @@ def test_a_server_may_read_the_system_and_change_its_own_folders_only() -> None:
         ("/data/more/x.db", {"/data/more", "/data/more/x.db"}),
         ("sqlite:///data/more/x.db", {"/data/more", "/data/more/x.db"}),
         ("cd /data/notes && run", {"/data/notes"}),
-        ("/home/ann/new.txt", set()),
-        ("/tmp/new.sock", set()),
-        ("/", set()),
-        ("/proc", set()),
-        ("https://host/data/notes", set()),
-        ("--verbose", set()),
-        ("stdio", set()),
+        ("/home/ann/new.txt", set[str]()),
+        ("/tmp/new.sock", set[str]()),
+        ("/", set[str]()),
+        ("/proc", set[str]()),
+        ("https://host/data/notes", set[str]()),
+        ("--verbose", set[str]()),
+        ("stdio", set[str]()),
     ],
 )  # fmt: skip
 def test_what_stands_in_the_command_line_may_be_changed(
@@ -232,5 +232,6 @@ def test_a_launcher_has_a_cache_of_its_server() -> None:
 def test_what_a_kernel_cannot_keep_a_server_from_is_known(
     spec: dict[str, Any], landlock: int, filters: bool, lacking: tuple[str, ...]
 ) -> None:
-    known = ConfinementSpec(**{"profile": "basic", **spec})
+    made: dict[str, Any] = {"profile": "basic", **spec}
+    known = ConfinementSpec(**made)
     assert rules.lacking(known, landlock, filters=filters) == lacking

@@ -269,6 +269,8 @@ class _Cell:
             first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
         except OSError as error:
             os.write(told, b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
+        except ValueError:  # a NUL in an argument or a variable
+            os.write(told, b"%d " % errno.EINVAL)
         finally:
             os._exit(_NO_START)
 

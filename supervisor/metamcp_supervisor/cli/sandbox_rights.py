@@ -60,8 +60,9 @@ def learn(
 ) -> None:
     """Propose the lines that server NAME needs, from what it complained of.
 
-    Use the server first, or give --replay. Its log, its exits and its recorded answers are looked
-    at. Nothing is changed: add the lines that you agree with to its table, and reload.
+    Use the server first, or give --replay. The log, the exits and the recorded answers of the
+    server are searched. The configuration stays as it is: add the lines that you agree with to the
+    table of the server, and reload.
     """
 
     def work() -> int:
@@ -89,8 +90,8 @@ def learn(
 
 def spec_of(found: Description) -> ConfinementSpec:
     """Return the confinement of a server, as far as complaints depend on it."""
-    network = found.config.get("network", "host")
-    if isinstance(network, dict):
+    network: Any = found.config.get("network", "host")
+    if network not in ("host", "none"):
         return ConfinementSpec(profile="basic", tcp_ports=tuple(network["tcp_ports"]))
     none = network == "none" or (found.server.sandbox == "strict" and "network" not in found.config)
     return ConfinementSpec(profile="basic", network="none" if none else "host")
@@ -156,9 +157,10 @@ def _made_again(
         params = replay.params(call)
         url = replay.url_of(call.endpoint, runtime_dir)
         with replay.Asker(url, call.protocol or replay.MODERN, timeout_s, trust) as asker:
-            tool = asker.tool(call.name) if call.method == "tools/call" else {}
-            hints = (tool or {}).get("annotations") or {}
-            if call.method == "tools/call" and not yes and hints.get("readOnlyHint") is not True:
+            called = call.method == "tools/call"
+            tool = asker.tool(call.name) if called else None
+            hints: dict[str, object] = (tool or {}).get("annotations") or {}
+            if called and not yes and hints.get("readOnlyHint") is not True:
                 click.echo(f"{call.name} may change something, and is not called without --yes")
                 return ""
             _, result = replay.outcome_of(asker.ask(call.method, params, tool))
