@@ -11,11 +11,12 @@ from typing import Any
 import click
 
 from metamcp_supervisor.cli import recordings, replay, show
-from metamcp_supervisor.cli.ctl import Duration, complete_names
+from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
+from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.verbs import Description, Exit
+from metamcp_supervisor.verbs import VERSION, Description, Exit
 from metamcp_worker.confinement.denials import DeniedRight, denials
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import FinishedCall
@@ -27,7 +28,7 @@ TEXT_CHARACTERS_MAX = 64 * 1024
 """Maximum characters of a result that are searched."""
 
 
-@click.group()
+@click.group(cls=Group)
 def sandbox() -> None:
     """Find out what a confined server needs."""
 
@@ -44,6 +45,7 @@ def sandbox() -> None:
 @click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
 @click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
 @click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
+@json_option
 @state_option
 @config_option
 def learn(
@@ -55,6 +57,7 @@ def learn(
     key_env: str | None,
     key_file: str | None,
     ca: str | None,
+    as_json: bool,
     state_dir: str | None,
     path: Path | None,
 ) -> None:
@@ -82,7 +85,11 @@ def learn(
         texts += [ended.message for ended in found.exits]
         spec = spec_of(found)
         lines = [line for text in texts for line in text.splitlines()]
-        _print(name, proposal(denials(lines, spec, _readable(found.config)), spec), len(calls))
+        proposed = proposal(denials(lines, spec, _readable(found.config)), spec)
+        if as_json:
+            click.echo(codec.dump({"v": VERSION, "server": name, "lines": proposed}))
+        else:
+            _print(name, proposed, len(calls))
         return Exit.OK
 
     recordings.ending(work)
@@ -161,7 +168,8 @@ def _made_again(
             tool = asker.tool(call.name) if called else None
             hints: dict[str, object] = (tool or {}).get("annotations") or {}
             if called and not yes and hints.get("readOnlyHint") is not True:
-                click.echo(f"{call.name} may change something, and is not called without --yes")
+                text = f"{call.name} may change something, and is not called without --yes"
+                click.echo(f"metamcp: {text}", err=True)
                 return ""
             _, result = replay.outcome_of(asker.ask(call.method, params, tool))
     except Failed as failed:

@@ -91,6 +91,7 @@ def test_a_server_may_read_the_system_and_change_its_own_folders_only() -> None:
         ("/data/more/x.db", {"/data/more", "/data/more/x.db"}),
         ("sqlite:///data/more/x.db", {"/data/more", "/data/more/x.db"}),
         ("cd /data/notes && run", {"/data/notes"}),
+        ("import sys; sys.path.insert(0, '/data/notes')", {"/data/notes"}),
         ("/home/ann/new.txt", set[str]()),
         ("/tmp/new.sock", set[str]()),
         ("/", set[str]()),

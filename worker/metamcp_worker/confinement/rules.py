@@ -86,6 +86,8 @@ CHAIN_MAX = 4
 """Maximum number of programs of which each starts the one before: a script, its interpreter, …"""
 
 _ABSOLUTE = re.compile(r"(?<![\w./~}])/[\w./@+-]+")
+_SCRIPT = re.compile(r"[\s(]")
+"""Sign of a script in an argument, as `sh -c` and `python -c` have it."""
 _SCHEME = re.compile(r"(?:file|sqlite|duckdb):/{2,3}(?=/)")
 
 
@@ -341,8 +343,8 @@ class _Finder:
         for word in words:
             for text in dict.fromkeys((word, word.partition("=")[2])):
                 self._data(text)
-            for text in word.split() if " " in word else ():  # a script for a shell
-                if isabs(text := text.strip("\"';")):
+            if _SCRIPT.search(word) and not self._look.kind(self.at(word)):
+                for text in _ABSOLUTE.findall(word):
                     self._data(text)
 
     def variable(self, name: str, value: str) -> None:
