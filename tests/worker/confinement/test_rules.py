@@ -153,6 +153,14 @@ def test_a_script_comes_with_its_interpreter_and_its_project() -> None:
     assert "/home/ann/.local/bin/node" in granted(look, "/srv/run").read
 
 
+def test_a_part_of_a_project_comes_with_all_of_it_and_no_more_than_the_repository() -> None:
+    parts = ("packages/a/package.json", "packages/a/index.js", "package.json", ".git/HEAD")
+    look = Machine("/usr/bin/node", *(f"/work/mono/{part}" for part in parts), "/work/setup.py")
+    found = granted(look, "node", "/work/mono/packages/a/index.js")
+    assert "/work/mono" in found.read
+    assert "/work" not in found.read
+
+
 def test_a_script_of_a_shell_comes_with_the_programs_that_it_names() -> None:
     look = Machine("/data/x").having({
         "/home/ann/bin/run": "#!/bin/sh\ncd /data && exec /srv/app/bin/it --home /home/ann\n",

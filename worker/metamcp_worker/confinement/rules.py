@@ -51,8 +51,8 @@ MANAGERS = frozenset({
 """Folders of programs that manage versions of interpreters."""
 PREFIX = ("bin", "lib", "lib64", "libexec", "include", "share/terminfo", "ssl")
 """Parts of a folder with a `bin` that its programs need."""
-PROJECT = ("package.json", "pyproject.toml", "setup.py", "Cargo.toml", "go.mod", "node_modules",
-           ".git")  # fmt: skip
+PROJECT = ("package.json", "pyproject.toml", "setup.py", "Cargo.toml", "go.mod", "node_modules")
+REPOSITORY = ".git"
 SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
 CODE = (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts", ".tsx", ".rb", ".sh", ".jar", ".php",
         ".pl", ".lua")  # fmt: skip
@@ -299,13 +299,16 @@ class _Finder:
             self.read.append(self._project(folder))
 
     def _project(self, folder: str) -> str:
-        """Return the nearest folder that is a project, or this one."""
-        at = folder
+        """Return the repository or the outermost project around a folder, else the folder: parts of
+        a project use packages of the whole."""
+        found = at = folder
         while at not in WIDE and at != self._places.home:
-            if any(self._look.kind(join(at, name)) for name in PROJECT):
+            if self._look.kind(join(at, REPOSITORY)):
                 return at
+            if any(self._look.kind(join(at, name)) for name in PROJECT):
+                found = at
             at = dirname(at)
-        return folder
+        return found
 
     def folder_of_programs(self, folder: str) -> None:
         """Grant a `bin`, and what belongs to its programs."""
