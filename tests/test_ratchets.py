@@ -43,6 +43,7 @@ GUARD = {
     "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
     "approvals", "call_path", "explain_call", "guard", "guarded_calls", "path_orders",
     "policy_rules", "result_keeper", "result_orders", "result_tools", "results",
+    "confinement", "sandbox_rights", "sandboxes",
     "middleware", "middleware_calls", "middleware_process", "middleware_tables",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
@@ -186,9 +187,8 @@ def is_no() -> list[str]:
     ],
     ids=[
         "modules", "modules of the door", "modules of code mode", "modules of the engine",
-        "modules of the guard",
-        "small modules", "small modules with one importer", "shared class names",
-        "shared module names", "participles", "odd openings", "is no",
+        "modules of the guard", "small modules", "small modules with one importer",
+        "shared class names", "shared module names", "participles", "odd openings", "is no",
     ],
 )  # fmt: skip
 def test_a_count_does_not_rise(counted: Callable[[], list[str]], limit: int) -> None:

@@ -37,9 +37,10 @@ MAY_IMPORT = {
         "guard": "access engine ipc runtime",
         "catalog": "access guard ipc",
         "builtin_tools": "catalog ipc results search",
-        "audit": "ipc runtime", "sandbox": "ipc runtime", "middleware": "ipc runtime",
+        "confinement": "ipc", "audit": "ipc runtime", "sandbox": "confinement ipc runtime",
+        "middleware": "ipc runtime",
         "embedder": "http ipc runtime search",
-        "child": "http ipc oauth results runtime",
+        "child": "confinement http ipc oauth results runtime",
         "front": (
             "access builtin_tools catalog guard http ipc middleware oauth results runtime search"
         ),
@@ -69,6 +70,7 @@ MAY_IMPORT = {
 CONTRACT = {
     "access",
     "bridge",
+    "confinement",
     "engine",
     "guard",
     "http",
@@ -92,8 +94,8 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.config": (
         "assemble code_mode config confirmation consent_rules document engine_tables environment"
         " foreign_files formats json_schema middleware_tables naming network options overrides"
-        " parse policy_rules program references reload sections show tools units workflow_files"
-        " workspaces"
+        " parse policy_rules program references reload sandboxes sections show tools units"
+        " workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -119,6 +121,7 @@ PURE_BY_ROOM = {
         " jsonrpc_lines lists notices own_requests request_headers server_calls server_log"
         " server_questions server_session subscriptions"
     ),
+    "metamcp_worker.confinement": "denials rules",
     "metamcp_worker.embedder": "embeddings_api",
     "metamcp_worker.engine": (
         "agent definition definition_schema expressions models suggestion workflow workflow_run"

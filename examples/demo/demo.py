@@ -51,7 +51,8 @@ def install() -> None:
             sys.exit(f"demo: {program} is needed and not on the PATH; install it and try again")
     with packages_of_node():
         packages_of_python()
-    (WORK / "files").mkdir(parents=True, exist_ok=True)
+    for name in ("files", "memory"):
+        (WORK / name).mkdir(parents=True, exist_ok=True)
     (WORK / "files" / "hello.txt").write_text("Hello from a file.\n")
     repository = WORK / "repository"
     if not (repository / ".git").exists():
@@ -69,10 +70,12 @@ def committed(repository: Path) -> None:
 
 
 def project() -> None:
-    """Make the small project anew, with a change that is not committed."""
+    """Make the small project anew, with a change that is not committed. The folder itself stays:
+    confined servers have the folder that was there when they started."""
     folder = WORK / "project"
-    shutil.rmtree(folder)
-    shutil.copytree(HERE / "project", folder)
+    for each in folder.iterdir():
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+    shutil.copytree(HERE / "project", folder, dirs_exist_ok=True)
     committed(folder)
     with (folder / "shop.py").open("a") as file:
         file.write("    # TODO: prices per country\n")

@@ -48,6 +48,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Check policies, and see which one decides.",
     ),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
+    "sandbox": (
+        "metamcp_supervisor.cli.sandbox_rights:sandbox",
+        "Find out what a confined server needs.",
+    ),
     "connect": (
         "metamcp_supervisor.cli.connect:connect",
         "Bridge a client on stdin and stdout to the gateway.",

@@ -94,6 +94,12 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     """Number of definitions that are left out of lists because they are not valid."""
     left_out_first: str = ""
     """First definition that is left out, with place and reason."""
+    sandbox: str = ""
+    """Profile of its confinement as configured; empty for a server without a process."""
+    achieved: str = ""
+    """Means that confine its process, such as `landlock-7 seccomp`; empty while it does not run."""
+    lacking: tuple[str, ...] = ()
+    """Things that the kernel does not keep its process from, though its profile asks for it."""
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):

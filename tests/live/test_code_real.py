@@ -89,7 +89,10 @@ def repository(folder: Path) -> Path:
 def real_servers() -> dict[str, dict[str, Any]]:
     files = DEMO / "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
     return {
-        "git": {"command": [str(DEMO / ".venv/bin/mcp-server-git")]},
+        "git": {
+            "command": [str(DEMO / ".venv/bin/mcp-server-git")],
+            "write": [str(DEMO / "work")],
+        },
         "filesystem": {"command": ["node", str(files), str(DEMO / "work")]},
     }
 

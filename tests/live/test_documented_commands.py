@@ -150,10 +150,9 @@ def test_the_four_lines_of_the_readme_lead_to_the_first_call(tmp_path: Path) -> 
     block = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0]
     uvx = tmp_path / "uvx"  # what it would run is here already; the server is a fake
     uvx.write_text(
-        f"#!{sys.executable}\nimport os, sys\nname, *rest = sys.argv[1:]\n"
-        f"known = {{'metamcp': ['-m', 'metamcp_supervisor', *rest], 'mcp-server-time':"
-        f" [{SERVER[1]!r}, '--only', 'get_current_time']}}\n"
-        "os.execv(sys.executable, [sys.executable, *known[name]])\n"
+        "#!/bin/sh\nname=$1\nshift\ncase $name in\n"
+        f'metamcp) exec {sys.executable} -m metamcp_supervisor "$@" ;;\n'
+        f"mcp-server-time) exec {shlex.join(SERVER)} --only get_current_time ;;\nesac\n"
     )
     uvx.chmod(0o700)
     ports = f"--port {free_port()} --ops-listen 127.0.0.1:{free_port()}"

@@ -25,7 +25,8 @@ class Pinned(Gateway):
 
     def __init__(self, *flags: str, **alpha: Any) -> None:
         super().__init__({"beta": fake()})
-        self.words = self.folder / "words.json"
+        self.words = self.folder / "told" / "words.json"
+        self.words.parent.mkdir()
         mine = {**fake("--words", str(self.words), *flags), **alpha}
         self.write({"alpha": mine, "beta": fake()})
 
@@ -114,7 +115,7 @@ def test_a_tool_that_says_something_else_after_a_restart_is_kept_back_until_it_i
 @pytest.mark.promise("M60")
 def test_the_server_of_a_workspace_is_pinned_apart_also_after_a_restart() -> None:
     with Pinned() as gateway:
-        theirs = gateway.folder / "theirs.json"
+        theirs = gateway.words.with_name("theirs.json")
         entry = fake("--words", str(theirs))
         table = "\n".join(f"{key} = {toml(item)}" for key, item in entry.items())
         gateway.extra = (

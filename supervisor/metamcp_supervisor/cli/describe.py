@@ -78,6 +78,8 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
     if server.p95_s is not None:
         half, most = columns.latency(server.p50_s), columns.latency(server.p95_s)
         yield "latency", f"half within {half}, 95 % within {most}, in the last five minutes"
+    if server.sandbox:
+        yield "sandbox", columns.sandbox_text(server)
     yield "exposed by", ", ".join(found.endpoints) or "no endpoint"
     for each in found.overrides:
         yield "set", f"{columns.override_text(each, when(each.until, now))}"

@@ -252,6 +252,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     yield from doctor_security.tls_files(config)
     yield from doctor_security.named_keys(config)
     yield from doctor_checks.code(config)
+    yield from doctor_checks.confinement(config)
     yield from doctor_checks.names(config)
     yield from doctor_checks.certificates(config, time.time())
     yield from advice(config.servers.values(), os.environ, Path.home())

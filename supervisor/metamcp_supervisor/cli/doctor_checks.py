@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import socket
 import ssl
 import stat
@@ -24,7 +25,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.cli import systemd
-from metamcp_supervisor.config import environment
+from metamcp_supervisor.config import environment, sandboxes
 from metamcp_supervisor.config.config import UNIX, Address, Config, ConfigInvalid
 from metamcp_supervisor.config.installation import deno
 from metamcp_supervisor.processes.cgroups import around
@@ -323,7 +324,7 @@ def code(config: Config) -> Iterator[DoctorFinding]:
     """Check what runs code, and what confines it, if there is code mode."""
     if not config.code.enabled:
         return
-    from metamcp_worker.sandbox.confinement import landlock_version  # ctypes, for this alone
+    from metamcp_worker.confinement.kernel import landlock_version  # ctypes, for this alone
 
     version, wanted = landlock_version(), config.code.confinement
     if wanted == "off" or not version:
@@ -334,6 +335,28 @@ def code(config: Config) -> Iterator[DoctorFinding]:
         yield DoctorFinding("code", verdict, text, advice)
     else:
         yield DoctorFinding("code", "ok", f"{deno()} runs code, Landlock {version} confines it")
+
+
+def confinement(config: Config) -> Iterator[DoctorFinding]:
+    """Check what the kernel has to confine servers, and whether `strict` has its program."""
+    from metamcp_worker.confinement import kernel  # ctypes, for this alone
+    from metamcp_worker.confinement.rules import lacking
+    from metamcp_worker.ipc.spec import ConfinementSpec
+
+    profiles = {name: sandboxes.profile(one) for name, one in config.servers.items()}
+    version, filters = kernel.landlock_version(), kernel.has_filters()
+    missed = lacking(ConfinementSpec(profile="basic"), version, filters=filters)
+    text = f"Landlock {version or 'is missing'}, seccomp {'there' if filters else 'is missing'}"
+    if missed and "basic" in profiles.values():
+        text += f": servers are not kept from {' and '.join(missed)}"
+        advice = "take Linux 6.12 or newer, with Landlock switched on (lsm=landlock,…)"
+        yield DoctorFinding("confinement", "warn", text, advice)
+    else:
+        yield DoctorFinding("confinement", "ok", text)
+    if "strict" in profiles.values() and shutil.which("bwrap") is None:
+        named = ", ".join(name for name, one in profiles.items() if one == "strict")
+        text = f'{named} cannot start: sandbox = "strict" needs the program bwrap'
+        yield DoctorFinding("confinement", "fail", text, "install bubblewrap")
 
 
 def names(config: Config) -> Iterator[DoctorFinding]:

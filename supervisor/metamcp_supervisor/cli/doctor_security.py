@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from metamcp_supervisor.certificates import authority
 from metamcp_supervisor.cli.doctor_checks import DoctorFinding
+from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.units import is_loopback
 from metamcp_supervisor.keys import api_keys
@@ -31,6 +32,9 @@ def security(config: Config) -> DoctorFinding:
         "an issuer may be in this network": private,
         "changed tools are only recorded": [one.name for one in servers if one.pinning == "record"],
         "changes of tools are not seen": [one.name for one in servers if one.pinning == "off"],
+        "servers are not confined": [
+            one.name for one in servers if one.command and sandboxes.profile(one) == "none"
+        ],
         "no TLS": [] if gateway.tls is not None else [str(gateway.listen)],
         "no audit": [] if config.audit.level != "off" else ["[audit]"],
     }

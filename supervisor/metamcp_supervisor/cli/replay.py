@@ -254,7 +254,7 @@ def replay(
     def work() -> int:
         call = recordings.find(recordings.place(state_dir, path), word)
         asked = params(call)
-        url = _url(endpoint or call.endpoint, runtime_dir)
+        url = url_of(endpoint or call.endpoint, runtime_dir)
         trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
         with Asker(url, call.protocol or MODERN, timeout_s, trust) as asker:
             called = call.method == "tools/call"
@@ -283,7 +283,7 @@ def params(call: FinishedCall) -> dict[str, object]:
     return {"name": call.name, "arguments": arguments}
 
 
-def _url(endpoint: str, runtime_dir: str | None) -> str:
+def url_of(endpoint: str, runtime_dir: str | None) -> str:
     """Return the URL of the endpoint. Raises Failed."""
     with client.connect(runtime_dir) as gateway:
         status = codec.typed(GatewayStatus, gateway.call("status"))

@@ -23,6 +23,7 @@ from metamcp_worker.ipc.spec import (
     ConsentRule,
     IssuerSpec,
     PolicySpec,
+    Profile,
     Unaskable,
     UseLimits,
 )
@@ -39,6 +40,9 @@ Recorded = Literal["off", "metadata", "full"]
 AuditLevel = Literal["off", "metadata", "redacted", "full"]
 Durability = Literal["process", "power"]
 Confinement = Literal["prefer", "require", "off"]
+Network = Literal["host", "none"] | tuple[int, ...]
+"""Network of a confined server: all, none, or the only TCP ports it may connect to."""
+HOST: Literal["host"] = "host"
 Pinning = Literal["off", "record", "enforce"]
 MiddlewareMode = Literal["enforce", "permissive"]
 ViewScope = Literal["principal", "session"]
@@ -399,6 +403,13 @@ class Server:
     limits: UseLimits = UNLIMITED
     processes_max: int | None = None
     nofile_max: int | None = None
+    sandbox: Profile | None = None
+    """Confinement of its process; None: as `sandboxes.profile` says."""
+    sandbox_required: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: Network | None = None
+    """None: as its profile has it."""
 
     @property
     def lazy(self) -> bool:

@@ -37,8 +37,8 @@ from metamcp_supervisor.config.config import (
     TracesConfig,
     UnixAddress,
 )
-from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.options import ELSEWHERE, LATER, OPTIONS, Section, keys, option
+from metamcp_supervisor.config.naming import ELSEWHERE, hint
+from metamcp_supervisor.config.options import LATER, OPTIONS, Section, keys, option
 from metamcp_worker.ipc.spec import PolicySpec, UseLimits
 
 Place = tuple[str | int, ...]

@@ -1,5 +1,5 @@
-"""Names of servers, namespaces and endpoints: the rule for valid names, and the known word nearest
-to a mistyped one.
+"""Names of servers, namespaces and endpoints: the rule for valid names, the known word nearest to a
+mistyped one, and what to write in place of keys of other gateways.
 
 Never: names of tools (`metamcp_worker.ipc.exposed_names`).
 
@@ -8,7 +8,7 @@ A server's name becomes part of the names of its tools, `server__tool`, and of U
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from metamcp_worker.ipc.process_names import WORKSPACE_MARK
 
@@ -77,3 +77,51 @@ def hint(word: str, known: Collection[str]) -> str:
     listed = sorted(known)[:_LISTED_MAX]
     more = len(known) - len(listed)
     return f"there are: {', '.join(listed)}" + (f" and {more} more" if more else "")
+
+
+_KEYS = "write auth = \"keys\"; a key is made with 'metamcp keys create NAME --endpoint ENDPOINT'"
+_LISTEN = 'write listen = "127.0.0.1:PORT"'
+_NAMED = "its name stands in the brackets above it"
+_OF_NAMESPACES = "a namespace lists its servers: [namespaces.NAME] servers = […]"
+#: Keys of other gateways, and the hint that names the key to write here.
+ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "mcpServers": "servers are [servers.NAME] here, or a file that 'include' names",
+        "mcp_servers": "servers are [servers.NAME] here, or a file that 'include' names",
+        "port": f"{_LISTEN} in [gateway]",
+        "host": f"{_LISTEN} in [gateway]",
+        "storage_path": "write state_dir in [gateway]",
+        "ai_api": "the model of agents is [ai]; that of searches by meaning is [embeddings]",
+        "toolsets": "tool sets are made by 'metamcp toolsets create' or 'import'",
+        "tool_sets": "tool sets are made by 'metamcp toolsets create' or 'import'",
+    },
+    "gateway": {
+        "port": _LISTEN,
+        "host": _LISTEN,
+        "storage_path": "write state_dir",
+        "exposure": "write it in [endpoints.NAME]",
+        "naming": "write it in [endpoints.NAME]",
+    },
+    "servers.*": {
+        "type": "a command or a url says what it is; 'transport' chooses between ways to a url",
+        "disabled": "write enabled = false",
+        "serverUrl": "write url",
+        "httpUrl": "write url",
+        "namespace": _OF_NAMESPACES,
+        "namespaceId": _OF_NAMESPACES,
+        "name": _NAMED,
+        "id": _NAMED,
+        "autostart": 'write start = "lazy", or enabled = false',
+        "autorestart": "write restart",
+        "environment": "write env",
+        "directory": "write cwd",
+    },
+    "namespaces.*": {"name": _NAMED, "id": _NAMED},
+    "endpoints.*": {
+        "namespaceId": "write namespace",
+        "apiKeyRequired": _KEYS,
+        "allowedApiKeys": 'write keys = ["NAME"]',
+        "name": _NAMED,
+        "id": _NAMED,
+    },
+}  # fmt: skip

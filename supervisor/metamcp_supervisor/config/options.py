@@ -36,6 +36,7 @@ Section = Literal[
     "namespaces.*.tools.*",
     "endpoints.*",
     "servers.*.limits",
+    "servers.*.network",
     "endpoints.*.naming",
     "endpoints.*.limits",
     "endpoints.*.code",
@@ -57,6 +58,7 @@ Kind = Literal[
     "choice or table",
     "boolean",
     "integer",
+    "integers",
     "number",
     "number from 0 to 1",
     "duration",
@@ -443,9 +445,23 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*", "cpu_max", "cores", "", "in place",
            'Processors that it may keep busy, `1.5` or `"150%"`; needs a delegated cgroup.'),
     Option("servers.*", "processes_max", "integer", "", "in place",
-           "Processes that it may have; a server that has more is killed."),
+           "Processes that it may have, `256` if it is confined; one that has more is killed."),
     Option("servers.*", "nofile_max", "integer", "", "next start",
            "Open files that each of its processes may have."),
+    Option("servers.*", "sandbox", "choice", '"basic"', "restart",
+           "How its process is [confined](confinement.md); `none`: not at all.",
+           ("none", "basic", "strict")),
+    Option("servers.*", "sandbox_required", "boolean", "false", "restart",
+           "Do not start it where the kernel lacks a part of `basic`."),
+    Option("servers.*", "read", "strings", "[]", "restart",
+           "Files and folders that it may read beside those of its program and command line."),
+    Option("servers.*", "write", "strings", "[]", "restart",
+           "Files and folders that it may read and change."),
+    Option("servers.*", "network", "choice or table", "", "restart",
+           "`host` for `basic`, `none` for `strict`; or a table.",
+           ("host", "none")),
+    Option("servers.*.network", "tcp_ports", "integers", "", "restart",
+           "The only TCP ports that it may connect to; it can listen on none."),
     Option("servers.*.oauth", "client_id", "string", "", "restart",
            "Of a client that you have registered; without it the gateway registers itself."),
     Option("servers.*.oauth", "client_secret", "string", "", "restart",
@@ -563,56 +579,8 @@ OPTIONS: tuple[Option, ...] = (
 LATER: dict[Section, frozenset[str]] = {
     "gateway": frozenset({"console_listen"}),
     "servers.*": frozenset({
- "sandbox", "sandbox_required", "read", "write", "network",
         "labels",
     }),
-}  # fmt: skip
-
-_KEYS = "write auth = \"keys\"; a key is made with 'metamcp keys create NAME --endpoint ENDPOINT'"
-_LISTEN = 'write listen = "127.0.0.1:PORT"'
-_NAMED = "its name stands in the brackets above it"
-_OF_NAMESPACES = "a namespace lists its servers: [namespaces.NAME] servers = […]"
-#: Keys of other gateways, and the hint that names the key to write here.
-ELSEWHERE: dict[Section, dict[str, str]] = {
-    "": {
-        "mcpServers": "servers are [servers.NAME] here, or a file that 'include' names",
-        "mcp_servers": "servers are [servers.NAME] here, or a file that 'include' names",
-        "port": f"{_LISTEN} in [gateway]",
-        "host": f"{_LISTEN} in [gateway]",
-        "storage_path": "write state_dir in [gateway]",
-        "ai_api": "the model of agents is [ai]; that of searches by meaning is [embeddings]",
-        "toolsets": "tool sets are made by 'metamcp toolsets create' or 'import'",
-        "tool_sets": "tool sets are made by 'metamcp toolsets create' or 'import'",
-    },
-    "gateway": {
-        "port": _LISTEN,
-        "host": _LISTEN,
-        "storage_path": "write state_dir",
-        "exposure": "write it in [endpoints.NAME]",
-        "naming": "write it in [endpoints.NAME]",
-    },
-    "servers.*": {
-        "type": "a command or a url says what it is; 'transport' chooses between ways to a url",
-        "disabled": "write enabled = false",
-        "serverUrl": "write url",
-        "httpUrl": "write url",
-        "namespace": _OF_NAMESPACES,
-        "namespaceId": _OF_NAMESPACES,
-        "name": _NAMED,
-        "id": _NAMED,
-        "autostart": 'write start = "lazy", or enabled = false',
-        "autorestart": "write restart",
-        "environment": "write env",
-        "directory": "write cwd",
-    },
-    "namespaces.*": {"name": _NAMED, "id": _NAMED},
-    "endpoints.*": {
-        "namespaceId": "write namespace",
-        "apiKeyRequired": _KEYS,
-        "allowedApiKeys": 'write keys = ["NAME"]',
-        "name": _NAMED,
-        "id": _NAMED,
-    },
 }  # fmt: skip
 
 

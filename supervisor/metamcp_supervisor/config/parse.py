@@ -133,9 +133,7 @@ def parse(
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
         policies=policy_rules.read(top),
-        servers=tuple(
-            chain(_servers(top.table("servers"), references, home), *(one.servers for one in inner))
-        ),
+        servers=tuple(chain(_servers(top, references, home), *(one.servers for one in inner))),
         namespaces=tuple(chain(_namespaces(top), *(one.namespaces for one in inner))),
         endpoints=tuple(chain(_endpoints(top, references), *(one.endpoints for one in inner))),
         workspaces=tuple(one.draft for one in inner),
@@ -186,7 +184,7 @@ def workspace(name: str, table: Table, references: References, home: Path) -> _W
             limits=sections.use_limits(table, "workspaces.*.limits"),
             workflows=workflow_files.paths(table, "workflows", home),
         ),
-        tuple(map(server, _servers(table.table("servers"), references, home))),
+        tuple(map(server, _servers(table, references, home))),
         tuple(map(namespace, _namespaces(table))),
         tuple(map(endpoint, _endpoints(table, references))),
     )  # fmt: skip
@@ -340,8 +338,8 @@ def _well_named(name: str, table: Table) -> bool:
     return not why
 
 
-def _servers(outer: Table | None, references: References, home: Path) -> Iterable[ServerDraft]:
-    if outer is None:
+def _servers(table: Table, references: References, home: Path) -> Iterable[ServerDraft]:
+    if (outer := table.table("servers")) is None:
         return
     for name in outer.values:
         site = outer.site.at(name)

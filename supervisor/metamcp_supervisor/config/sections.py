@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl, urlsplit
 
-from metamcp_supervisor.config import program, units
+from metamcp_supervisor.config import program, sandboxes, units
 from metamcp_supervisor.config.config import (
     AuditConfig,
     AuditLevel,
@@ -322,7 +322,8 @@ _OF_PROCESSES = ("memory_rlimit", "cpu_max", "processes_max", "nofile_max")
 
 
 def read_limits(table: Table, server: Server) -> Server:
-    """Return the server with the limits of its table; limits that do not fit it are reported."""
+    """Return the server with the limits and the confinement of its table; what does not fit it is
+    reported."""
     for key in (*_OF_MEMORY, *_OF_PROCESSES):
         if not table.has(key):
             continue
@@ -337,7 +338,7 @@ def read_limits(table: Table, server: Server) -> Server:
     rlimit = table.flag("memory_rlimit", default=False)
     if rlimit and not table.has("memory_max"):
         table.error("memory_rlimit", "needs 'memory_max', which says how much")
-    return replace(
+    server = replace(
         server,
         limits=use_limits(table, "servers.*.limits"),
         memory_max=most,
@@ -347,6 +348,7 @@ def read_limits(table: Table, server: Server) -> Server:
         processes_max=_count(table, "processes_max", 1, PROCESSES_MAX),
         nofile_max=_count(table, "nofile_max", NOFILE_MIN, NOFILE_MAX),
     )
+    return sandboxes.read(table, server)
 
 
 USE_MAX = 1_000_000_000

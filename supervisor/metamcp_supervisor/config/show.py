@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
-from metamcp_supervisor.config import code_mode, consent_rules, middleware_tables
+from metamcp_supervisor.config import code_mode, consent_rules, middleware_tables, sandboxes
 from metamcp_supervisor.config.config import (
     AiConfig,
     AuditConfig,
@@ -351,6 +351,7 @@ def server_table(server: Server) -> dict[str, object]:
         "queue": server.queue,
         "message_max": size_text(server.message_max),
         **_limits(server),
+        **_sandbox(server),
         **({"limits": _use(server.limits)} if server.limits != UNLIMITED else {}),
     }
 
@@ -368,6 +369,20 @@ def _limits(server: Server) -> dict[str, object]:
     for key in ("cpu_max", "processes_max", "nofile_max"):
         if (value := getattr(server, key)) is not None:
             found[key] = value
+    return found
+
+
+def _sandbox(server: Server) -> dict[str, object]:
+    """Return the keys of confinement that have an effect."""
+    if not server.command:
+        return {}
+    found: dict[str, object] = {"sandbox": sandboxes.profile(server)}
+    if server.sandbox_required:
+        found["sandbox_required"] = True
+    found |= {key: list(each) for key in ("read", "write") if (each := getattr(server, key))}
+    if server.network is not None:
+        ports = server.network
+        found["network"] = ports if isinstance(ports, str) else {"tcp_ports": list(ports)}
     return found
 
 

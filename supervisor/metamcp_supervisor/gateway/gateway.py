@@ -209,7 +209,12 @@ class Gateway:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
-            bounds=Bounds(cgroups.delegated(), self.journal, cgroups.around()),
+            bounds=Bounds(
+                cgroups.delegated(),
+                self.journal,
+                cgroups.around(),
+                lambda: specs.private_places(self.config),
+            ),
             tokens=TokenKeys(config.gateway.state_dir, environ),
             pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
             environ=environ,

@@ -52,7 +52,7 @@ class Leaf:
         _offer(self.path / "memory.high", _count(limits.memory_high))
         _offer(self.path / "memory.max", _count(limits.memory_max))
         _offer(self.path / "memory.oom.group", b"1")
-        _offer(self.path / "pids.max", _count(limits.processes_max))
+        _offer(self.path / "pids.max", _count(limits.tasks_max or limits.processes_max))
         quota = _NO_LIMIT
         if limits.cpu_max is not None:
             quota = b"%d" % round(limits.cpu_max * CPU_PERIOD_US)

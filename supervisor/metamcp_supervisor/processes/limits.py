@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 
@@ -31,6 +32,9 @@ again, the limit is wrong, and endless restarts would make that worse."""
 REMEMBER_S = 60.0
 """Seconds to keep the record of an instance after its last sample: by then the reason of its end is
 known."""
+
+PROCESSES_MAX, TASKS_MAX = 256, 4096
+"""Maximum processes, and threads of them all, of a confined server without a limit of its own."""
 
 FILES_BASE = 256
 """Open files of the supervisor or a front without servers, connections of clients included."""
@@ -63,11 +67,13 @@ FINE = LimitVerdict(Fate.FINE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of one server and all its processes together: memory in bytes, `cpu_max` in
-    processors, None for no limit. `cpu_max` is enforced by the kernel or not at all."""
+    processors, None for no limit. `cpu_max` is enforced by the kernel or not at all. `tasks_max`:
+    threads of all processes, which the kernel counts; None: as many as processes."""
 
     memory_max: int | None = None
     memory_high: int | None = None
     processes_max: int | None = None
+    tasks_max: int | None = None
     cpu_max: float | None = None
 
     @property
@@ -104,10 +110,12 @@ def limits_of(server: Server) -> Limits:
     high = server.memory_high
     if high is None and server.memory_max is not None:
         high = int(server.memory_max * HIGH_SHARE)
+    assumed = server.processes_max is None and sandboxes.profile(server) != "none"
     return Limits(
         memory_max=server.memory_max,
         memory_high=high,
-        processes_max=server.processes_max,
+        processes_max=PROCESSES_MAX if assumed else server.processes_max,
+        tasks_max=TASKS_MAX if assumed else None,
         cpu_max=server.cpu_max,
     )
 

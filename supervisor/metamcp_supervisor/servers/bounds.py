@@ -5,23 +5,30 @@ journal's notes about limits that are not enforced. Never: the rules (`limits`),
 kernel (`cgroups`), stopping anything (`gauges`, `crew`).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from signal import SIGKILL
 
 from metamcp_supervisor.processes.cgroups import Around, Cgroups, unenforced
 from metamcp_supervisor.processes.limits import Limiter, crowded_out, limits_of
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
+from metamcp_supervisor.servers.specs import PrivatePlaces
 from metamcp_supervisor.telemetry.journal import Journal
 
 
 class Bounds:
     """`cgroups`: None if the gateway has no subtree of control groups; `around`: the group of the
-    gateway itself."""
+    gateway itself; `private`: returns where confined servers have their folders, None for no
+    confinement."""
 
     def __init__(
-        self, cgroups: Cgroups | None, journal: Journal, around: Around | None = None
+        self,
+        cgroups: Cgroups | None,
+        journal: Journal,
+        around: Around | None = None,
+        private: Callable[[], PrivatePlaces | None] = lambda: None,
     ) -> None:
+        self.private = private
         self._around = around
         self._kills = self._kills_at_last_look = 0 if around is None else around.kills()
         self.limiter = Limiter()

@@ -233,8 +233,10 @@ class Crew:
                 self._probed(instance, message.probes_missed)
                 self._hearts.beat(instance.pid, "worker", message.lag_ms)
                 self._lives.idle(copy, message.idle_s)
-            case Spawned():
-                pass  # the instance has noted the pid
+            case Spawned():  # the instance has noted the pid
+                if message.lacking:
+                    why = f"this kernel cannot keep it from {' and '.join(message.lacking)}"
+                    self._journal.add(instance.server, "degraded", why, instance.generation)
             case ServerDown():
                 self._lives.told(copy, message, blob)
                 self._down(copy, instance, message)
@@ -347,6 +349,7 @@ class Crew:
             spec = server_spec(
                 entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf,
                 log=logs.current(), tenant=entry.tenant, asks_roots=entry.offer.asks_roots,
+                private=self._bounds.private(),
             )  # fmt: skip
             instance.run(spec, self._version)
         except KeyUnfit as error:

@@ -64,6 +64,8 @@ class InstanceSnapshot(Struct, frozen=True, kw_only=True):
     pid: int
     line: ChannelSnapshot
     server_pid: int
+    achieved: str = ""
+    lacking: tuple[str, ...] = ()
     protocol: str
     start_s: float
     inflight: int
@@ -94,7 +96,8 @@ class Instance:
     """`reported`: the end of the server has been reported. `told_of`: when the journal last
     reported a counter, in monotonic seconds. `condemned`: exit class of an instance that is killed
     because it does not answer. `silent`: the control socket is closed. `end`: how the worker ended.
-    `questions`: about its calls."""
+    `questions`: about its calls. `achieved`, `lacking`: of its confinement, as in
+    `messages.Spawned`."""
 
     def __init__(
         self, server: str, generation: int, worker: ForkedWorker, ear: InstanceListener
@@ -103,6 +106,8 @@ class Instance:
         self.generation = generation
         self.pid = worker.pid
         self.server_pid = 0
+        self.achieved = ""
+        self.lacking: tuple[str, ...] = ()
         self.protocol = ""
         self.start_s = 0.0
         self.inflight = self.queued = 0
@@ -124,6 +129,8 @@ class Instance:
             pid=self.pid,
             line=self._channel.handed(),
             server_pid=self.server_pid,
+            achieved=self.achieved,
+            lacking=self.lacking,
             protocol=self.protocol,
             start_s=self.start_s,
             inflight=self.inflight,
@@ -138,6 +145,7 @@ class Instance:
         self.server_pid, self.protocol, self.start_s = (
             found.server_pid, found.protocol, found.start_s,
         )  # fmt: skip
+        self.achieved, self.lacking = found.achieved, found.lacking
         self.inflight, self.probes_missed = found.inflight, found.probes_missed
         self.reported, self.condemned = found.reported, found.condemned
         self.told_of = dict.fromkeys(found.told_of, asyncio.get_running_loop().time())
@@ -193,8 +201,9 @@ class Instance:
             self.questions.answer(message, blob)
             return
         match message:
-            case Spawned(pid=pid):
-                self.server_pid = pid
+            case Spawned():
+                self.server_pid = message.pid
+                self.achieved, self.lacking = message.achieved, message.lacking
             case ServerReady():
                 self.protocol, self.start_s = message.protocol, message.start_s
             case _:

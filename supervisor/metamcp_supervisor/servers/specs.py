@@ -6,10 +6,12 @@ endpoint. Never: reading a configuration (`parse`), the fields (`metamcp_worker.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import structs
 
-from metamcp_supervisor.config import assemble, code_mode, environment, network, tools
+from metamcp_supervisor.config import assemble, code_mode, environment, network, sandboxes, tools
 from metamcp_supervisor.config.config import (
     Address,
     Config,
@@ -36,6 +38,7 @@ from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.spec import (
     UNLIMITED,
+    ConfinementSpec,
     ConsentSpec,
     EmbeddingsSpec,
     EndpointSpec,
@@ -65,6 +68,14 @@ wants too."""
 _UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
 
+class PrivatePlaces(NamedTuple):
+    """`folder`: of the private folders of servers; `hidden`: files and folders of the gateway,
+    which confined servers do not get."""
+
+    folder: Path
+    hidden: tuple[str, ...]
+
+
 def server_spec(
     server: Server,
     environ: Mapping[str, str],
@@ -75,12 +86,13 @@ def server_spec(
     log: LogSpec | None = None,
     tenant: Tenant | None = None,
     asks_roots: Asked = "",
+    private: PrivatePlaces | None = None,
 ) -> ServerSpec:
     """Return the specification for the worker of a server. `probe`: ask the server first whether it
     is modern. `oauth`: for a server that wants it (`tokens`). `leaf`: the control group for its
     processes, if there is one. `log`: log format and levels, if not the default. `tenant`: the
     client that it serves, if it is not for all; `asks_roots`: when it asks for roots, as far as is
-    known."""
+    known; `private`: for a server that is to be confined as its configuration says."""
     place = _place(server, tenant)
     passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
     session = process_names.has_session(process_names.whose(server.name))
@@ -97,6 +109,7 @@ def server_spec(
         oauth=oauth,
         options=dict(server.options),
         limits=_limits(server, leaf),
+        confinement=ConfinementSpec() if private is None else _confinement(server, private, tenant),
         start_timeout_s=server.start_timeout_s,
         timeout_s=server.timeout_s,
         stop_eof_s=STOP_EOF_S,
@@ -134,6 +147,35 @@ def _limits(server: Server, leaf: Leaf | None) -> LimitsSpec:
         data_bytes=(server.memory_max or 0) if server.memory_rlimit else 0,
         nice=NICE if server.cpu_max is not None else 0,
         cgroup="" if leaf is None else str(leaf.path),
+    )
+
+
+PRIVATE = "servers"
+"""Folder in the state directory with the private folders of confined servers."""
+
+
+def private_places(config: Config) -> PrivatePlaces:
+    gateway = config.gateway
+    hidden = (*config.files, gateway.state_dir, gateway.runtime_dir)
+    return PrivatePlaces(gateway.state_dir / PRIVATE, tuple(map(str, hidden)))
+
+
+def _confinement(server: Server, private: PrivatePlaces, tenant: Tenant | None) -> ConfinementSpec:
+    """Return how the process of a server is confined. The home of a process for one client goes
+    with the process."""
+    network = sandboxes.network(server)
+    return ConfinementSpec(
+        profile=sandboxes.profile(server),
+        required=server.sandbox_required,
+        read=server.read,
+        write=server.write,
+        network="none" if network == "none" else "host",
+        tcp_ports=() if isinstance(network, str) else network,
+        own=tuple(server.env),
+        folder=str(private.folder / process_names.base(server.name)),
+        lasting=tenant is None,
+        hidden=private.hidden,
+        cwd_named=server.cwd is not None and str(server.cwd) != server.folder,
     )
 
 

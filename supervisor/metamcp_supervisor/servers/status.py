@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct, structs
 
+from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sections import origin
@@ -292,6 +293,9 @@ def _server(
         drift=facts.drift.get(entry.name, {}),
         left_out=offer.invalid,
         left_out_first=next(iter(offer.left_out), ""),
+        sandbox=sandboxes.profile(entry.server) if entry.server.command else "",
+        achieved=instance.achieved if instance else "",
+        lacking=instance.lacking if instance else (),
     )
 
 

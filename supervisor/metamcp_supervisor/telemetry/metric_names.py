@@ -127,6 +127,8 @@ _SUPERVISION = (
            "Tools that are not as approved: harmless, drifted, or quarantined and not served."),
     MetricFamily("metamcp_invalid_definitions", "gauge", ("server",),
            "Tools, prompts and resources that lists leave out: their definitions are not valid."),
+    MetricFamily("metamcp_server_confinement", "gauge", ("server", "profile", "achieved"),
+           "1 if all that its profile asks for confines its process, 0 if the kernel lacks some."),
     MetricFamily("metamcp_orphans_reaped_total", "counter", ("server",),
            "Processes that a server left behind and that were killed."),
 )  # fmt: skip

@@ -431,6 +431,14 @@ class Metrics:
             (((one.name, word), one.drift.get(word, 0)) for one, word in drift),
         )
         yield "metamcp_invalid_definitions", (((one.name,), one.left_out) for one in servers)
+        yield (
+            "metamcp_server_confinement",
+            (
+                ((one.name, one.sandbox, one.achieved), not one.lacking)
+                for one in servers
+                if one.achieved
+            ),
+        )
         yield "metamcp_spares_ready", (((name,), readings.spares.get(name, 0)) for name in known)
         yield "metamcp_failover_duration_seconds", histograms(self._failovers)
         yield "metamcp_stop_escalations_total", by_two(self._steps, known, STEPS)

@@ -47,6 +47,7 @@ HEADINGS = {
     "workspaces.*": "`[workspaces.NAME]`",
     "workspaces.*.limits": "`[workspaces.NAME.limits]`",
     "servers.*.limits": "`[servers.NAME.limits]`",
+    "servers.*.network": "`[servers.NAME.network]`",
     "endpoints.*.code": "`[endpoints.NAME.code]`",
     "endpoints.*.limits": "`[endpoints.NAME.limits]`",
     "endpoints.*.results": "`[endpoints.NAME.results]`",
@@ -54,7 +55,7 @@ HEADINGS = {
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
     "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
-    "strict_listing", "limits", "results",
+    "strict_listing", "limits", "results", "sandbox", "network",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
@@ -145,6 +146,8 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "sharing": "shared", "era": "legacy", "tools": {"t": ToolConfig(hidden=True)},
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99, "limits": UseLimits(in_flight=1),
+        "sandbox": "strict", "sandbox_required": True, "read": ("/r",), "write": ("/w",),
+        "network": "none",
     }  # fmt: skip
     for name, value in changed.items():
         key = name.removesuffix("_s")

@@ -158,7 +158,13 @@ def test_the_soft_limit_is_four_fifths_of_the_hard_one_unless_it_is_written() ->
     assert limits.limits_of(both) == Limits(
         memory_max=500 * MIB, memory_high=100 * MIB, cpu_max=1.5, processes_max=3
     )
-    assert limits.limits_of(server("git")) == Limits()
+    assert limits.limits_of(server("git", sandbox="none")) == Limits()
+
+
+def test_a_confined_server_has_a_limit_of_processes_anyway() -> None:
+    assert limits.limits_of(server("git")) == Limits(processes_max=256, tasks_max=4096)
+    assert limits.limits_of(server("git", processes_max=3)) == Limits(processes_max=3)
+    assert limits.limits_of(server("far", command=(), url="https://x/")) == Limits()
 
 
 def test_the_kernel_knows_best_what_a_server_uses() -> None:

@@ -50,18 +50,15 @@ watch = true
 state_dir = "${BASE}/state"
 runtime_dir = "run"
 drain_delay = "10s"
-
 [log]
 format = "text"
 level = "warning"
 levels = { http = "debug" }
-
 [recording]
 calls = "metadata"
 file_max = "1M"
 files_max = 3
 body_max = "4K"
-
 [audit]
 level = "redacted"
 durability = "power"
@@ -163,9 +160,13 @@ memory_rlimit = true
 cpu_max = "150%"
 processes_max = 20
 nofile_max = 256
+sandbox = "strict"
+sandbox_required = true
+read = ["/srv"]
+write = ["data"]
+network = { tcp_ports = [443] }
 limits = { calls_per_minute = 60, burst = 5, calls_per_day = 1000, in_flight = 3 }
 tools.log = { name = "history", fixed = { all = true } }
-
 [servers.notes]
 module = "notes.main:server"
 start = "lazy"
@@ -282,6 +283,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert (git.concurrency, git.queue, git.message_max) == (1, 10, 8 * 1024 * 1024)
     assert (git.memory_max, git.memory_high, git.memory_rlimit) == (1536 << 20, 1 << 30, True)
     assert (git.cpu_max, git.processes_max, git.nofile_max) == (1.5, 20, 256)
+    assert (git.sandbox, git.read, git.network) == ("strict", ("/srv",), (443,))
     assert git.limits == UseLimits(60, 5, 1000, 3)
     assert (got.servers["notes"].module, got.servers["notes"].cwd) == (
         "notes.main:server", tmp_path,
@@ -487,7 +489,7 @@ def test_an_error_says_where_it_is_and_what_to_do(tmp_path: Path, text: str, mes
     [
         ("comand = 1", "comand: unknown key 'comand'; did you mean 'command'?"),
         ("url = 'https://x'", "url: a server has only one of 'command' and 'url'"),
-        ("sandbox = 'strict'", "sandbox: 'sandbox' is not available in this version"),
+        ("labels = []", "labels: 'labels' is not available in this version"),
         ("start = 'lzy'", "start: 'lzy' is not a choice; did you mean 'lazy'?"),
         (
             "idle_stop = '1m'\nsharing = 'shared'",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
-from metamcp_worker.sandbox.confinement import landlock_version
+from metamcp_worker.confinement.kernel import landlock_version
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M46")]
 

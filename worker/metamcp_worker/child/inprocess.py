@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any, TextIO, cast
 
 from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, prepare
+from metamcp_worker.confinement.launch import Confined
 from metamcp_worker.ipc.packets import blob, close_all
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -48,6 +49,7 @@ class Hosted:
 
     def __init__(self, spec: ServerSpec, ends: list[int], on_exit: Exited) -> None:
         self.pid = 0
+        self.confined: Confined | None = None
         self.halted = False
         input_end, self.stdin, self.stdout, output_end, self.stderr, log_end = ends
         self._spec = spec

@@ -23,8 +23,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, process_exit
+from metamcp_worker.confinement import launch
+from metamcp_worker.confinement.launch import NOT_THERE, Confined, first_started
 from metamcp_worker.ipc.packets import close_all
 from metamcp_worker.ipc.spec import LimitsSpec, ServerSpec
 
@@ -37,9 +40,6 @@ UNDO_PAUSE_S = 0.001
 FIRST_LINE_BYTES_MAX = 256
 """Bytes of the first line of a script that are read; the kernel does not read more either."""
 
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
-_NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM})
-
 
 def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
     """Start the server's command. Raises SpawnFailed."""
@@ -47,12 +47,19 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
         raise SpawnFailed(f"cannot start {spec.name}: it has neither a command nor a module")
     _enter(spec)
     ends: list[int] = []
+    confined: Confined | None = None
     try:
         for _ in range(3):
             ends += os.pipe()
         stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = ends
-        pid = _spawned(spec, (stdin, stdout, stderr))
-    except (OSError, ValueError) as error:
+        streams, programs = (stdin, stdout, stderr), _programs(spec)
+        if spec.confinement.profile == "none":
+            pid = first_started(programs, partial(_spawned, spec, streams))
+        else:
+            limits, env = spec.confinement, spec.env
+            confined = launch.start(limits, spec.command, list(programs), env, streams)
+            pid = confined.pid
+    except (OSError, ValueError, launch.NotConfined) as error:
         close_all(ends)
         raise SpawnFailed(f"cannot start {spec.name}: {_reason(spec, error)}") from None
     close_all((stdin, stdout, stderr))
@@ -60,7 +67,7 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
         close_all((to_stdin, from_stdout, from_stderr))
         _undo(pid)
         raise SpawnFailed(f"cannot start {spec.name}: {refused}")
-    return CommandProcess(pid, (to_stdin, from_stdout, from_stderr), on_exit)
+    return CommandProcess(pid, (to_stdin, from_stdout, from_stderr), on_exit, confined)
 
 
 def _enter(spec: ServerSpec) -> None:
@@ -77,23 +84,13 @@ def _enter(spec: ServerSpec) -> None:
         raise SpawnFailed(f"cannot start {spec.name}: {what}") from None
 
 
-def _spawned(spec: ServerSpec, streams: tuple[int, int, int]) -> int:
-    """Start the first program of this name that can be started, in a new session, and return its
-    pid. Raises OSError, about the candidate with the most telling error, and ValueError."""
+def _spawned(spec: ServerSpec, streams: tuple[int, int, int], program: str) -> int:
+    """Start a program in a new session, and return its pid. Raises OSError and ValueError."""
     actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
-    failure: OSError | None = None
-    for program in _programs(spec):
-        try:
-            return os.posix_spawn(
-                program, spec.command, spec.env, file_actions=actions, setsid=True,
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
-            )  # fmt: skip
-        except OSError as error:
-            if error.errno in _NO_PROCESS:  # then another program would fail too
-                raise
-            if failure is None or error.errno not in _NOT_THERE or os.path.exists(program):
-                failure = error
-    raise failure or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return os.posix_spawn(
+        program, spec.command, spec.env, file_actions=actions, setsid=True,
+        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
+    )  # fmt: skip
 
 
 def _programs(spec: ServerSpec) -> Iterator[str]:
@@ -128,8 +125,15 @@ def _code(pid: int) -> int | None:
 class CommandProcess:
     """`Host` of a running command."""
 
-    def __init__(self, pid: int, ends: tuple[int, int, int], on_exit: Exited) -> None:
+    def __init__(
+        self,
+        pid: int,
+        ends: tuple[int, int, int],
+        on_exit: Exited,
+        confined: Confined | None = None,
+    ) -> None:
         self.pid = pid
+        self.confined = confined
         self.stdin, self.stdout, self.stderr = ends
         self._code: int | None = None
         self._on_exit = on_exit
@@ -223,12 +227,14 @@ class CommandProcess:
 
 def _reason(spec: ServerSpec, error: Exception) -> str:
     program = spec.command[0]
+    if isinstance(error, launch.NotConfined):
+        return str(error)
     if not isinstance(error, OSError):
         return f"its command cannot be passed to the system: {error}"
     found = str(error.filename or program)
-    if error.errno in _NOT_THERE and os.path.exists(found):
+    if error.errno in NOT_THERE and os.path.exists(found):
         return f"'{found}' is there, but {_unloaded(found)}"
-    if error.errno in _NOT_THERE:
+    if error.errno in NOT_THERE:
         return f"no program '{program}'" + (" on the PATH" if "/" not in program else "")
     if error.errno == errno.EACCES:
         return f"'{found}' is not an executable file, or permission is denied"

@@ -244,7 +244,12 @@ class ServerWorker:
         except SpawnFailed as error:
             self._finish(Fail("spawn", str(error)))
             return
-        self._report.tell(Spawned(pid=self._connection.pid))
+        pid, confined = self._connection.pid, self._connection.confined
+        if confined is None:
+            self._report.tell(Spawned(pid=pid))
+        else:
+            achieved, lacking = confined.achieved, confined.lacking
+            self._report.tell(Spawned(pid=pid, achieved=achieved, lacking=lacking))
         self._session = ServerSession(spec, version, self._spawned_at)
         self._do(self._session.start())
 

@@ -20,6 +20,8 @@ from metamcp_worker.child.jsonrpc_lines import (
 )
 from metamcp_worker.child.server_log import ServerLog
 from metamcp_worker.child.transport import Exited, Host, ServerExit, TransportListener
+from metamcp_worker.confinement import denials
+from metamcp_worker.confinement.launch import Confined, remove
 from metamcp_worker.ipc.messages import LogLines
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import orphans
@@ -66,6 +68,10 @@ class StdioTransport:
         return self._host.pid
 
     @property
+    def confined(self) -> Confined | None:
+        return self._host.confined
+
+    @property
     def lost(self) -> bool:
         """Whether the server is gone, or about to be ended."""
         return self._lost or self._stdin.closed or self._stdout.closed
@@ -77,7 +83,13 @@ class StdioTransport:
     @property
     def last_words(self) -> str:
         words = reason(self._last_lines)
-        return f"{words}; 'metamcp logs {self._name}' has all of it" if words else ""
+        if not words:
+            return ""
+        confined = self._host.confined
+        readable = confined.readable if confined is not None else ()
+        what = denials.advice(self._last_lines, self._spec.confinement, readable)
+        advice = f"; {what}" if what else ""
+        return f"{words}{advice}; 'metamcp logs {self._name}' has all of it"
 
     def stuck(self) -> bool:
         """Whether the server does not read its input."""
@@ -161,12 +173,14 @@ class StdioTransport:
         # No event tells of the death of a process that is not known.
         while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above
             await asyncio.sleep(SWEEP_PAUSE_S)
-        if sweep.killed:
+        if sweep.killed and self._spec.confinement.profile != "strict":  # bubblewrap leaves its own
             self._listener.counted("orphan", len(sweep.killed))
             self.warn(f"processes that it had left behind were killed: {len(sweep.killed)}")
         self._stdin.close()
         self._stdout.close()
         self._stderr.close()
+        if (confined := self._host.confined) is not None:
+            remove(confined.tmp)
 
     def _read_on(self) -> None:
         if not self._paused:

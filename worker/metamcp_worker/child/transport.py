@@ -23,6 +23,7 @@ from msgspec import Struct
 from metamcp_worker.child.actions import Drop, Fail, Reason, ServerRequest
 from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.server_log import ServerLog
+from metamcp_worker.confinement.launch import Confined
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.messages import LogLines
 from metamcp_worker.runtime import memory
@@ -44,9 +45,10 @@ class SpawnFailed(MetaMCPError):
 class Host(Protocol):
     """Running server. `pid`: 0 without a process. `stdin`, `stdout`, `stderr`: the gateway's ends
     of its pipes, which the user of the host closes. `halted`: whether a signal has stopped the
-    server."""
+    server. `confined`: how it is confined; None for one that is not to be."""
 
     pid: int
+    confined: Confined | None
     stdin: int
     stdout: int
     stderr: int
@@ -149,6 +151,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def confined(self) -> Confined | None:
+        """How the server is confined; None for one that is not to be."""
+        ...
+
+    @property
     def lost(self) -> bool:
         """Whether the server is gone, or about to be ended."""
         ...
@@ -228,6 +235,7 @@ class Distant:
     """Half of a `Transport` that all transports to remote servers share."""
 
     pid = 0
+    confined: Confined | None = None
 
     def __init__(self) -> None:
         self._log = ServerLog("stderr")

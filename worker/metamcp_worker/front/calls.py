@@ -6,7 +6,6 @@ sessions, pipes. Bytes that are not names, ids or a matter of eras pass as they 
 """
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -542,7 +541,7 @@ class Calls:
                     about = {"server": process_names.base(call.server), "call": call.id}
                     log.warning("%s got no answer in time", call.label, extra=about)
             else:
-                failed = call.label == "tools/call" and _is_error(answer.body)
+                failed = call.label == "tools/call" and jsonrpc_bytes.is_error(answer.body)
                 error_type = (refused or "tool_error") if failed else ""
             if call.mend is not None and not answer.code:
                 answer = CallAnswer(call.mend(answer.body))
@@ -584,20 +583,3 @@ def _expose_tasks(call: Call, merged: Merged) -> None:
 OWN = "_gateway"
 """Name that stands for the server in calls of built-in tools, for operators; no server has it."""
 _NOWHERE = CallOrigin("", "", b"", "", progress=False)
-_WELL = b'"isError":false}'
-_IS_ERROR = re.compile(rb'"isError"\s*:\s*true')
-_ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
-
-
-def _is_error(body: bytes) -> bool:
-    """Whether this result of a tool is a failure. The result is decoded only if its bytes make a
-    failure likely, and searched from its end, because most servers write `isError` last."""
-    if body.endswith(_WELL):  # as most servers write it
-        return False
-    at = body.rfind(b'"isError"')
-    if at < 0 or _ENDS_WELL.match(body, at) or _IS_ERROR.search(body) is None:
-        return False
-    try:
-        return bytes(codec.level(body).get("isError", b"")) == b"true"
-    except codec.Malformed:
-        return False

@@ -154,3 +154,22 @@ def _recoded(body: bytes, before: int, after: int) -> tuple[bytes, int]:
         return body, before
     members["code"] = Raw(b"%d" % after)
     return codec.dump(members), after
+
+
+_WELL = b'"isError":false}'
+_IS_ERROR = re.compile(rb'"isError"\s*:\s*true')
+_ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
+
+
+def is_error(body: bytes) -> bool:
+    """Whether this result of a tool is a failure. The result is decoded only if its bytes make a
+    failure likely, and searched from its end, because most servers write `isError` last."""
+    if body.endswith(_WELL):  # as most servers write it
+        return False
+    at = body.rfind(b'"isError"')
+    if at < 0 or _ENDS_WELL.match(body, at) or _IS_ERROR.search(body) is None:
+        return False
+    try:
+        return bytes(codec.level(body).get("isError", b"")) == b"true"
+    except codec.Malformed:
+        return False

@@ -177,9 +177,13 @@ class AttachFront(Message, frozen=True, kw_only=True):
 
 
 class Spawned(Message, frozen=True, kw_only=True):
-    """The server's process exists. `pid`: 0 for an in-process server."""
+    """The server's process exists. `pid`: 0 for an in-process server. `achieved`: what confines it,
+    empty for a server that is not to be confined; `lacking`: what it is not kept from though its
+    profile asks for it."""
 
     pid: int
+    achieved: str = ""
+    lacking: tuple[str, ...] = ()
 
 
 class ServerReady(Message, frozen=True, kw_only=True):

@@ -94,6 +94,35 @@ class LimitsSpec(Struct, frozen=True, kw_only=True):
     cgroup: str = ""
 
 
+Profile = Literal["none", "basic", "strict"]
+"""How a server is confined: not at all, by the kernel around its process, or in a container of its
+own by bubblewrap."""
+
+
+class ConfinementSpec(Struct, frozen=True, kw_only=True):
+    """How the process of a command is confined.
+
+    `required`: whether the server is not started where the kernel lacks something. `read`, `write`:
+    further paths, relative to the working directory. `network`: `host`, or `none`; `tcp_ports`: the
+    only TCP ports it may connect to, empty for all. `own`: variables that its configuration names.
+    `folder`: private folder of the server, which stays; `lasting`: whether its home is in there, or
+    goes with the process. `hidden`: paths of the gateway. `cwd_named`: whether the configuration
+    names the working directory.
+    """
+
+    profile: Profile = "none"
+    required: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: Literal["host", "none"] = "host"
+    tcp_ports: tuple[int, ...] = ()
+    own: tuple[str, ...] = ()
+    folder: str = ""
+    lasting: bool = True
+    hidden: tuple[str, ...] = ()
+    cwd_named: bool = False
+
+
 class ServerSpec(Discreet, frozen=True, kw_only=True):
     """Configuration of one MCP server for its worker.
 
@@ -116,6 +145,7 @@ class ServerSpec(Discreet, frozen=True, kw_only=True):
     oauth: OAuthSpec | None = None
     options: dict[str, str] = {}
     limits: LimitsSpec = LimitsSpec()
+    confinement: ConfinementSpec = ConfinementSpec()
     start_timeout_s: float = 30.0
     timeout_s: float = 60.0
     stop_eof_s: float = 1.0

@@ -17,6 +17,7 @@ from functools import partial
 
 from msgspec import structs
 
+from metamcp_worker.confinement import kernel
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,
@@ -130,7 +131,7 @@ class CodeWorker(RoleWorker):
         """Begin, or go on with other limits. Raises OSError, codec.Malformed."""
         if fds or self._listener is None:
             self.listen(socket.socket(fileno=packets.taken(fds)))
-        version = -1 if spec.confinement == "off" else confinement.landlock_version()
+        version = -1 if spec.confinement == "off" else kernel.landlock_version()
         if spec.confinement == "require" and not version:
             raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
         if spec.confinement == "prefer" and not version:

@@ -1,0 +1,248 @@
+"""What a hostile server reaches in each profile, in a running gateway."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metamcp_worker.confinement import kernel
+from tests.live.client import Client
+from tests.live.gateway import ROOT, Gateway, fake
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180), pytest.mark.promise("M96")]
+
+HOSTILE = (sys.executable, str(ROOT / "tests" / "fakes" / "hostile_server.py"))
+LANDLOCK = kernel.landlock_version()
+BWRAP = shutil.which("bwrap") is not None
+ITS_OWN = frozenset({
+    "start a program", "write to its temporary folder", "write to its home",
+    "read what it was given", "write what it was given",
+})  # fmt: skip
+NETWORK = frozenset({"connect by TCP", "listen on TCP", "send by UDP"})
+SYSTEM_CALLS = frozenset({
+    "trace a sibling", "make a user namespace", "mount", "use keys of the kernel",
+    "make a ring of system calls",
+})  # fmt: skip
+FILES = frozenset({
+    "read a foreign file", "list a foreign folder", "write a foreign file", "read passwords",
+    "read the configuration", "read the environment of a sibling",
+    "read the environment of the gateway", "read the token of the control socket",
+})  # fmt: skip
+OTHERS = frozenset({"signal a sibling", "connect to an abstract socket"})
+CONTROL, PRIVILEGES = "connect to the control socket", "have capabilities"
+EVERYTHING = FILES | OTHERS | SYSTEM_CALLS | NETWORK | ITS_OWN | {CONTROL, PRIVILEGES}
+#: What a server of each kind reaches on this machine.
+REACHED = {
+    "none": EVERYTHING,
+    "basic": ITS_OWN | NETWORK | {CONTROL},
+    "closed": ITS_OWN | {CONTROL},
+    "ports": ITS_OWN | {"connect by TCP", "send by UDP", CONTROL},
+    "other ports": ITS_OWN | {"send by UDP", CONTROL},
+    "strict": ITS_OWN | {"listen on TCP", "send by UDP"},
+    "strict with the network": ITS_OWN | NETWORK,
+}
+#: Cells that this kernel cannot keep apart, with the reason.
+UNKNOWN: dict[str, tuple[frozenset[str], str]] = {
+    "files": (FILES if LANDLOCK < 1 else frozenset(), "no Landlock"),
+    "others": (OTHERS if LANDLOCK < 6 else frozenset(), "no Landlock of version 6"),
+    "ports": (NETWORK if LANDLOCK < 4 else frozenset(), "no Landlock of version 4"),
+    "calls": (SYSTEM_CALLS if not kernel.has_filters() else frozenset(), "no seccomp"),
+}
+SKIPPED = frozenset(one for cells, _ in UNKNOWN.values() for one in cells)
+
+
+class World:
+    """A gateway with hostile servers of each kind, and the targets around them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.secret = folder / "elsewhere" / "secret"
+        self.given = folder / "given"
+        for path in (self.secret.parent, self.given / "read", self.given / "write"):
+            path.mkdir(parents=True)
+        for path in (self.secret, self.given / "read" / "file"):
+            path.write_text("x")
+        self.tcp, self.udp = socket.socket(), socket.socket(type=socket.SOCK_DGRAM)
+        self.tcp.bind(("127.0.0.1", 0))
+        self.tcp.listen()
+        self.udp.bind(("127.0.0.1", 0))
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0{folder.name}-{os.getpid()}")
+        self.abstract.listen()
+        port = self.tcp.getsockname()[1]
+        both = {"read": [str(self.given / "read")], "write": [str(self.given / "write")]}
+        hostile: dict[str, Any] = {"command": [*HOSTILE]}
+        self.servers: dict[str, dict[str, Any]] = {
+            "victim": {**fake(), "sandbox": "none"},
+            "none": {**hostile, "sandbox": "none"},
+            "basic": {**hostile, **both},
+            "closed": {**hostile, **both, "network": "none"},
+            "ports": {**hostile, **both, "network": {"tcp_ports": [port]}},
+            "other-ports": {**hostile, **both, "network": {"tcp_ports": [1]}},
+        }
+        if BWRAP:
+            strict = {**hostile, **both, "sandbox": "strict"}
+            self.servers |= {"strict": strict}
+            self.servers |= {"strict-with-the-network": {**strict, "network": "host"}}
+
+    def targets(self, gateway: Gateway) -> dict[str, Any]:
+        run = gateway.folder / "run"
+        return {
+            "secret": str(self.secret),
+            "new": str(self.secret.with_name("new")),
+            "config": str(gateway.config),
+            "folder": str(self.secret.parent),
+            "sibling": gateway.server("victim")["pid"],
+            "gateway": gateway.pid,
+            "tcp": self.tcp.getsockname()[1],
+            "udp": self.udp.getsockname()[1],
+            "abstract": self.abstract.getsockname()[1:].decode(),
+            "control": str(run / "control.sock"),
+            "token": str(run / "token"),
+            "readable": str(self.given / "read" / "file"),
+            "writable": str(self.given / "write" / "file"),
+        }
+
+    def close(self) -> None:
+        for sock in (self.tcp, self.udp, self.abstract):
+            sock.close()
+
+
+@pytest.fixture(scope="module")
+def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
+    """The outcome of every attempt of each server."""
+    with (
+        closing(World(tmp_path_factory.mktemp("world"))) as world,
+        Gateway(world.servers) as gateway,
+    ):
+        targets = world.targets(gateway)
+        with closing(Client(gateway.port)) as client:
+            yield {
+                name.replace("-", " "): json.loads(client.text(f"{name}__reach", **targets))
+                for name in world.servers
+                if name != "victim"
+            }
+        assert client.era
+
+
+def test_this_machine_can_confine_at_all() -> None:
+    assert not EVERYTHING <= SKIPPED, [why for cells, why in UNKNOWN.values() if cells]
+    if os.environ.get("CI") == "true":
+        assert BWRAP, "bubblewrap is not installed"
+
+
+@pytest.mark.parametrize("attempt", sorted(EVERYTHING))
+@pytest.mark.parametrize("kind", REACHED)
+def test_a_hostile_server_reaches_what_its_profile_allows_and_nothing_else(
+    reached: dict[str, dict[str, str]], kind: str, attempt: str
+) -> None:
+    if kind not in reached:
+        pytest.skip("bubblewrap is not installed")
+    if kind != "none" and (why := [why for cells, why in UNKNOWN.values() if attempt in cells]):
+        pytest.skip(f"this kernel has {why[0]}")
+    if os.geteuid() and attempt in {"read passwords", "have capabilities", "mount"}:
+        pytest.skip("only root can do that without a sandbox") if kind == "none" else None
+    outcome = reached[kind][attempt]
+    assert (outcome == "done") == (attempt in REACHED[kind]), outcome
+
+
+def test_a_server_that_forks_on_and_on_is_killed_and_nobody_else_suffers() -> None:
+    servers = {"bomber": {"command": [*HOSTILE], "restart": "never"}, "good": fake()}
+    with Gateway(servers) as gateway, closing(Client(gateway.port)) as client:
+        assert "error" in client.call("bomber__bomb")
+        assert client.text("good__echo", text="here") == "here"
+        until(lambda: gateway.server("bomber")["state"] == "error", "the bomb is out")
+        assert "processes_max is 256" in gateway.server("bomber")["message"]
+
+
+def test_a_server_that_lacks_a_right_is_told_the_line_to_add(tmp_path: Path) -> None:
+    (tmp_path / "wanted").write_text("x")
+    script = f"open('/' + {str(tmp_path / 'wanted')[1:]!r})"
+    wants: dict[str, Any] = {"command": [sys.executable, "-c", script], "restart": "never"}
+    with Gateway({"wants": wants, "good": fake()}, wait=False) as gateway:
+        until(lambda: gateway.answers() and gateway.server("wants")["message"], "it has failed")
+        line = f'add read = ["{tmp_path}/wanted"] to its table'
+        assert line in gateway.server("wants")["message"]
+        assert "sandbox     basic" in gateway.ctl("describe", "wants")
+
+
+def test_a_private_home_stays_and_temporary_files_go_with_the_process() -> None:
+    with Gateway({"it": {"command": [*HOSTILE]}}) as gateway:
+        folder = gateway.folder / "state" / "servers" / "it"
+        (tmp,) = (folder / "tmp").iterdir()
+        (folder / "home" / "kept").touch()
+        gateway.ctl("restart", "it")
+        until(lambda: not tmp.exists(), "the temporary folder is gone")
+        gateway.ctl("wait", "--for", "ready", "--timeout", "60s")
+        assert (folder / "home" / "kept").exists()
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+WITHOUT_LANDLOCK = """
+import os, sys
+from metamcp_worker.confinement import kernel
+kernel.CALLS["landlock_create_ruleset"] = (kernel.CREATE, kernel.CREATE)
+kernel.no_new_privileges()
+kernel.filter_calls(kernel.filter_bytes(os.uname().machine, ["landlock_create_ruleset"]))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(
+    not kernel.has_filters(), reason="this kernel has no seccomp to play one without"
+)
+def test_a_kernel_without_landlock_is_told_everywhere_and_refused_where_it_must_be_there() -> None:
+    servers = {"basic": fake(), "must": {**fake(), "sandbox_required": True, "restart": "never"}}
+    gateway = Gateway(servers, wait=False)
+    gateway.wrapper = (sys.executable, "-c", WITHOUT_LANDLOCK)
+    with gateway:
+        until(lambda: gateway.answers() and gateway.server("basic")["achieved"], "it runs")
+        gateway.ctl("wait", "--for", "ready", "--timeout", "60s", "basic")
+        lacking = "files and signals to other processes"
+        assert gateway.server("basic")["achieved"] == "seccomp"
+        assert f"not kept from {lacking}" in gateway.ctl("status", ok=(0, 3))
+        assert f"sandbox     basic: seccomp; not kept from {lacking}" in gateway.ctl(
+            "describe", "basic"
+        )
+        assert f"cannot keep it from {lacking}" in gateway.ctl("events")
+        sample = 'achieved="seccomp",profile="basic",server="basic"} 0'
+        assert f"metamcp_server_confinement{{{sample}" in gateway.ops("/metrics")[1]
+        assert f"cannot keep it from {lacking}" in gateway.server("must")["message"]
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_a_server_lacked_in_its_calls_is_proposed_and_nothing_is_changed(
+    tmp_path: Path, replayed: bool
+) -> None:
+    wanted, made = tmp_path / "wanted", tmp_path / "made" / "new"
+    wanted.write_text("x")
+    made.parent.mkdir()
+    extra = '[recording]\ncalls = "full"\n'
+    with Gateway({"it": {"command": [*HOSTILE]}}, extra=extra) as gateway:
+        with closing(Client(gateway.port)) as client:
+            client.call("it__read", path=str(wanted))
+            client.call("it__write", path=str(made))
+        before = gateway.config.read_text()
+        state = ("--state-dir", str(gateway.folder / "state"))
+        again = ("--replay", "--yes") if replayed else ()
+        command = ["sandbox", "learn", "it", *state, *again]
+
+        def learnt() -> str:
+            return subprocess.run(
+                [sys.executable, "-m", "metamcp_supervisor", *command, "--runtime-dir",
+                 str(gateway.folder / "run")],
+                capture_output=True, text=True, timeout=60, check=True,
+            ).stdout  # fmt: skip
+
+        until(lambda: "write" in learnt(), "both calls are recorded")
+        assert f'read = ["{wanted}"]' in learnt()
+        assert f'write = ["{made.parent}"]' in learnt()
+        assert gateway.config.read_text() == before

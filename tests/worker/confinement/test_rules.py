@@ -1,0 +1,246 @@
+"""Files that a confined server gets, over a machine that is written down here."""
+
+from collections.abc import Mapping
+from posixpath import dirname
+from typing import Any
+
+import pytest
+
+from metamcp_worker.confinement import rules
+from metamcp_worker.confinement.rules import Grants, ServerPlaces
+from metamcp_worker.ipc.spec import ConfinementSpec
+
+HOME = "/home/ann"
+PLACES = ServerPlaces(HOME, "/state/git/home", "/state/git/tmp/7", "/state/git/cache", root=False)
+PATH = "/usr/bin:/home/ann/.local/bin"
+
+
+class Machine:
+    """Files by path: their beginnings, or as `->` the path that a link leads to."""
+
+    def __init__(self, *files: str, **texts: str) -> None:
+        self._texts: dict[str, str] = dict.fromkeys(files, "")
+        self._texts |= {name.replace("__", "/"): text for name, text in texts.items()}
+        self.links: dict[str, str] = {}
+
+    def having(self, texts: Mapping[str, str]) -> "Machine":
+        self._texts |= texts
+        return self
+
+    def linking(self, links: Mapping[str, str]) -> "Machine":
+        self.links |= links
+        return self
+
+    def kind(self, path: str) -> str:
+        path = self.real(path)
+        if path in self._texts:
+            return "file"
+        return (
+            "folder" if any(one.startswith(f"{path.rstrip('/')}/") for one in self._texts) else ""
+        )
+
+    def real(self, path: str) -> str:
+        return self.links.get(path, path)
+
+    def head(self, path: str) -> bytes:
+        return self._texts.get(self.real(path), "").encode()
+
+    def names(self, path: str) -> list[str]:
+        inside = [one[len(path.rstrip("/")) + 1 :] for one in self._texts if dirname(one) != one]
+        below = [
+            name
+            for one, name in zip(self._texts, inside, strict=True)
+            if one.startswith(f"{path}/")
+        ]
+        return list(dict.fromkeys(name.partition("/")[0] for name in below))
+
+
+def granted(
+    look: Machine, *command: str, cwd: str = "/conf", env: Mapping[str, str] = {}, **spec: Any
+) -> Grants:
+    known = ConfinementSpec(profile="basic", own=tuple(env), **spec)
+    ours = rules.environment(known, {"PATH": PATH, **env}, command, PLACES)
+    return rules.grants(known, command, ours, cwd, PLACES, look)
+
+
+def writable(found: Grants) -> set[str]:
+    """What the server may change beside its own folders and devices."""
+    return set(found.write) - {*rules.DEVICES, *PLACES[1:4]}
+
+
+def test_a_server_may_read_the_system_and_change_its_own_folders_only() -> None:
+    found = granted(Machine("/usr/bin/server"), "server")
+    assert {"/usr", "/lib", "/etc", "/usr/bin/server"} <= set(found.read)
+    assert writable(found) == set()
+    assert {"/state/git/home", "/state/git/tmp/7", "/state/git/cache"} <= set(found.write)
+    assert not {"/", "/proc", "/dev", "/sys", "/home", HOME} & {*found.read, *found.write}
+
+
+@pytest.mark.parametrize(
+    ("argument", "changeable"),
+    [
+        ("/data/notes", {"/data/notes"}),
+        ("--root=/data/notes", {"/data/notes"}),
+        ("/data/notes/a.txt", {"/data/notes/a.txt"}),
+        ("file:///data/notes/a.txt", {"/data/notes/a.txt"}),
+        ("~/papers", {"/home/ann/papers"}),
+        ("files", {"/conf/files"}),
+        (".", {"/conf"}),
+        ("/data/notes:/data/more", {"/data/notes", "/data/more"}),
+        ("/data/notes/new.txt", {"/data/notes"}),
+        ("/data/more/x.db", {"/data/more", "/data/more/x.db"}),
+        ("sqlite:///data/more/x.db", {"/data/more", "/data/more/x.db"}),
+        ("cd /data/notes && run", {"/data/notes"}),
+        ("import sys; sys.path.insert(0, '/data/notes')", {"/data/notes"}),
+        ("/home/ann/new.txt", set[str]()),
+        ("/tmp/new.sock", set[str]()),
+        ("/", set[str]()),
+        ("/proc", set[str]()),
+        ("https://host/data/notes", set[str]()),
+        ("--verbose", set[str]()),
+        ("stdio", set[str]()),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_command_line_may_be_changed(
+    argument: str, changeable: set[str]
+) -> None:
+    look = Machine(
+        "/usr/bin/server", "/data/notes/a.txt", "/data/more/x.db", "/conf/files/b",
+        "/home/ann/papers/c", "/proc/self/x", "/tmp/x",
+    )  # fmt: skip
+    assert writable(granted(look, "server", argument)) == changeable
+
+
+def test_what_stands_in_its_own_variables_may_be_changed_and_paths_of_code_are_read() -> None:
+    look = Machine("/usr/bin/server", "/conf/data/old", "/keys/key.json", "/code/x.py")
+    env = {
+        "MEMORY_FILE_PATH": "data/memory.jsonl", "KEY": "/keys/key.json", "PYTHONPATH": "/code",
+        "MODE": "data",
+    }  # fmt: skip
+    found = granted(look, "server", env=env)
+    assert writable(found) == {"/conf/data", "/keys/key.json"}
+    assert "/code" in found.read
+
+
+def test_a_virtual_environment_comes_with_its_base_and_with_folders_of_editable_packages() -> None:
+    packages = "/proj/.venv/lib/python3.12/site-packages"
+    look = Machine("/usr/bin/x").having({
+        "/proj/.venv/bin/server": "#!/proj/.venv/bin/python\n",
+        "/proj/.venv/pyvenv.cfg": "home = /home/ann/.pyenv/versions/3.12/bin\n",
+        f"{packages}/_mine.pth": "/home/ann/mine/src\n",
+        f"{packages}/__editable___other_finder.py": "MAPPING = {'other': '/home/ann/other'}\n",
+        "/home/ann/mine/src/a.py": "", "/home/ann/other/b.py": "",
+    })  # fmt: skip
+    found = granted(look, "/proj/.venv/bin/server")
+    assert {"/proj/.venv", "/home/ann/.pyenv", "/home/ann/mine/src", "/home/ann/other"} <= set(
+        found.read
+    )
+    assert writable(found) == set()
+
+
+def test_a_script_comes_with_its_interpreter_and_its_project() -> None:
+    look = Machine("/usr/bin/env").having({
+        "/home/ann/.local/bin/node": "", "/home/ann/.local/lib/x": "",
+        "/home/ann/work/tool/package.json": "", "/home/ann/work/tool/dist/index.js": "",
+        "/srv/run": "#!/usr/bin/env node\n",
+    })  # fmt: skip
+    found = granted(look, "node", "/home/ann/work/tool/dist/index.js")
+    assert {"/home/ann/work/tool", "/home/ann/.local/bin", "/home/ann/.local/lib"} <= set(
+        found.read
+    )
+    assert HOME not in found.read
+    assert writable(found) == set()
+    assert "/home/ann/.local/bin/node" in granted(look, "/srv/run").read
+
+
+def test_a_part_of_a_project_comes_with_all_of_it_and_no_more_than_the_repository() -> None:
+    parts = ("packages/a/package.json", "packages/a/index.js", "package.json", ".git/HEAD")
+    look = Machine("/usr/bin/node", *(f"/work/mono/{part}" for part in parts), "/work/setup.py")
+    found = granted(look, "node", "/work/mono/packages/a/index.js")
+    assert "/work/mono" in found.read
+    assert "/work" not in found.read
+
+
+def test_a_script_of_a_shell_comes_with_the_programs_that_it_names() -> None:
+    look = Machine("/data/x").having({
+        "/home/ann/bin/run": "#!/bin/sh\ncd /data && exec /srv/app/bin/it --home /home/ann\n",
+        "/srv/app/bin/it": "", "/bin/sh": "",
+    })  # fmt: skip
+    found = granted(look, "/home/ann/bin/run")
+    assert {"/srv/app/bin/it", "/data"} <= set(found.read)
+    assert HOME not in found.read
+    assert writable(found) == set()
+
+
+def test_a_package_of_node_comes_with_the_packages_around_it() -> None:
+    script = "/proj/node_modules/@x/server/dist/index.js"
+    found = granted(Machine("/usr/bin/node", script), "node", script)
+    assert "/proj/node_modules" in found.read
+    assert "/proj" not in found.read
+
+
+def test_the_folder_of_the_configuration_is_read_without_what_is_the_gateway_s() -> None:
+    look = Machine("/usr/bin/server", "/conf/metamcp.toml", "/conf/work/state/keys", "/conf/work/a",
+                   "/conf/b")  # fmt: skip
+    found = granted(look, "server", hidden=("/conf/metamcp.toml", "/conf/work/state"))
+    assert {"/conf/work/a", "/conf/b"} <= set(found.read)
+    assert not {"/conf", "/conf/work", "/conf/metamcp.toml", "/conf/work/state"} & set(found.read)
+
+
+@pytest.mark.parametrize("cwd", [HOME, "/tmp", "/"])
+def test_a_working_directory_that_is_too_wide_is_not_granted(cwd: str) -> None:
+    found = granted(Machine("/usr/bin/server", f"{cwd.rstrip('/')}/x"), "server", cwd=cwd)
+    assert cwd not in {*found.read, *found.write}
+
+
+def test_a_working_directory_that_is_written_may_be_changed() -> None:
+    assert writable(granted(Machine("/usr/bin/server"), "server", cwd_named=True)) == {"/conf"}
+
+
+def test_servers_of_root_get_a_part_of_etc() -> None:
+    spec, look = ConfinementSpec(profile="basic"), Machine("/usr/bin/server")
+    found = rules.grants(spec, ("server",), {}, "/conf", PLACES._replace(root=True), look)
+    assert "/etc/resolv.conf" in found.read
+    assert not {"/etc", "/etc/shadow", "/etc/ssh"} & set(found.read)
+
+
+def test_home_and_temporary_folder_are_private_unless_the_server_has_its_own() -> None:
+    given = {"HOME": HOME, "XDG_CACHE_HOME": "/home/ann/.cache", "UV_CACHE_DIR": "/c", "LANG": "C"}
+    found = rules.environment(ConfinementSpec(profile="basic"), given, ("server",), PLACES)
+    assert found == {
+        "HOME": "/state/git/home", "TMPDIR": "/state/git/tmp/7", "LANG": "C",
+        "PYTHONUSERBASE": "/home/ann/.local",
+    }  # fmt: skip
+    own = ConfinementSpec(profile="basic", own=("HOME", "UV_CACHE_DIR"))
+    found = rules.environment(own, given, ("server",), PLACES)
+    assert (found["HOME"], found["UV_CACHE_DIR"]) == (HOME, "/c")
+
+
+def test_a_launcher_has_a_cache_of_its_server() -> None:
+    spec = ConfinementSpec(profile="basic")
+    given = {"NPM_CONFIG_CACHE": "/home/ann/.npm", "NPM_CONFIG_REGISTRY": "https://r/"}
+    found = rules.environment(spec, given, ("/usr/bin/npx",), PLACES)
+    assert found["npm_config_cache"] == "/state/git/cache/npm"
+    assert found["NPM_CONFIG_REGISTRY"] == "https://r/"
+    assert "NPM_CONFIG_CACHE" not in found
+    assert rules.environment(spec, {}, ("uvx",), PLACES)["UV_CACHE_DIR"] == "/state/git/cache/uv"
+
+
+@pytest.mark.parametrize(
+    ("spec", "landlock", "filters", "lacking"),
+    [
+        ({}, 7, True, ()),
+        ({}, 0, False, ("files", "signals to other processes", "system calls")),
+        ({}, 5, True, ("signals to other processes",)),
+        ({"tcp_ports": (443,)}, 3, True, ("TCP ports", "signals to other processes")),
+        ({"network": "none"}, 7, False, ("system calls", "the network")),
+        ({"profile": "strict"}, 0, True, ()),
+        ({"profile": "strict", "tcp_ports": (443,)}, 0, True, ("TCP ports",)),
+    ],
+)
+def test_what_a_kernel_cannot_keep_a_server_from_is_known(
+    spec: dict[str, Any], landlock: int, filters: bool, lacking: tuple[str, ...]
+) -> None:
+    made: dict[str, Any] = {"profile": "basic", **spec}
+    known = ConfinementSpec(**made)
+    assert rules.lacking(known, landlock, filters=filters) == lacking

@@ -1,0 +1,189 @@
+"""System calls that confine a process: Landlock, filters of system calls, privileges.
+
+Owns: numbers of the kernel, rulesets of Landlock, filters of seccomp. Never: which files, ports and
+calls a process gets (`rules`, `sandbox.confinement`), starting it (`launch`).
+
+Landlock (Linux 5.13) has no wrapper in the C library, so its three system calls are made by number;
+the numbers are the same on all processors. A kernel that knows less gets the rules that it knows:
+files from version 1, TCP from 4, signals and abstract sockets from 6. `landlock(7)`, `seccomp(2)`.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from collections.abc import Iterable
+
+CREATE, ADD_RULE, RESTRICT = 444, 445, 446
+_VERSION_FLAG = 1
+_PATH_BENEATH, _NET_PORT = 1, 2
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
+_MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
+_FILES_BY_ABI = ((1, (1 << 13) - 1), (2, 1 << 13), (3, TRUNCATE), (5, IOCTL_DEV))
+"""Rights on files by the version that brought them: version 1 all but renaming over folders,
+truncation and device calls."""
+READ = EXECUTE | READ_FILE | READ_DIR
+WRITE = ((1 << 16) - 1) & ~(_MAKE_CHAR | _MAKE_BLOCK)
+"""Rights of files that a process may read and execute, and of those that it may change."""
+_OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+TCP_ABI, _TCP, _CONNECT_TCP = 4, 0b11, 0b10
+SCOPE_ABI, _SCOPE = 6, 0b11
+
+_NO_NEW_PRIVS, _SECCOMP, _FILTER_MODE = 38, 22, 2
+_CAP_AMBIENT, _CAP_CLEAR_ALL = 47, 4
+_CAPSET, _CAP_VERSION_3 = {"x86_64": 126, "aarch64": 91}, 0x20080522
+MACHINES = ("x86_64", "aarch64")
+"""Machines whose system calls have numbers in `CALLS`."""
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+CALLS = {
+    "acct": (163, 89), "add_key": (248, 217), "bpf": (321, 280), "chroot": (161, 51),
+    "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435),
+    "delete_module": (176, 106), "fanotify_init": (300, 262), "finit_module": (313, 273),
+    "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430), "fspick": (433, 433),
+    "init_module": (175, 105), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425), "kcmp": (312, 272), "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104), "keyctl": (250, 219), "mount": (165, 40),
+    "mount_setattr": (442, 442), "move_mount": (429, 429), "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428), "perf_event_open": (298, 241), "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "ptrace": (101, 117), "quotactl": (179, 60), "reboot": (169, 142),
+    "request_key": (249, 218), "setdomainname": (171, 162), "sethostname": (170, 161),
+    "setns": (308, 268), "settimeofday": (164, 170), "socket": (41, 198), "swapoff": (168, 225),
+    "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97),
+    "userfaultfd": (323, 282), "vhangup": (153, 58),
+}  # fmt: skip
+"""Numbers of system calls, in the order of `MACHINES`."""
+_X32 = 0x40000000
+"""Bit of system calls of another kind, which x86_64 has beside its own."""
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def landlock_version() -> int:
+    """Return the version of Landlock in this kernel; 0 if there is none."""
+    return max(0, _call(CREATE, None, 0, _VERSION_FLAG)) if sys.platform == "linux" else 0
+
+
+def has_filters() -> bool:
+    """Whether this kernel takes filters of system calls, on a machine whose calls are known."""
+    if sys.platform != "linux" or os.uname().machine not in MACHINES:
+        return False
+    _libc.prctl(_SECCOMP, _FILTER_MODE, None, 0, 0)
+    return ctypes.get_errno() == errno.EFAULT
+
+
+def ruleset(version: int, *, files: bool = True, tcp: bool = False) -> int:
+    """Return a descriptor of rules that allow nothing yet: no files, no TCP, and no signals and
+    abstract sockets to processes outside, as far as this version of Landlock can. Raises
+    OSError."""
+    rights = 0
+    for abi, bits in _FILES_BY_ABI if files else ():
+        rights |= bits if version >= abi else 0
+    ports = _TCP if tcp and version >= TCP_ABI else 0
+    scope = _SCOPE if version >= SCOPE_ABI else 0
+    size = 24 if version >= SCOPE_ABI else 16 if version >= TCP_ABI else 8
+    return _checked(CREATE, struct.pack("=QQQ", rights, ports, scope)[:size], size, 0)
+
+
+def allow(rules: int, version: int, path: str, rights: int) -> None:
+    """Add a rule for a path, if it exists. Raises OSError."""
+    known = 0
+    for abi, bits in _FILES_BY_ABI:
+        known |= bits if version >= abi else 0
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    try:
+        if not os.path.isdir(f"/proc/self/fd/{fd}"):
+            rights &= _OF_A_FILE
+        _checked(ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights & known, fd), 0)
+    finally:
+        os.close(fd)
+
+
+def allow_port(rules: int, port: int) -> None:
+    """Add a rule for connections to a TCP port. Raises OSError."""
+    _checked(ADD_RULE, rules, _NET_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
+
+
+def restrict(rules: int) -> None:
+    """Put the rules in force for this process for good. Raises OSError."""
+    _checked(RESTRICT, rules, 0)
+
+
+def no_new_privileges() -> None:
+    """Make this process and its programs deaf to set-user-id bits. Raises OSError."""
+    if _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs")
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities. With `no_new_privileges` the programs that follow have none either,
+    not even those of root. Raises OSError."""
+    with open("/proc/self/status", "rb") as file:
+        held = [line for line in file if line.startswith((b"CapInh", b"CapPrm"))]
+    if not any(int(line.split()[1], 16) for line in held):
+        return  # a unit of systemd may refuse the call
+    _libc.prctl(_CAP_AMBIENT, _CAP_CLEAR_ALL, 0, 0, 0)
+    if number := _CAPSET.get(os.uname().machine):
+        _checked(number, struct.pack("=Ii", _CAP_VERSION_3, 0), bytes(24))
+
+
+def filter_bytes(
+    machine: str,
+    refused: Iterable[str],
+    *,
+    flags: int = 0,
+    domains: Iterable[int] | None = None,
+) -> bytes:
+    """Return a filter with which these system calls fail with EPERM. `flags`: of `clone` and
+    `unshare` that fail too, and `clone3`, whose flags no filter sees, is then unknown; `domains`:
+    the only ones of `socket`, None for all."""
+    at = MACHINES.index(machine)
+
+    def number(name: str) -> int:
+        return CALLS[name][at]
+
+    fail, allowed = (_RETURN, 0, 0, _FAIL | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
+    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), fail]
+    steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), fail]
+    for name in refused:
+        steps += [(_EQUAL, 0, 1, number(name)), fail]
+    if flags:
+        steps += [(_EQUAL, 0, 1, number("clone3")), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
+        for name in ("clone", "unshare"):
+            steps += [(_EQUAL, 0, 4, number(name)), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+            steps += [(_ANY_BIT, 0, 1, flags), fail, allowed]
+    if domains is not None:
+        known = list(domains)
+        steps += [(_EQUAL, 0, len(known) + 3, number("socket")), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+        steps += [(_EQUAL, len(known) - i, 0, one) for i, one in enumerate(known)]
+        steps += [fail, allowed]
+    return b"".join(struct.pack("=HBBI", *one) for one in (*steps, allowed))
+
+
+def filter_calls(program: bytes) -> None:
+    """Put a filter in force for this process for good. Raises OSError."""
+    held = ctypes.create_string_buffer(program)
+    order = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
+    if _libc.prctl(_SECCOMP, _FILTER_MODE, order, 0, 0):
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def _checked(number: int, *arguments: int | bytes | None) -> int:
+    found = _call(number, *arguments)
+    if found < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"confinement: {os.strerror(error)}")
+    return found
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    plain = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    return int(_libc.syscall(ctypes.c_long(number), *plain))

@@ -1,0 +1,287 @@
+"""Start of a confined server: rules before the fork, between fork and exec only system calls.
+
+Owns: the folders of a server, the fork, the report about what was achieved, the command line of
+bubblewrap. Never: which paths a server gets (`rules`), numbers of the kernel (`kernel`), pipes.
+
+A worker has one thread when it starts its server, so it may run Python between fork and exec. A
+second interpreter that confines itself and executes the server takes three times as long. Rules are
+made before the fork, except the one for `/proc/self`, which names the process that opens it.
+
+The new process reports over a pipe that closes at exec: first that it is confined, then, if exec
+fails, why. A process without a report was not confined, and never runs.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, NoReturn, Self
+
+from metamcp_worker.confinement import kernel, rules
+from metamcp_worker.ipc import packets
+from metamcp_worker.ipc.spec import ConfinementSpec
+
+REFUSED = tuple(sorted(kernel.CALLS.keys() - {"clone", "clone3", "socket", "unshare"}))
+"""System calls that fail: they reach into other processes, change the machine, or are known for
+faults of the kernel."""
+NAMESPACES = 0x7E020080
+"""Flags of `clone` that make namespaces: of time, mounts, cgroups, names, users, processes,
+network."""
+LOCAL_DOMAINS = (1, 16)
+"""Domains of sockets without a network: unix, and netlink, by which libraries list interfaces."""
+HEAD_BYTES = 16 * 1024
+REPORT_BYTES_MAX = 4096
+BWRAP = "bwrap"
+_CONFINED = b"confined\n"
+_NO_START = 127
+NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
+_NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM})
+
+
+class NotConfined(Exception):
+    """The server cannot be confined as it must be. The text is a sentence about it."""
+
+
+class Confined(NamedTuple):
+    """A started server. `achieved`: what confines it, such as `landlock-7 seccomp`; `lacking`: what
+    it is not kept from; `readable`: paths; `tmp`: folder to remove after it."""
+
+    pid: int
+    achieved: str
+    lacking: tuple[str, ...]
+    readable: tuple[str, ...]
+    tmp: str
+
+
+class Files:
+    """`rules.Look` at the files of this machine."""
+
+    def kind(self, path: str) -> str:
+        try:
+            return "folder" if os.path.isdir(path) else "file" if os.path.exists(path) else ""
+        except ValueError:  # a NUL
+            return ""
+
+    def real(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def head(self, path: str) -> bytes:
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    return file.read(HEAD_BYTES)
+        return b""
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return os.listdir(path)
+        except OSError:
+            return []
+
+
+def start(
+    spec: ConfinementSpec,
+    command: tuple[str, ...],
+    programs: Sequence[str],
+    env: Mapping[str, str],
+    streams: tuple[int, int, int],
+) -> Confined:
+    """Start the first of these programs that can be started, with the arguments of `command`, in a
+    new session and confined. Raises NotConfined, and OSError about the program."""
+    version, filters = kernel.landlock_version(), kernel.has_filters()
+    lacking = rules.lacking(spec, version, filters=filters)
+    if lacking and (spec.required or spec.profile == "strict"):
+        what = " and ".join(lacking)
+        raise NotConfined(f"this kernel cannot keep it from {what}, and its sandbox must")
+    places = _places(spec)
+    try:
+        ours = rules.environment(spec, env, command, places)
+        linked, cwd = _link(places, ours["HOME"]), os.getcwd()
+        granted = rules.grants(spec, command, ours, cwd, places, Files(), linked)
+        with _Cell(spec, version, filters, granted) as cell:
+            argv = command
+            if spec.profile == "strict":
+                programs = [_bubblewrap()]
+                argv = rules.bubblewrap(spec, granted, cwd, cell.filter_fd, command)
+            pid = cell.spawn(programs, argv, ours, streams)
+    except (OSError, ValueError, NotConfined):
+        remove(places.tmp)
+        raise
+    return Confined(pid, cell.achieved, lacking, granted.read, places.tmp)
+
+
+def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
+    """Begin the first of these programs that can be started. Raises OSError, about the candidate
+    with the most telling error."""
+    failure: OSError | None = None
+    for program in programs:
+        try:
+            return begin(program)
+        except OSError as error:
+            if error.errno in _NO_PROCESS:  # then another program would fail too
+                raise
+            if failure is None or error.errno not in NOT_THERE or os.path.exists(program):
+                failure = error
+    raise failure or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def remove(folder: str) -> None:
+    """Remove a folder of a process that has ended, as far as the system lets this process."""
+    for at, folders, files in os.walk(folder, topdown=False):
+        for name in (*files, *folders):
+            path = os.path.join(at, name)
+            with contextlib.suppress(OSError):
+                (os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
+    """Make the folders of a server, and remove those of processes that are gone. Raises OSError."""
+    every = os.path.join(spec.folder, "tmp")
+    tmp, cache = os.path.join(every, str(os.getpid())), os.path.join(spec.folder, "cache")
+    own = os.path.join(spec.folder if spec.lasting else tmp, "home")
+    for old in Files().names(every):
+        if not old.isdecimal() or not os.path.exists(f"/proc/{old}"):
+            remove(os.path.join(every, old))
+    for folder in (os.path.dirname(spec.folder), spec.folder, every, tmp, cache, own):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
+
+
+def _link(places: rules.ServerPlaces, home: str) -> list[str]:
+    """Let the private home have the settings of the operator's that hold no secret. Return their
+    paths."""
+    linked: list[str] = []
+    for name in rules.LINKED if home == places.own_home else ():
+        source, link = os.path.join(places.home, name), os.path.join(home, name)
+        with contextlib.suppress(OSError):
+            if os.path.islink(link):
+                os.unlink(link)
+            text = Files().head(source)
+            if text and not rules.SECRET.search(text):
+                os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
+                os.symlink(source, link)
+                linked.append(source)
+    return linked
+
+
+def _bubblewrap() -> str:
+    """Return the path of the program. Raises NotConfined."""
+    for folder in os.get_exec_path():
+        if os.access(path := os.path.join(folder, BWRAP), os.X_OK):
+            return path
+    raise NotConfined(
+        "its sandbox 'strict' needs bubblewrap, and the PATH has no program 'bwrap': install it,"
+        ' or write sandbox = "basic"'
+    )
+
+
+class _Cell:
+    """Rules and filter for one process; leaving the `with` block gives back their descriptors."""
+
+    def __init__(
+        self, spec: ConfinementSpec, version: int, filters: bool, granted: rules.Grants
+    ) -> None:
+        self._strict = spec.profile == "strict"
+        self._version = version
+        self._rules = self.filter_fd = -1
+        self._filter = b""
+        self.achieved = " ".join(
+            filter(None, (
+                "bubblewrap" if self._strict else "",
+                f"landlock-{version}" if version else "", "seccomp" if filters else "",
+            ))
+        ) or "none"  # fmt: skip
+        closed = spec.network == "none" and not self._strict
+        if filters:
+            self._filter = kernel.filter_bytes(
+                os.uname().machine, REFUSED, flags=NAMESPACES,
+                domains=LOCAL_DOMAINS if closed else None,
+            )  # fmt: skip
+        if version:
+            tcp = closed or bool(spec.tcp_ports)
+            self._rules = kernel.ruleset(version, files=not self._strict, tcp=tcp)
+            for path in () if self._strict else granted.read:
+                kernel.allow(self._rules, version, path, kernel.READ)
+            for path in () if self._strict else granted.write:
+                kernel.allow(self._rules, version, path, kernel.WRITE)
+            for port in spec.tcp_ports if version >= kernel.TCP_ABI else ():
+                kernel.allow_port(self._rules, port)
+        if self._strict and filters:
+            self.filter_fd = packets.blob(self._filter)
+            os.lseek(self.filter_fd, 0, os.SEEK_SET)
+            os.set_inheritable(self.filter_fd, True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        packets.close_all([fd for fd in (self._rules, self.filter_fd) if fd >= 0])
+
+    def spawn(
+        self,
+        programs: Sequence[str],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        streams: tuple[int, int, int],
+    ) -> int:
+        """Return the pid of the program. Raises NotConfined and OSError."""
+        report, told = os.pipe()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(programs, argv, env, streams, told)
+        finally:
+            os.close(told)
+            said = b""
+            while part := os.read(report, REPORT_BYTES_MAX):
+                said += part
+            os.close(report)
+        if said == _CONFINED:
+            return pid
+        os.waitpid(pid, 0)
+        _, confined, failure = said.rpartition(_CONFINED)
+        number, _, path = os.fsdecode(failure).partition(" ")
+        if not number:
+            raise NotConfined("its process ended before it was confined")
+        error = OSError(int(number), os.strerror(int(number)), path)
+        raise error if confined else NotConfined(f"it cannot be confined: {error}")
+
+    def _become(
+        self,
+        programs: Sequence[str],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        streams: tuple[int, int, int],
+        told: int,
+    ) -> NoReturn:
+        """Become the program in the forked process."""
+        try:
+            os.setsid()
+            for number, fd in enumerate(streams):
+                os.dup2(fd, number)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+                signal.signal(number, signal.SIG_DFL)
+            self._confine()
+            os.write(told, _CONFINED)
+            first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
+        except OSError as error:
+            os.write(told, b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
+        except ValueError:  # a NUL in an argument or a variable
+            os.write(told, b"%d " % errno.EINVAL)
+        finally:
+            os._exit(_NO_START)
+
+    def _confine(self) -> None:
+        """Put everything in force for this process. Raises OSError."""
+        kernel.no_new_privileges()
+        if not self._strict:
+            kernel.drop_capabilities()
+        if self._rules >= 0:
+            if not self._strict:
+                kernel.allow(self._rules, self._version, "/proc/self", kernel.READ)
+            kernel.restrict(self._rules)
+        if self._filter and not self._strict:
+            kernel.filter_calls(self._filter)
