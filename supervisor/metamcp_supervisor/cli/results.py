@@ -10,7 +10,7 @@ from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.control import client, result_orders
-from metamcp_supervisor.verbs import ResultList, ResultShown, ResultsPurged
+from metamcp_supervisor.control.result_orders import ResultList, ResultShown, ResultsPurged
 from metamcp_worker.ipc import codec
 
 LIST = ("HANDLE", "ENDPOINT", "PRINCIPAL", "TOOL", "BYTES", "TOKENS SAVED", "UNTIL")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
-from metamcp_supervisor.verbs import Exit, ResultList, ResultShown, ResultsPurged
+from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.results.result_summary import KeptResult
 
@@ -32,6 +32,43 @@ class ResultsPurge(ChangeParams, frozen=True, kw_only=True):
     """Parameters of `results-purge`. `handles`: of the results to remove; none: all results."""
 
     handles: tuple[str, ...] = ()
+
+
+class ResultShown(Struct, frozen=True, kw_only=True):
+    """Kept result. `tool`: its server's name of the tool, or the method; `bytes`: of its text;
+    `saved_tokens`: estimate of the tokens that its client did not get; `kept`, `until`: ISO 8601,
+    UTC."""
+
+    handle: str
+    endpoint: str
+    workspace: str
+    principal: str
+    server: str
+    tool: str
+    bytes: int
+    saved_tokens: int
+    shape: str
+    kept: str
+    until: str
+
+
+class ResultList(Struct, frozen=True, kw_only=True):
+    """Kept results, the oldest first. `more`: how many older ones are left out; `bytes`,
+    `saved_tokens`: of all; `text`: beginning of the text, where one result is shown."""
+
+    v: int = VERSION
+    results: tuple[ResultShown, ...]
+    more: int = 0
+    bytes: int = 0
+    saved_tokens: int = 0
+    text: str = ""
+
+
+class ResultsPurged(Struct, frozen=True, kw_only=True):
+    """Result of an order to remove results. `purged`: how many there were."""
+
+    v: int = VERSION
+    purged: int
 
 
 def about(params: ResultsPurge, result: object) -> Sequence[str]:

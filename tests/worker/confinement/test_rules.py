@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.confinement import rules
-from metamcp_worker.confinement.rules import Grants, ServerPlaces
+from metamcp_worker.confinement.rules import FileRights, ServerPlaces
 from metamcp_worker.ipc.spec import ConfinementSpec
 
 HOME = "/home/ann"
@@ -57,13 +57,13 @@ class Machine:
 
 def granted(
     look: Machine, *command: str, cwd: str = "/conf", env: Mapping[str, str] = {}, **spec: Any
-) -> Grants:
+) -> FileRights:
     known = ConfinementSpec(profile="basic", own=tuple(env), **spec)
     ours = rules.environment(known, {"PATH": PATH, **env}, command, PLACES)
     return rules.grants(known, command, ours, cwd, PLACES, look)
 
 
-def writable(found: Grants) -> set[str]:
+def writable(found: FileRights) -> set[str]:
     """What the server may change beside its own folders and devices."""
     return set(found.write) - {*rules.DEVICES, *PLACES[1:4]}
 

@@ -64,7 +64,7 @@ class Host:
             "timeout_ms": 300,
             "socket": self.path,
         }
-        return MiddlewareSpec(**{**known, "socket": self.path, **members})
+        return MiddlewareSpec(**(known | members))
 
     def ended(self) -> int:
         """The exit code, when the process has ended."""

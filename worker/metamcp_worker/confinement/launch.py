@@ -182,7 +182,7 @@ class _Cell:
     """Rules and filter for one process; leaving the `with` block gives back their descriptors."""
 
     def __init__(
-        self, spec: ConfinementSpec, version: int, filters: bool, granted: rules.Grants
+        self, spec: ConfinementSpec, version: int, filters: bool, granted: rules.FileRights
     ) -> None:
         self._strict = spec.profile == "strict"
         self._version = version

@@ -122,7 +122,7 @@ class ServerPlaces(NamedTuple):
     root: bool
 
 
-class Grants(NamedTuple):
+class FileRights(NamedTuple):
     """Paths that a server may read and execute, and those that it may change."""
 
     read: tuple[str, ...]
@@ -171,7 +171,7 @@ def grants(
     places: ServerPlaces,
     look: Look,
     linked: Iterable[str] = (),
-) -> Grants:
+) -> FileRights:
     """Return the paths of a server. `env`: as `environment` returned it; `linked`: files that its
     home has links to."""
     found = _Finder(spec, env, cwd, places, look)
@@ -191,11 +191,11 @@ def grants(
     hidden = [*spec.hidden, *NEVER]
     read = [each for path in found.read for each in without(path, hidden, look)]
     write = [path for path in found.write if path not in NEVER]
-    return Grants(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(write)))
+    return FileRights(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(write)))
 
 
 def bubblewrap(
-    spec: ConfinementSpec, granted: Grants, cwd: str, filter_fd: int, command: tuple[str, ...]
+    spec: ConfinementSpec, granted: FileRights, cwd: str, filter_fd: int, command: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the command line of bubblewrap. `filter_fd`: descriptor of a filter of system calls,
     negative for none."""

@@ -165,11 +165,8 @@ class Calls:
         method, merged = request.method, view.merged if request.modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
-        owner: offers.Owner | None
         subject = ""
-        if rule is None:
-            owner = mcp_request.only(merged, method)
-        else:
+        if rule is not None:
             subject = mcp_request.subject_of(rule, request)
             kept = view.spec.results is not None and builtin_calls.is_result(method, subject)
             owner = builtin_calls.RESULT if kept else rule.find(merged, subject)
@@ -180,6 +177,8 @@ class Calls:
             params = rule.rename(params, owner.original)
             if owner.mend is not None:
                 params = offers.mended(params, owner.mend)
+        else:
+            owner = mcp_request.only(merged, method)
         said = request.caller
         if not request.modern and b"/tasks" in said:  # whether the slash is escaped or not
             said = mcp_request.without_tasks(said)
@@ -217,8 +216,7 @@ class Calls:
         if owner.server in merged.tasked:
             _expose_tasks(call, merged)
         if owner.guard is not None and method in guard_rules.KINDS:
-            self.guarded.start(call, owner, view, request, params)
-            return call
+            return self.guarded.start(call, owner, view, request, params)
         routing.start(call)
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)

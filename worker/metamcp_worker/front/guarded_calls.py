@@ -95,14 +95,15 @@ class GuardedCalls:
 
     def start(
         self, call: Call, owner: Owner, view: View, request: McpRequest, params: Mapping[str, Raw]
-    ) -> None:
-        """Send this call, or hold it, if a rule concerns it. `params`: as the server gets them."""
+    ) -> Call:
+        """Send this call, or hold it, if a rule concerns it, and return it. `params`: as the
+        server gets them."""
         subject = mcp_request.subject_of(METHODS[request.method], request)
         kind, name = guard_rules.KINDS[request.method], codec.text(owner.original) or subject
         guard = None if owner.guard is None else owner.guard.named(kind, name)
         if guard is None:
             self.routing.start(call)
-            return
+            return call
         facts = CallFacts(
             exposed=subject, arguments=bytes(params.get("arguments", b"{}")),
             principal=request.principal, endpoint=view.spec.part_of or view.endpoint,
@@ -115,10 +116,11 @@ class GuardedCalls:
             self._note(call, guard, verdict.notes)
         if verdict.effect == "allow":
             self.send(call, guard, facts)
-            return
+            return call
         work = _GuardedWork(self, call, owner, view, request, guard, facts)
         self.works[call.id] = work
         self.held.begin(call.id, guard, facts, work, verdict)
+        return call
 
     def _note(self, call: Call, guard: CallGuard, notes: Iterable[PolicyNote]) -> None:
         """Count what policies do, and put it into the record of the call."""
