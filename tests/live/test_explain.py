@@ -79,7 +79,8 @@ def steps(gateway: Gateway, *words: str, ok: int = 0) -> dict[str, str]:
 def test_one_screen_walks_the_way_of_a_call(gateway: Gateway) -> None:
     told = steps(gateway, "say", "--args", '{"text": "hi"}')
     assert list(told) == [
-        "name", "override", "view", "gate", "limits", "policy", "policies", "consent", "server"
+        "name", "override", "view", "gate", "limits", "policy", "policies", "consent", "server",
+        "confinement",
     ]  # fmt: skip
     assert told["name"] == "say is one.echo"
     assert told["override"] == "arguments are fixed or have defaults, another definition"
@@ -87,11 +88,12 @@ def test_one_screen_walks_the_way_of_a_call(gateway: Gateway) -> None:
     assert told["gate"] == "the user of this machine may call tools"
     assert told["policy"] == "short (deny): false"
     assert told["server"].endswith(": it answers calls")
+    assert told["confinement"].startswith("basic: ")
     assert steps(gateway, "tell")["name"] == "tell is an alias of one.echo"
     assert steps(gateway, "one.echo")["policies"] == "depends on the call; give --args"
     assert "in no list, and can be called" in steps(gateway, "one__blob")["view"]
     text = run(gateway, "explain", "say")
-    assert "it would run at the endpoint default" in text
+    assert "the call would run at the endpoint default" in text
     assert gateway.server("one")["calls"] == 0, "nothing was called"
 
 
@@ -103,7 +105,7 @@ def test_a_call_that_would_be_refused_ends_with_1_and_says_at_which_step(gateway
     assert told["view"] == "not in view, and only what is in view can"
     told = steps(gateway, "one__pid", "--endpoint", "closed", ok=1)
     assert told == {"gate": "a credential is needed: --as"}
-    assert "it would run if a person agrees" in run(gateway, "explain", "one__fail")
+    assert "the call would run if a person agrees" in run(gateway, "explain", "one__fail")
 
 
 def test_a_key_has_its_own_way(gateway: Gateway) -> None:

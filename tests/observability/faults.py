@@ -84,6 +84,9 @@ namespace = "default"
 results = { max = "8K" }
 [consent]
 rules = [{ match = "paid/sleep", effect = "ask" }]
+[[middleware]]
+name = "cache"
+match = "paid/*"
 [[policies]]
 name = "watched"
 match = "paid/*"

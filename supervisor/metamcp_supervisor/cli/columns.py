@@ -115,15 +115,6 @@ def role_lines(roles: Sequence[RoleStatus]) -> list[str]:
     ]
 
 
-def sandbox_text(server: ServerStatus) -> str:
-    """Return how a server is to be confined, and how it is."""
-    if server.sandbox == "none":
-        return "none: it may do what the gateway may do"
-    achieved = f": {server.achieved}" if server.achieved else ""
-    missed = f"; not kept from {' and '.join(server.lacking)}" if server.lacking else ""
-    return f"{server.sandbox}{achieved}{missed}"
-
-
 def event_text(event: JournalEvent, clock: str) -> str:
     return f"{clock}  {event.who:<10}  {event.what:<20}  {event.cause}".rstrip()
 

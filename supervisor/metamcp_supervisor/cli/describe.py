@@ -12,7 +12,7 @@ import click
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import complete_names, json_option
-from metamcp_supervisor.control import client
+from metamcp_supervisor.control import client, explain
 from metamcp_supervisor.verbs import Description, ServerProcess
 from metamcp_worker.ipc import codec
 
@@ -79,7 +79,7 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
         half, most = columns.latency(server.p50_s), columns.latency(server.p95_s)
         yield "latency", f"half within {half}, 95 % within {most}, in the last five minutes"
     if server.sandbox:
-        yield "sandbox", columns.sandbox_text(server)
+        yield "sandbox", explain.sandbox_text(server)
     yield "exposed by", ", ".join(found.endpoints) or "no endpoint"
     for each in found.overrides:
         yield "set", f"{columns.override_text(each, when(each.until, now))}"

@@ -72,8 +72,10 @@ def explain(
 
 def _would(found: PathShown) -> str:
     if not found.runs:
-        return "it would be refused"
-    return "it would run if a person agrees" if found.effect == "ask" else "it would run"
+        return "the call would be refused"
+    return (
+        "the call would run if a person agrees" if found.effect == "ask" else "the call would run"
+    )
 
 
 @click.group(cls=Group, words=WORDS)

@@ -175,3 +175,12 @@ def _nth(number: int) -> str:
     endings = {1: "st", 2: "nd", 3: "rd"}
     teen = number % 100 in {11, 12, 13}
     return f"{number}{'th' if teen else endings.get(number % 10, 'th')}"
+
+
+def sandbox_text(server: ServerStatus) -> str:
+    """Return how a server is to be confined, and how it is."""
+    if server.sandbox == "none":
+        return "none: it may do what the gateway may do"
+    achieved = f": {server.achieved}" if server.achieved else ""
+    missed = f"; not kept from {' and '.join(server.lacking)}" if server.lacking else ""
+    return f"{server.sandbox}{achieved}{missed}"

@@ -79,7 +79,7 @@ async def _key(steering: Steering, name: str) -> str:
 
 
 def _server(steering: Steering, found: CallPath) -> tuple[PathStep, ...]:
-    """Return the step about the server of a tool."""
+    """Return the steps about the server of a tool and its confinement."""
     server = next((one for one in steering.status().servers if one.name == found.server), None)
     if server is None:
         return ()
@@ -88,4 +88,7 @@ def _server(steering: Steering, found: CallPath) -> tuple[PathStep, ...]:
     why = explain.why(server, structs.replace(known.tries, because=history.because))
     waits = server.state in READY_STATES | {"warming"}
     down = server.phase in NO_CALL or not waits
-    return (PathStep("server", f"{server.name} is {server.state}: {why}", stops=down),)
+    state = PathStep("server", f"{server.name} is {server.state}: {why}", stops=down)
+    if not server.sandbox:
+        return (state,)
+    return state, PathStep("confinement", explain.sandbox_text(server))
