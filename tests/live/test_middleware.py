@@ -284,6 +284,20 @@ def test_the_example_of_the_guide_works() -> None:
         until(lambda: client.text("one__echo", text="a") == "echo works from 0 to 0.", "it closes")
 
 
+def test_a_large_result_that_it_sees_is_not_kept() -> None:
+    kept = '[endpoints.default]\nnamespace = "default"\nresults = { max = "8K" }\n'
+    long = "ann@example.org " * 1000
+    with (
+        gateway(line("redaction", "one/*"), extra=kept) as running,
+        closing(Client(running.port, MODERN)) as client,
+    ):
+        seen = client.call("one__echo", text=long)["result"]
+        assert "ann@" not in json.dumps(seen)
+        assert "io.metamcp/result" not in json.dumps(seen)
+        other = client.call("two__echo", text=long)["result"]
+        assert "io.metamcp/result" in json.dumps(other)
+
+
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 def test_redaction_cache_and_filter_do_what_they_say(era: str) -> None:
     lines = [

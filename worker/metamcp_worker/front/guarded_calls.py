@@ -292,8 +292,8 @@ class _HookedCall:
         self._end(server_links.error(Code.SERVER_DOWN, _STOPPING, {"may_have_run": self.sent}))
 
     def _send(self, arguments: bytes) -> None:
-        """Send the call to its server. The call does not become a task, whose result would come
-        past its middleware."""
+        """Send the call to its server. The call does not become a task and its result is not kept,
+        because both would come to the client past its middleware."""
         frame, self.sent = self.call.frame, True
         assert frame is not None
         params = codec.level(frame.params)
@@ -303,7 +303,8 @@ class _HookedCall:
         said = frame.caller
         if b"/tasks" in said:  # whether the slash is escaped or not
             said = mcp_request.without_tasks(said)
-        self.call.frame = structs.replace(frame, params=codec.dump(params), caller=said)
+        params_raw = codec.dump(params)
+        self.call.frame = structs.replace(frame, params=params_raw, caller=said, results=b"")
         self.call.started = time.monotonic()
         self._calls.routing.start(self.call)
 
