@@ -202,7 +202,9 @@ def used(pid: int) -> tuple[float, float, float]:
 def files(seconds: float) -> None:
     """A gateway of its own, whose processes look at themselves."""
     with tempfile.TemporaryDirectory(prefix="metamcp-tap-") as folder:
-        gateway = rigs.customized(Gateway({rigs.NAME: rigs.child()}), TAP)
+        # A confined server would begin as a process that looks at itself, and get its signal.
+        child = {**rigs.child(), "sandbox": "none"}
+        gateway = rigs.customized(Gateway({rigs.NAME: child}), TAP)
         gateway.environ[TAP_VARIABLE] = folder
         with gateway:
             pids = roles.of_gateway(gateway)

@@ -19,13 +19,12 @@ def nothing(*_: object) -> None:
 
 def take_out() -> None:
     from metamcp_worker.child.server_calls import Timing
-    from metamcp_worker.front import calls
     from metamcp_worker.front.stats import Stats
-    from metamcp_worker.ipc import figures
+    from metamcp_worker.ipc import figures, jsonrpc_bytes
 
     for owner, name, instead in (
         (Stats, "observe", nothing),
-        (calls, "_is_error", nothing),  # opens answers to know what they count as
+        (jsonrpc_bytes, "is_error", nothing),  # opens answers to know what they count as
         (Timing, "answered", nothing),
         (Timing, "ended", nothing),
         (figures, "MASK", NO_CALL),

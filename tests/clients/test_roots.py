@@ -33,12 +33,12 @@ def public(name: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def gateway() -> Iterator[Gateway]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     if why := programs.missing():
         pytest.skip(why)
     servers = {
         "everything": public("server-everything", "stdio"),
-        "files": public("server-filesystem"),
+        "files": public("server-filesystem") | {"write": [str(tmp_path_factory.getbasetemp())]},
         "team": public("server-filesystem", "${project}") | {"sharing": "per-project"},
     }
     with Gateway(servers) as running:

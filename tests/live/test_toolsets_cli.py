@@ -167,6 +167,7 @@ def test_a_broken_database_keeps_no_gateway_from_starting_and_is_never_written()
             for what in (
                 "tool sets, views and scripts cannot be kept", "no API key is valid",
                 "the calls of today before now do not count",
+                "consent that was given before now does not count",
             )
         ]  # fmt: skip
         for _ in range(2):

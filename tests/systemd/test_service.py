@@ -129,7 +129,7 @@ def test_servers_get_credentials_and_nothing_that_is_meant_for_the_service(
 ) -> None:
     found = json.loads(answer(service.ask(PORT, "git__environ")))["environ"]
     assert found["API_KEY"] == SECRET
-    assert found["HOME"] == "/var/lib/metamcp"
+    assert found["HOME"] == "/var/lib/metamcp/servers/git/home"
     assert not [name for name in found if name.startswith(("NOTIFY", "LISTEN_", "WATCHDOG"))]
     assert SECRET not in service.journal()
 

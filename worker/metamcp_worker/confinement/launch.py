@@ -1,14 +1,13 @@
-"""Start of a confined server: rules before the fork, between fork and exec only system calls.
+"""Start of a confined server: the forked process makes its rules, confines itself and executes it.
 
 Owns: the folders of a server, the fork, the report about what was achieved, the command line of
 bubblewrap. Never: which paths a server gets (`rules`), numbers of the kernel (`kernel`), pipes.
 
-A worker has one thread when it starts its server, so it may run Python between fork and exec. A
-second interpreter that confines itself and executes the server takes three times as long. Rules are
-made before the fork, except the one for `/proc/self`, which names the process that opens it.
+A worker has one thread when it starts its server, so it may run Python between fork and exec; what
+that takes of memory goes with the process. A second interpreter would have to start for it.
 
-The new process reports over a pipe that closes at exec: first that it is confined, then, if exec
-fails, why. A process without a report was not confined, and never runs.
+The new process reports over a pipe that closes at exec: first which paths it may read and that it
+is confined, then, if exec fails, why. A process without a report was not confined, and never runs.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn
 
 from metamcp_worker.confinement import kernel, rules
 from metamcp_worker.ipc import packets
@@ -96,19 +95,14 @@ def start(
         raise NotConfined(f"this kernel cannot keep it from {what}, and its sandbox must")
     places = _places(spec)
     try:
-        ours = rules.environment(spec, env, command, places)
-        linked, cwd = _link(places, ours["HOME"]), os.getcwd()
-        granted = rules.grants(spec, command, ours, cwd, places, Files(), linked)
-        with _Cell(spec, version, filters, granted) as cell:
-            argv = command
-            if spec.profile == "strict":
-                programs = [_bubblewrap()]
-                argv = rules.bubblewrap(spec, granted, cwd, cell.filter_fd, command)
-            pid = cell.spawn(programs, argv, ours, streams)
+        if spec.profile == "strict":
+            programs = [_bubblewrap()]
+        cell = _Cell(spec, version, filters, places, command, env)
+        pid, readable = cell.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
         remove(places.tmp)
         raise
-    return Confined(pid, cell.achieved, lacking, granted.read, places.tmp)
+    return Confined(pid, cell.achieved, lacking, readable, places.tmp)
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -179,14 +173,22 @@ def _bubblewrap() -> str:
 
 
 class _Cell:
-    """Rules and filter for one process; leaving the `with` block gives back their descriptors."""
+    """Confinement of one process."""
 
     def __init__(
-        self, spec: ConfinementSpec, version: int, filters: bool, granted: rules.FileRights
+        self,
+        spec: ConfinementSpec,
+        version: int,
+        filters: bool,
+        places: rules.ServerPlaces,
+        command: tuple[str, ...],
+        env: Mapping[str, str],
     ) -> None:
+        self._spec, self._places = spec, places
+        self._command, self._env = command, env
         self._strict = spec.profile == "strict"
-        self._version = version
-        self._rules = self.filter_fd = -1
+        self._version, self._filters = version, filters
+        self._rules = self._filter_fd = -1
         self._filter = b""
         self.achieved = " ".join(
             filter(None, (
@@ -194,6 +196,10 @@ class _Cell:
                 f"landlock-{version}" if version else "", "seccomp" if filters else "",
             ))
         ) or "none"  # fmt: skip
+
+    def _prepare(self, granted: rules.FileRights) -> None:
+        """Make the rules and the filter. Raises OSError."""
+        spec, version, filters = self._spec, self._version, self._filters
         closed = spec.network == "none" and not self._strict
         if filters:
             self._filter = kernel.filter_bytes(
@@ -210,39 +216,30 @@ class _Cell:
             for port in spec.tcp_ports if version >= kernel.TCP_ABI else ():
                 kernel.allow_port(self._rules, port)
         if self._strict and filters:
-            self.filter_fd = packets.blob(self._filter)
-            os.lseek(self.filter_fd, 0, os.SEEK_SET)
-            os.set_inheritable(self.filter_fd, True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        packets.close_all([fd for fd in (self._rules, self.filter_fd) if fd >= 0])
+            self._filter_fd = packets.blob(self._filter)
+            os.lseek(self._filter_fd, 0, os.SEEK_SET)
+            os.set_inheritable(self._filter_fd, True)
 
     def spawn(
-        self,
-        programs: Sequence[str],
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        streams: tuple[int, int, int],
-    ) -> int:
-        """Return the pid of the program. Raises NotConfined and OSError."""
+        self, programs: Sequence[str], streams: tuple[int, int, int]
+    ) -> tuple[int, tuple[str, ...]]:
+        """Return the pid of the program, and the paths that it may read. Raises NotConfined and
+        OSError."""
         report, told = os.pipe()
         try:
             pid = os.fork()
             if pid == 0:
-                self._become(programs, argv, env, streams, told)
+                self._become(programs, streams, told)
         finally:
             os.close(told)
             said = b""
             while part := os.read(report, REPORT_BYTES_MAX):
                 said += part
             os.close(report)
-        if said == _CONFINED:
-            return pid
+        paths, confined, failure = said.rpartition(_CONFINED)
+        if confined and not failure:
+            return pid, tuple(os.fsdecode(paths).split("\0"))
         os.waitpid(pid, 0)
-        _, confined, failure = said.rpartition(_CONFINED)
         number, _, path = os.fsdecode(failure).partition(" ")
         if not number:
             raise NotConfined("its process ended before it was confined")
@@ -250,22 +247,25 @@ class _Cell:
         raise error if confined else NotConfined(f"it cannot be confined: {error}")
 
     def _become(
-        self,
-        programs: Sequence[str],
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        streams: tuple[int, int, int],
-        told: int,
+        self, programs: Sequence[str], streams: tuple[int, int, int], told: int
     ) -> NoReturn:
         """Become the program in the forked process."""
+        spec, argv = self._spec, self._command
         try:
+            cwd = os.getcwd()
+            env = rules.environment(spec, self._env, argv, self._places)
+            linked = _link(self._places, env["HOME"])
+            granted = rules.grants(spec, argv, env, cwd, self._places, Files(), linked)
+            self._prepare(granted)
+            if self._strict:
+                argv = rules.bubblewrap(spec, granted, cwd, self._filter_fd, argv)
             os.setsid()
             for number, fd in enumerate(streams):
                 os.dup2(fd, number)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
                 signal.signal(number, signal.SIG_DFL)
             self._confine()
-            os.write(told, _CONFINED)
+            os.write(told, os.fsencode("\0".join(granted.read)) + _CONFINED)
             first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
         except OSError as error:
             os.write(told, b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
