@@ -124,7 +124,7 @@ def test_a_result_belongs_to_its_principal_and_goes_with_the_last_key(gateway: G
     nobody = asyncio.run(called(gateway, made[1]["key"], "read_result", {"handle": "a" * 24}))
     assert stranger == nobody.replace("a" * 24, found[1])
     with closing(Client(gateway.port, MODERN)) as client:  # the user of this machine neither
-        assert "There is not a result" in client.text("read_result", handle=found[1])
+        assert "No result has the handle" in client.text("read_result", handle=found[1])
     listed = {one["handle"]: one for one in results(gateway, "list")["results"]}
     assert listed[found[1]]["principal"] == f"key:{made[0]['id']}"
     keys(gateway, "revoke", made[0]["id"])
@@ -196,7 +196,7 @@ def test_operators_list_show_and_purge_results(gateway: Gateway) -> None:
         shown = results(gateway, "show", one)
         assert shown["text"] == "x" * KIB * 1024
         assert results(gateway, "purge", one) == {"v": 1, "purged": 1}
-        assert "There is not a result" in client.text("read_result", handle=one)
+        assert "No result has the handle" in client.text("read_result", handle=one)
         assert "is not a result" in results(gateway, "show", one, ok=8)
         results(gateway, "purge", "--all")
         assert files(gateway) == set()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -37,6 +38,19 @@ WORDS_BYTES_MAX = 8 * 1024
 """Maximum bytes kept from the end of stderr of a gateway that cannot start."""
 
 
+def credential_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a verb that calls a gateway as its clients do."""
+    for option in reversed((
+        click.option("--key-env", metavar="NAME",
+                     help="Variable with an API key; else METAMCP_KEY."),
+        click.option("--key-file", metavar="FILE",
+                     help="File with an API key, for this user alone."),
+        click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.option("--endpoint", metavar="NAME", help="Which endpoint; without it the default one.")
 @click.option("--url", metavar="URL", help="Of an endpoint; no gateway is looked for then.")
@@ -51,9 +65,7 @@ WORDS_BYTES_MAX = 8 * 1024
 @click.option("--exposure", metavar="WORD", help="With --start: how much it shows at first.")
 @click.option("--naming", metavar="STYLE", help="With --start: how it calls its tools.")
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
-@click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
-@click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
-@click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
+@credential_options
 def connect(
     endpoint: str | None,
     url: str | None,

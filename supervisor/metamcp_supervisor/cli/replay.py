@@ -17,6 +17,7 @@ import click
 from msgspec import UNSET, Raw, Struct
 
 from metamcp_supervisor.cli import columns, recordings, show
+from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration
 from metamcp_supervisor.cli.errors import told
 from metamcp_supervisor.cli.recordings import config_option, pretty, state_option
@@ -226,9 +227,7 @@ DIFF_LINES_MAX = 40
     help="How long the answer may take.",
 )  # fmt: skip
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
-@click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
-@click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
-@click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
+@credential_options
 @state_option
 @config_option
 @told

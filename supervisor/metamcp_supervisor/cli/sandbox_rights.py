@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from metamcp_supervisor.cli import recordings, replay, show
+from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.cli.recordings import config_option, state_option
@@ -42,9 +43,7 @@ def sandbox() -> None:
     help="How long each answer may take.",
 )  # fmt: skip
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
-@click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
-@click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
-@click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
+@credential_options
 @json_option
 @state_option
 @config_option

@@ -14,6 +14,7 @@ import click
 from msgspec import Raw, Struct
 
 from metamcp_supervisor.cli import columns, keys, show
+from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group, told
 from metamcp_supervisor.cli.keys import GatewayPlace
@@ -199,9 +200,7 @@ def delete(where: _Where, name: str, as_json: bool) -> None:
 @click.option("--args", default="{}", metavar="JSON", help="An object, as its parameters say.")
 @click.option("--endpoint", metavar="NAME", help="Else one of the workspace that has code mode.")
 @click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True)
-@click.option("--key-env", metavar="NAME", help="Variable with an API key; else METAMCP_KEY.")
-@click.option("--key-file", metavar="FILE", help="File with an API key, for this user alone.")
-@click.option("--ca", metavar="FILE", help="Authority to trust; else METAMCP_CA.")
+@credential_options
 @json_option
 @click.pass_obj
 def run(

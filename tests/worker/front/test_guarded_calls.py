@@ -42,7 +42,7 @@ def guard(front: Front, effect: GuardEffect = "ask", *match: str) -> Keeper:
     front.calls.configure(spec)
     front.calls.refresh()
     keeper = Keeper()
-    front.calls.guarded.held.steps = [keeper]
+    front.calls.guarded.held.step = keeper
     return keeper
 
 

@@ -63,9 +63,6 @@ class Work:
     def refuse(self, why: str) -> None:
         self.ends.append(why)
 
-    def answer(self, body: bytes) -> None:
-        self.ends.append("answered")
-
 
 class Bench:
     """A front on a clock that the test turns. `told`: what the supervisor hears."""
@@ -75,8 +72,7 @@ class Bench:
         self.told: list[Message] = []
         self.step = ConsentStep(self.told.append, loop.time)
         self.step.front = 3
-        self.calls = HeldCalls()
-        self.calls.steps.append(self.step)
+        self.calls = HeldCalls(self.step)
         self.rules = GuardRules(ConsentSpec(timeout_s=TIMEOUT_S, unaskable=unaskable))
         self.works: list[Work] = []
 
@@ -91,7 +87,8 @@ class Bench:
             exposed=tool, arguments=b"{}", principal=replace(USER, auth="keys", key=key),
             endpoint="e", workspace="default", who=who, **more,
         )  # fmt: skip
-        self.loop.call_soon(self.calls.begin, number, guard, facts, work)
+        verdict = guard.decide(facts)
+        self.loop.call_soon(self.calls.begin, number, guard, facts, work, verdict)
         self.loop.turn()
         return work
 
@@ -371,13 +368,12 @@ def test_a_step_is_not_taken_without_a_loop_that_asks_later() -> None:
 
     async def main() -> None:
         step, work = ConsentStep(), Work()
-        calls = HeldCalls()
-        calls.steps.append(step)
+        calls = HeldCalls(step)
         guard = CallGuard(GuardRules(ConsentSpec()), "s", "tools", "t", b"d", "ask")
         facts = CallFacts(
             exposed="t", arguments=b"{}", principal=USER, endpoint="e", workspace="default"
         )
-        calls.begin(1, guard, facts, work)
+        calls.begin(1, guard, facts, work, guard.decide(facts))
         assert work.question is None
         calls.close("over")
         assert work.ends == ["over"]

@@ -1,8 +1,8 @@
 """Calls that a rule or a person has to let through before their server gets them.
 
-Owns: such a call between the front and the steps of `held_calls`: its facts, the question to its
-client, the check that it is still the same call, its refusal. Never: the rules (`guard_rules`), the
-steps (`consent_io`), calls that no rule concerns.
+Owns: such a call between the front and `held_calls`: its facts, the question to its client, the
+check that it is still the same call, its refusal; its way through middleware. Never: the rules
+(`guard_rules`), consent (`consent_io`), calls that no rule concerns.
 """
 
 import asyncio
@@ -71,14 +71,13 @@ class GuardHost(Protocol):
 
 
 class GuardedCalls:
-    """Calls that their server gets when every step has let them through. `held`: the steps, and the
-    calls in them; `consent`: one of the steps; `still(principal, endpoint, now)`: of the door,
-    which may refuse the caller; `count`: counts what a policy does."""
+    """Calls that their server gets when rules, people and middleware have let them through. `held`:
+    calls that wait for `consent`; `hooked`: calls in middleware; `still(principal, endpoint, now)`:
+    of the door, which may refuse the caller; `count`: counts what a policy does."""
 
     def __init__(self, routing: Routing, host: GuardHost) -> None:
-        self.held = HeldCalls()
         self.consent = ConsentStep()
-        self.held.steps.append(self.consent)
+        self.held = HeldCalls(self.consent)
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
         self.count: Callable[[PolicyNote], None] = lambda note: None
         self.quarantine = QuarantinedCalls(routing)
@@ -167,7 +166,7 @@ class GuardedCalls:
 
 
 class _GuardedWork:
-    """Held call, as the steps can end it: a `held_calls.HeldWork`."""
+    """Held call, as the step can end it: a `held_calls.HeldWork`."""
 
     def __init__(
         self,
@@ -225,16 +224,10 @@ class _GuardedWork:
         else:
             data: dict[str, object] = {"reason": "refused", "may_have_run": False}
             answer = server_links.error(Code.INVALID_PARAMS, why, data)
-        self._end(answer, "refused")
-
-    def answer(self, body: bytes) -> None:
-        self._end(CallAnswer(body), "")
-
-    def _end(self, answer: CallAnswer, refused: str) -> None:
-        del self._calls.works[self.call.id]
-        self.call.mend = None
-        self.call.started = time.monotonic()
-        self._calls.host.answered(self.call, answer, refused)
+        del self._calls.works[call.id]
+        call.mend = None
+        call.started = time.monotonic()
+        self._calls.host.answered(call, answer, "refused")
 
     def _changed(self) -> str:
         """Return why the call is not the same any more that was held; empty if it is."""

@@ -237,7 +237,7 @@ class GuardRules:
         return self._named[key]
 
     def _middleware(self, server: str, name: str) -> tuple[str, ...]:
-        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
+        paths = process_names.paths(server, name)
         return tuple(one for one, globs in self._through if any(map(globs.match, paths)))
 
     def _consent(self, server: str, name: str, definition: bytes) -> GuardEffect:
@@ -254,7 +254,7 @@ class GuardRules:
     def _matched(self, server: str, name: str) -> GuardEffect:
         """Return the effect of the first rule with a glob for this name. A server of a workspace
         matches under its full name and under the name that it has there."""
-        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
+        paths = process_names.paths(server, name)
         found = [at.lastindex for path in paths if (at := self._globs.fullmatch(path))]
         places = [place for place in found if place]
         return self._effects[min(places) - 1] if places else "allow"

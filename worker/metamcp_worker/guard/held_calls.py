@@ -1,11 +1,10 @@
-"""Calls that are held until every step has let them through, each of them ended exactly once.
+"""Calls that are held until somebody has let them through, each of them ended exactly once.
 
-Owns: the steps in their order, the table of held calls. Never: what a step does (`consent_io`), how
-a call is answered or sent (the front).
+Owns: the table of held calls. Never: who lets them through (`consent_io`), how a call is answered
+or sent (the front).
 
-A call is decided on at once: it is refused, or it takes the steps one after the other, and goes to
-its server behind the last one. A step that lets a call through at once costs the call nothing; any
-other step keeps the call and calls `go_on`, `refuse` or `answer` later. Only the first end counts.
+A call is refused at once, or the step lets it through at once, or the step keeps it and calls
+`go_on` or `refuse` later. Only the first end counts.
 """
 
 from collections.abc import Callable
@@ -39,52 +38,48 @@ class HeldWork(Protocol):
         """Answer the call with a refusal; `why`: a sentence."""
         ...
 
-    def answer(self, body: bytes) -> None:
-        """Answer the call with this raw result of the server's era."""
-        ...
-
 
 class HeldCall:
-    """Call of a client that waits. `number`: of the call in its front; `at`: number of the steps
-    that it has begun; `more`, `consent`: as of `HeldWork.send`, set by a step."""
+    """Call of a client that waits. `number`: of the call in its front; `more`, `consent`: as of
+    `HeldWork.send`, set by the step."""
 
-    __slots__ = ("_calls", "at", "consent", "facts", "guard", "more", "number", "verdict", "work")
+    __slots__ = ("_calls", "consent", "facts", "guard", "more", "number", "verdict", "work")
 
     def __init__(
-        self, calls: "HeldCalls", number: int, guard: CallGuard, facts: CallFacts, work: HeldWork
+        self,
+        calls: "HeldCalls",
+        number: int,
+        guard: CallGuard,
+        facts: CallFacts,
+        work: HeldWork,
+        verdict: CallVerdict,
     ) -> None:
         self._calls = calls
         self.number = number
         self.guard = guard
         self.facts = facts
         self.work = work
-        self.verdict = CallVerdict()
-        self.at = 0
+        self.verdict = verdict
         self.more: Callable[[bytes], None] | None = None
         self.consent = ""
 
     def go_on(self) -> None:
-        """Take the next step, or go to the server behind the last one."""
-        if self._calls.holds(self.number):
-            self._calls.advance(self)
+        """Send the call to its server."""
+        if self._calls.forget(self.number):
+            self.work.send(self.more, self.consent)
 
     def refuse(self, why: str) -> None:
         """End the call with a refusal. `why`: a sentence."""
         if self._calls.forget(self.number):
             self.work.refuse(why)
 
-    def answer(self, body: bytes) -> None:
-        """End the call with a raw result, without its server."""
-        if self._calls.forget(self.number):
-            self.work.answer(body)
-
 
 class GuardStep(Protocol):
-    """Step of guarded calls."""
+    """Step between the decision about a call and its server."""
 
     def take(self, held: HeldCall) -> bool:
-        """Return True to let the call through at once; else refuse it, or keep it and end the step
-        after this method has returned."""
+        """Return True to let the call through at once; else refuse it, or keep it and end it after
+        this method has returned."""
         ...
 
     def drop(self, held: HeldCall) -> None:
@@ -93,10 +88,10 @@ class GuardStep(Protocol):
 
 
 class HeldCalls:
-    """Held calls of a front. `steps`: in the order in which a call takes them."""
+    """Held calls of a front."""
 
-    def __init__(self) -> None:
-        self.steps: list[GuardStep] = []
+    def __init__(self, step: GuardStep) -> None:
+        self.step = step
         self._held: dict[int, HeldCall] = {}
 
     def begin(
@@ -105,26 +100,15 @@ class HeldCalls:
         guard: CallGuard,
         facts: CallFacts,
         work: HeldWork,
-        verdict: CallVerdict | None = None,
+        verdict: CallVerdict,
     ) -> None:
-        """Let a call begin its steps, or refuse it. `verdict`: None if it is not known yet."""
-        held = HeldCall(self, number, guard, facts, work)
-        held.verdict = guard.decide(facts) if verdict is None else verdict
+        """Refuse a call, or let it take the step."""
+        held = HeldCall(self, number, guard, facts, work, verdict)
         self._held[number] = held
-        if held.verdict.effect == "deny":
-            held.refuse(held.verdict.why)
-        else:
-            self.advance(held)
-
-    def advance(self, held: HeldCall) -> None:
-        """Take the steps that are left, until one keeps the call."""
-        while held.at < len(self.steps):
-            step = self.steps[held.at]
-            held.at += 1
-            if not step.take(held):
-                return
-        if self.forget(held.number):
-            held.work.send(held.more, held.consent)
+        if verdict.effect == "deny":
+            held.refuse(verdict.why)
+        elif self.step.take(held):
+            held.go_on()
 
     def holds(self, number: int) -> bool:
         """Whether the call with this number is held."""
@@ -138,13 +122,12 @@ class HeldCalls:
         """Drop a call, because its client does not wait any more. Returns False if it was not
         held."""
         held = self._held.pop(number, None)
-        if held is not None and held.at:
-            self.steps[held.at - 1].drop(held)
+        if held is not None:
+            self.step.drop(held)
         return held is not None
 
     def close(self, why: str) -> None:
         """Refuse all held calls. `why`: a sentence."""
         for held in list(self._held.values()):
-            if held.at:
-                self.steps[held.at - 1].drop(held)
+            self.step.drop(held)
             held.refuse(why)

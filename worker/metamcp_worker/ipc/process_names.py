@@ -61,6 +61,12 @@ def label(name: str) -> str:
     return name.rpartition(WORKSPACE_MARK)[2]
 
 
+def paths(server: str, name: str) -> set[str]:
+    """Return the texts that a pattern `SERVER/NAME` may match for a thing of a server: with its
+    full name, and with the name within its workspace."""
+    return {f"{server}/{name}", f"{label(server)}/{name}"}
+
+
 def own(server: str, who: str) -> str:
     """Return the name of the process of `server` that serves this client alone. `who`: empty for
     clients that do not say who they are; the server itself serves them."""

@@ -154,8 +154,7 @@ class MiddlewareLine:
     def matches(self, server: str, name: str) -> bool:
         """Whether a thing of a server goes through this middleware; a server of a workspace also by
         its name there."""
-        paths = {f"{server}/{name}", f"{process_names.label(server)}/{name}"}
-        return any(map(self._match.match, paths))
+        return any(map(self._match.match, process_names.paths(server, name)))
 
     def has(self, hook: Hook) -> bool:
         """Whether requests go through this hook, as far as is known."""

@@ -16,7 +16,7 @@ from metamcp_worker.results.result_summary import Piece
 
 PARTS_MAX = 4
 """Maximum processes of one front at once; a further part is refused."""
-UNKNOWN = "There is not a result {!r}: the handle is wrong, or its time is over."
+UNKNOWN = "No result has the handle {!r}: the handle is wrong, or its time is over."
 _FULL = f"{PARTS_MAX} parts of results are being looked for already; try again in a moment."
 _LATE = "The part took more than {:.0f} s; take a simpler expression, or a smaller part."
 _FAILED = "The process that looks for the part ended without an answer; take a smaller part."
