@@ -128,7 +128,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
-        " engine_calls front_views guard mcp_request mrtr resume server_processes"
+        " engine_calls front_views header_policy mcp_request mrtr resume server_processes"
         " stats task_ids trace watches"
     ),
     "metamcp_worker.guard": "conditions consent guard_rules held_calls policies",

@@ -14,7 +14,7 @@ from typing import Any
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.jsonrpc_lines import LineCutter
 from metamcp_worker.front import mcp_request
-from metamcp_worker.front.guard import MCP, Guard, GuardRefusal, Route
+from metamcp_worker.front.header_policy import MCP, HeaderPolicy, HeaderRefusal, Route
 from metamcp_worker.front.mcp_request import METHODS, McpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
@@ -23,7 +23,7 @@ from tests.supervisor.config.test_parse_any import accepted_or_refused
 LINE_BYTES = 256
 ORIGINALS = (b"", b'"own"')
 """Names that the server knows: the one that the client said, and another one."""
-GUARD = Guard(["localhost", "127.0.0.1"], {b"/mcp": Route("default", MCP)})
+POLICY = HeaderPolicy(["localhost", "127.0.0.1"], {b"/mcp": Route("default", MCP)})
 _PLACE = re.compile(rb"(?:localhost|127\.0\.0\.1)\.?(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
@@ -80,8 +80,8 @@ def head(data: bytes) -> None:
         (name.strip().lower(), value.strip())
         for name, _, value in (one.partition(b":") for one in lines)
     )
-    found = GUARD.check(method.decode("latin-1"), target, headers)
-    if isinstance(found, GuardRefusal):
+    found = POLICY.check(method.decode("latin-1"), target, headers)
+    if isinstance(found, HeaderRefusal):
         assert 400 <= found.status < 500
         assert found.message.endswith(".")
         return

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.guard import RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.http.requests import HttpRequest, Pending

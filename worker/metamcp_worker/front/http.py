@@ -29,13 +29,13 @@ from metamcp_worker.access.door import (
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import guard, mcp_request, streams
+from metamcp_worker.front import header_policy, mcp_request, streams
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.dialogue import Dialogue, Notices
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.guard import METHODS, Guard, GuardRefusal, RequestFacts, Route, too_large
+from metamcp_worker.front.header_policy import HeaderPolicy, HeaderRefusal, RequestFacts, Route
 from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
@@ -75,9 +75,9 @@ anyway."""
 
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _NO_FACTS = RequestFacts("", accepts_sse=False)
-_NOT_YET = GuardRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
+_NOT_YET = HeaderRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
 _STUCK = "The process of the gateway that has this cannot be reached; try again in a moment."
-_POST_ONLY = GuardRefusal(
+_POST_ONLY = HeaderRefusal(
     405, "This revision has no sessions: everything is a POST.", "method",
     headers=((b"allow", b"POST, OPTIONS"),),
 )  # fmt: skip
@@ -157,8 +157,8 @@ class App:
         paths: dict[bytes, Route] = {}
         for endpoint in spec.endpoints:
             if not endpoint.part_of:
-                paths |= guard.paths_of(endpoint)
-        self._guard = Guard(spec.hosts, paths)
+                paths |= header_policy.paths_of(endpoint)
+        self._policy = HeaderPolicy(spec.hosts, paths)
         self.door.configure(spec.endpoints)
         if self._issuers is None and any(endpoint.oauth for endpoint in spec.endpoints):
             from metamcp_worker.access.token_issuers import TokenIssuers  # loads a lot
@@ -267,29 +267,29 @@ class App:
         self._open += 1
         if self._overhead.armed:
             self._overhead.arrived()
-        facts = self._guard.facts(exchange.head)
+        facts = self._policy.facts(exchange.head)
         exchange.streams, exchange.on_over = self._streams, self._done
         if self.door.guarded:
             return exchange.attend(partial(self._enter, exchange, facts))
-        if isinstance(facts, GuardRefusal):
+        if isinstance(facts, HeaderRefusal):
             exchange.facts = _NO_FACTS
             return exchange.attend(partial(self._refuse, exchange, facts))
         exchange.facts = facts
         return exchange.attend(partial(self._answer, exchange, exchange.head.method))
 
-    def _enter(self, exchange: Exchange, facts: RequestFacts | GuardRefusal) -> Pending:
+    def _enter(self, exchange: Exchange, facts: RequestFacts | HeaderRefusal) -> Pending:
         """Let the request in if its credential is valid, before its answer shows anything of an
         endpoint."""
-        refusal = facts if isinstance(facts, GuardRefusal) else None
-        exchange.facts = _NO_FACTS if isinstance(facts, GuardRefusal) else facts
+        refusal = facts if isinstance(facts, HeaderRefusal) else None
+        exchange.facts = _NO_FACTS if isinstance(facts, HeaderRefusal) else facts
         head, date = exchange.head, time.time_ns() / 1e9
         known = head.entry
-        if exchange.facts.kind == guard.METADATA:
+        if exchange.facts.kind == header_policy.METADATA:
             return self._answer(exchange, head.method)
         if isinstance(known, _Entry) and known.version == self.door.version and date < known.until:
             exchange.facts.principal = known.principal
             return self._answer(exchange, head.method)
-        if refusal is not None and not guard.is_telling(head.target, refusal):
+        if refusal is not None and not header_policy.is_telling(head.target, refusal):
             self._refuse(exchange, refusal)
             return None
         query = head.target.partition(b"?")[2]
@@ -309,7 +309,7 @@ class App:
     async def _enter_later(
         self,
         exchange: Exchange,
-        refusal: GuardRefusal | None,
+        refusal: HeaderRefusal | None,
         found: Awaitable[Found],
         arrival: Arrival,
     ) -> None:
@@ -320,7 +320,7 @@ class App:
         if rest is not None:
             await rest
 
-    def _entered(self, exchange: Exchange, refusal: GuardRefusal | None, found: Found) -> Pending:
+    def _entered(self, exchange: Exchange, refusal: HeaderRefusal | None, found: Found) -> Pending:
         if isinstance(found, Denial):
             if self._calls.audit is not None and found.status != FLOODED:
                 where = exchange.facts.endpoint
@@ -328,7 +328,7 @@ class App:
                 self._calls.audit.noted(
                     "auth", "", None, where, code=found.status, text=why, key=found.key
                 )
-            self._refuse(exchange, guard.refusal(found))
+            self._refuse(exchange, header_policy.refusal(found))
             return None
         if refusal is not None:
             self._refuse(exchange, refusal)
@@ -349,7 +349,7 @@ class App:
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
         """Return who posts to a stream of HTTP+SSE that named this token. Raises Elsewhere for a
         stream of another front."""
-        posts = exchange.facts.kind == guard.MESSAGES
+        posts = exchange.facts.kind == header_policy.MESSAGES
         where = arrival.endpoint or ""
         poster = self._sse.poster(where, arrival.query, token.text) if posts else None
         if poster is None or not self.door.still(poster, where, arrival.date):
@@ -379,15 +379,15 @@ class App:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
         legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
         if method == "OPTIONS":
-            at_all = ", ".join(METHODS[facts.kind]).encode()
-            allowed = rest_methods(facts.rest) if facts.kind == guard.API else at_all
+            at_all = ", ".join(header_policy.METHODS[facts.kind]).encode()
+            allowed = rest_methods(facts.rest) if facts.kind == header_policy.API else at_all
             exchange.empty(204, [(b"allow", allowed)])
         elif view is None:
             self._refuse(exchange, _NOT_YET)
-        elif facts.kind == guard.METADATA:
+        elif facts.kind == header_policy.METADATA:
             assert self._issuers is not None
             exchange.json(200, self._issuers.document(view.spec))
-        elif facts.kind == guard.MCP:
+        elif facts.kind == header_policy.MCP:
             if method == "POST":
                 era = self._legacy if legacy else self._modern
                 return self._post(exchange, partial(self._said, exchange, era.post, view))
@@ -395,10 +395,10 @@ class App:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
                 return self._get(exchange, get, view)
             self._refuse(exchange, _POST_ONLY)
-        elif facts.kind == guard.API:
+        elif facts.kind == header_policy.API:
             answer = partial(self._rest.answer, exchange, method, view, self._version)
             return answer(b"") if method == "GET" else self._post(exchange, answer)
-        elif facts.kind == guard.SSE:
+        elif facts.kind == header_policy.SSE:
             return self._get(exchange, self._sse.get, view)
         else:
             return self._post(exchange, partial(self._said, exchange, self._sse.post, view))
@@ -449,7 +449,7 @@ class App:
         facts = exchange.facts
         still = self.door.still(facts.principal, facts.endpoint, time.time_ns() / 1e9)
         if not still:
-            self._refuse(exchange, guard.refusal(UNAUTHORIZED))
+            self._refuse(exchange, header_policy.refusal(UNAUTHORIZED))
         return not still
 
     def _body_max(self, facts: RequestFacts) -> int:
@@ -470,7 +470,7 @@ class App:
             if self._calls.meters.bodies:
                 facts, whole = exchange.facts, gate.whole_name(exchange.facts.endpoint)
                 self._calls.meters.too_large(facts.principal, whole, why.limit_bytes)
-            self._refuse(exchange, too_large(bytes_max=why.limit_bytes))
+            self._refuse(exchange, header_policy.too_large(bytes_max=why.limit_bytes))
             return None
 
     def _said(
@@ -555,7 +555,7 @@ class App:
         body = jsonrpc_bytes.error(raw_id, why.code, why.message)
         exchange.json(why.status, body, why.headers)
 
-    def _refuse(self, exchange: Exchange, why: GuardRefusal) -> None:
+    def _refuse(self, exchange: Exchange, why: HeaderRefusal) -> None:
         asked = exchange.head
         if why.reason == "path" and web_pages.wanted(asked):
             host = dict(asked.headers)[b"host"]

@@ -25,7 +25,7 @@ from metamcp_worker.front.client_sessions import (
 )
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange, outcome
-from metamcp_worker.front.guard import RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.front.server_links import Call, CallAnswer
 from metamcp_worker.front.streams import Stream

@@ -20,7 +20,7 @@ from metamcp_worker.access.use_limits import LimitReached
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import CallAnswer, Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.guard import RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.mcp_request import (
     NAME_BYTES_MAX,
     McpRequest,

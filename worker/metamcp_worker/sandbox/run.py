@@ -42,7 +42,7 @@ from metamcp_worker.sandbox.sandbox_process import ByteStream, SandboxProcess
 
 RETIRE_STEP_S = 0.02
 """Seconds between two checks whether fronts have read the ends of their runs."""
-LONG_RUN_S = 0.1
+LONG_RUN_S = 0.02
 """Seconds after which the process of a run leaves one processor to fronts and servers. Most runs
 are over by then, and use them all."""
 FRONTS_MAX = 64

@@ -2,13 +2,13 @@
 
 import pytest
 
-from metamcp_worker.front.guard import (
+from metamcp_worker.front.header_policy import (
     API,
     MCP,
     MESSAGES,
     SSE,
-    Guard,
-    GuardRefusal,
+    HeaderPolicy,
+    HeaderRefusal,
     RequestFacts,
     Route,
     accepted,
@@ -25,7 +25,7 @@ PATHS = {
     b"/api": Route("default", API),
     b"/api/": Route("default", API),
 }
-GUARD = Guard(("localhost", "[::1]", "Box.example"), PATHS)
+POLICY = HeaderPolicy(("localhost", "[::1]", "Box.example"), PATHS)
 POST: Headers = [
     (b"host", b"localhost:6270"),
     (b"content-type", b"application/json"),
@@ -43,7 +43,7 @@ def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
         (b"x-other", b"1"),
         (b"x-other", b"2"),
     ]
-    facts = GUARD.check("POST", b"/metamcp/a/mcp?x=/mcp", headers)
+    facts = POLICY.check("POST", b"/metamcp/a/mcp?x=/mcp", headers)
     assert facts == RequestFacts(
         "a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"", headers=headers
     )
@@ -63,7 +63,7 @@ def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
 def test_a_path_leads_to_an_endpoint_and_a_kind(
     method: str, target: bytes, kind: str, rest: bytes, query: bytes
 ) -> None:
-    facts = GUARD.check(method, target, POST)
+    facts = POLICY.check(method, target, POST)
     assert isinstance(facts, RequestFacts)
     assert (facts.endpoint, facts.kind) == ("default", kind)
     assert (facts.rest, facts.query) == (rest, query)
@@ -82,20 +82,20 @@ def test_a_path_leads_to_an_endpoint_and_a_kind(
     ],
 )
 def test_each_kind_of_path_has_its_own_methods(method: str, target: bytes, status: int) -> None:
-    refusal = GUARD.check(method, target, POST)
-    assert isinstance(refusal, GuardRefusal)
+    refusal = POLICY.check(method, target, POST)
+    assert isinstance(refusal, HeaderRefusal)
     assert refusal.status == status
 
 
 def test_what_is_posted_to_a_stream_needs_no_accept() -> None:
     headers = [*POST[:2], (b"accept", b"text/plain")]
-    assert isinstance(GUARD.check("POST", b"/messages", headers), RequestFacts)
-    assert isinstance(GUARD.check("POST", b"/mcp", headers), GuardRefusal)
-    assert isinstance(GUARD.check("POST", b"/messages", [POST[0], POST[2]]), GuardRefusal)
+    assert isinstance(POLICY.check("POST", b"/messages", headers), RequestFacts)
+    assert isinstance(POLICY.check("POST", b"/mcp", headers), HeaderRefusal)
+    assert isinstance(POLICY.check("POST", b"/messages", [POST[0], POST[2]]), HeaderRefusal)
 
 
 def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:
-    facts = GUARD.check("POST", b"/mcp", [*POST, (b"mcp-name", b"a"), (b"mcp-name", b"a")])
+    facts = POLICY.check("POST", b"/mcp", [*POST, (b"mcp-name", b"a"), (b"mcp-name", b"a")])
     assert isinstance(facts, RequestFacts)
     assert facts.repeated == b"mcp-name"
 
@@ -103,32 +103,32 @@ def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:
 @pytest.mark.parametrize("name", [b"host", b"origin", b"content-type", b"mcp-session-id"])
 def test_any_other_header_that_decides_must_not_be_repeated(name: bytes) -> None:
     headers = [header for header in POST if header[0] != name]
-    refusal = GUARD.check("POST", b"/mcp", [*headers, (name, b"localhost"), (name, b"localhost")])
-    assert isinstance(refusal, GuardRefusal)
+    refusal = POLICY.check("POST", b"/mcp", [*headers, (name, b"localhost"), (name, b"localhost")])
+    assert isinstance(refusal, HeaderRefusal)
     assert (refusal.status, refusal.reason) == (400, "repeated_header")
 
 
 def test_who_asks_is_checked_before_what_is_asked() -> None:
     refusals = [
-        GUARD.check("PUT", b"/nope", [(b"host", b"evil"), (b"origin", b"http://evil")]),
-        GUARD.check("PUT", b"/nope", [(b"host", b"localhost"), (b"origin", b"http://evil")]),
-        GUARD.check("PUT", b"/nope", [(b"host", b"localhost")]),
-        GUARD.check("PUT", b"/mcp", [(b"host", b"localhost")]),
-        GUARD.check("POST", b"/mcp", [(b"host", b"localhost"), (b"accept", b"a/b")]),
+        POLICY.check("PUT", b"/nope", [(b"host", b"evil"), (b"origin", b"http://evil")]),
+        POLICY.check("PUT", b"/nope", [(b"host", b"localhost"), (b"origin", b"http://evil")]),
+        POLICY.check("PUT", b"/nope", [(b"host", b"localhost")]),
+        POLICY.check("PUT", b"/mcp", [(b"host", b"localhost")]),
+        POLICY.check("POST", b"/mcp", [(b"host", b"localhost"), (b"accept", b"a/b")]),
     ]
-    reasons = [one.reason for one in refusals if isinstance(one, GuardRefusal)]
+    reasons = [one.reason for one in refusals if isinstance(one, HeaderRefusal)]
     assert reasons == ["host_foreign", "origin", "path", "method", "content_type"]
 
 
 def test_only_a_post_needs_a_content_type() -> None:
     for method in ("GET", "DELETE", "OPTIONS"):
-        assert isinstance(GUARD.check(method, b"/mcp", [(b"host", b"localhost")]), RequestFacts)
+        assert isinstance(POLICY.check(method, b"/mcp", [(b"host", b"localhost")]), RequestFacts)
 
 
 def test_names_of_hosts_are_compared_in_one_spelling() -> None:
     for host in (b"BOX.EXAMPLE", b"[0::1]:80", b"[::1]", b"LocalHost"):
         headers = [(b"host", host), (b"origin", b"http://" + host)]
-        assert isinstance(GUARD.check("GET", b"/mcp", headers), RequestFacts)
+        assert isinstance(POLICY.check("GET", b"/mcp", headers), RequestFacts)
 
 
 @pytest.mark.parametrize(
@@ -146,19 +146,19 @@ def test_names_of_hosts_are_compared_in_one_spelling() -> None:
     ],
 )
 def test_allowed_names_may_have_ports_and_stand_for_all_below(host: bytes, status: int) -> None:
-    guard = Guard(("box:8443", "*.example.com", "secure.example.org:443"), PATHS)
-    found = guard.check("GET", b"/mcp", [(b"host", host)])
-    assert (found.status if isinstance(found, GuardRefusal) else 200) == status
+    policy = HeaderPolicy(("box:8443", "*.example.com", "secure.example.org:443"), PATHS)
+    found = policy.check("GET", b"/mcp", [(b"host", host)])
+    assert (found.status if isinstance(found, HeaderRefusal) else 200) == status
     origin = [(b"host", b"a.example.com"), (b"origin", b"https://" + host)]
-    found = guard.check("GET", b"/mcp", origin)
-    assert (found.status if isinstance(found, GuardRefusal) else 200) == (
+    found = policy.check("GET", b"/mcp", origin)
+    assert (found.status if isinstance(found, HeaderRefusal) else 200) == (
         403 if status == 421 else 200
     )
 
 
 def test_who_asks_by_a_foreign_name_is_told_the_key_that_allows_it() -> None:
-    found = GUARD.check("GET", b"/mcp", [(b"host", b"gateway.example.com:80")])
-    assert isinstance(found, GuardRefusal)
+    found = POLICY.check("GET", b"/mcp", [(b"host", b"gateway.example.com:80")])
+    assert isinstance(found, HeaderRefusal)
     assert "gateway.example.com" in found.message
     assert "allowed_hosts" in found.message
 
@@ -256,6 +256,6 @@ def test_a_repeated_version_is_never_hidden_behind_another_repeated_header() -> 
     versions = [(b"mcp-protocol-version", b"2025-11-25"), (b"mcp-protocol-version", b"2026-07-28")]
     names = [(b"mcp-name", b"a"), (b"mcp-name", b"a")]
     for headers in ([*versions, *names], [*names, *versions]):
-        facts = GUARD.check("POST", b"/mcp", [*POST, *headers])
+        facts = POLICY.check("POST", b"/mcp", [*POST, *headers])
         assert isinstance(facts, RequestFacts)
         assert facts.repeated == b"mcp-protocol-version"

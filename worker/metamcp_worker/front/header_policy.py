@@ -86,7 +86,7 @@ class RequestFacts(Struct, gc=False):
     principal: Principal = USER
 
 
-class GuardRefusal(Struct, frozen=True, gc=False):
+class HeaderRefusal(Struct, frozen=True, gc=False):
     """Refusal of a request. `reason`: a word for the counters; `close`: the rest of the body is
     unwelcome; `headers`: further ones of the answer; `endpoint`: where the path leads, None if that
     was not looked at or the path leads nowhere."""
@@ -99,9 +99,9 @@ class GuardRefusal(Struct, frozen=True, gc=False):
     endpoint: str | None = None
 
 
-def refusal(why: Denial) -> GuardRefusal:
+def refusal(why: Denial) -> HeaderRefusal:
     """Return the refusal of a request that the door does not let in."""
-    return GuardRefusal(why.status, why.message, why.reason, headers=why.headers)
+    return HeaderRefusal(why.status, why.message, why.reason, headers=why.headers)
 
 
 #: Headers that two programs could read differently when they are repeated.
@@ -145,7 +145,7 @@ def paths_of(endpoint: EndpointSpec) -> dict[bytes, Route]:
     return paths
 
 
-class Guard:
+class HeaderPolicy:
     """Header policy of one configuration. `hosts`: as in `request_head.Hosts`; `paths`: the route
     of each path. A path that ends with a slash leads there with everything below it."""
 
@@ -156,17 +156,17 @@ class Guard:
         # A client sends the same values each time, so nearly every verdict is known already.
         self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
 
-    def facts(self, head: Head) -> RequestFacts | GuardRefusal:
+    def facts(self, head: Head) -> RequestFacts | HeaderRefusal:
         """Return the result of `check` for this head. A head that comes again is not checked
         again."""
         known = head.verdict
-        if isinstance(known, _Known) and known.guard is self:
+        if isinstance(known, _Known) and known.policy is self:
             return known.found
         found = self.check(head.method, head.target, head.headers)
         head.verdict = _Known(self, found)
         return found
 
-    def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | GuardRefusal:
+    def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | HeaderRefusal:
         """Return a refusal for the first rule that the request breaks, or its facts."""
         found = dict(headers)
         repeated = b""
@@ -174,14 +174,14 @@ class Guard:
             found, repeated = _merged(headers)
             if repeated in _SINGLE:
                 name = repeated.decode().title()
-                return GuardRefusal(
+                return HeaderRefusal(
                     400, f"The header {name} came more than once.", "repeated_header"
                 )
         get = found.get
         verdict = self._verdict(
             method, target, get(b"host"), get(b"origin"), get(b"content-type"), get(b"accept")
         )
-        if isinstance(verdict, GuardRefusal):
+        if isinstance(verdict, HeaderRefusal):
             return verdict
         if method == "POST" and not _length_ok(get(b"content-length")):
             return too_large(verdict[0].endpoint)
@@ -213,7 +213,7 @@ class Guard:
         origin: bytes | None,
         content_type: bytes | None,
         accept: bytes | None,
-    ) -> "GuardRefusal | Verdict":
+    ) -> "HeaderRefusal | Verdict":
         """Return the refusal of a request, or the verdict on a request that passes."""
         refusal = self._check_caller(host, origin)
         if refusal is not None:
@@ -222,28 +222,28 @@ class Guard:
         if not target.startswith(b"/"):
             absolute = _ABSOLUTE.fullmatch(target)
             if absolute is None or _host(absolute["authority"]) != _host(host or b""):
-                return GuardRefusal(
+                return HeaderRefusal(
                     400, "The request target names another host than Host.", "target"
                 )
             path, _, query = absolute["rest"].partition(b"?")
         route, rest = self._route(path)
         if route is None:
-            return GuardRefusal(404, _NOTHING_HERE, "path")
+            return HeaderRefusal(404, _NOTHING_HERE, "path")
         if method not in METHODS[route.kind]:
             allow = ", ".join(METHODS[route.kind])
             message = f"The method {method} is not served here; use {METHODS[route.kind][0]}."
             headers = ((b"allow", allow.encode()),)
-            return GuardRefusal(405, message, "method", headers=headers, endpoint=route.endpoint)
+            return HeaderRefusal(405, message, "method", headers=headers, endpoint=route.endpoint)
         accepts_json, accepts_sse = accepted(b"*/*" if accept is None else accept)
         prefers_sse = accepts_sse and prefers_stream(accept or b"")
         if method == "POST":
             if not is_json(content_type or b""):
                 message = "The Content-Type must be application/json."
-                return GuardRefusal(415, message, "content_type", endpoint=route.endpoint)
+                return HeaderRefusal(415, message, "content_type", endpoint=route.endpoint)
             # A POST for a stream of HTTP+SSE is answered on the stream, so it needs no JSON.
             if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
-                return GuardRefusal(406, message, "accept", endpoint=route.endpoint)
+                return HeaderRefusal(406, message, "accept", endpoint=route.endpoint)
         return route, accepts_sse, prefers_sse, rest, query
 
     def _route(self, path: bytes) -> tuple[Route | None, bytes]:
@@ -256,21 +256,21 @@ class Guard:
                 return leads, path[len(tree) :]
         return None, b""
 
-    def _check_caller(self, host: bytes | None, origin: bytes | None) -> GuardRefusal | None:
+    def _check_caller(self, host: bytes | None, origin: bytes | None) -> HeaderRefusal | None:
         if host is None:
-            return GuardRefusal(400, "The Host header is missing.", "host")
+            return HeaderRefusal(400, "The Host header is missing.", "host")
         place = place_of(host)
         if place is None:
-            return GuardRefusal(400, "The Host header is malformed.", "host")
+            return HeaderRefusal(400, "The Host header is malformed.", "host")
         if not self._hosts.allow(place):
             message = f"This gateway does not answer to the name {_shown(place)}; {_ALLOW}."
-            return GuardRefusal(421, message, "host_foreign")
+            return HeaderRefusal(421, message, "host_foreign")
         if origin is not None:
             place = origin_place(origin)
             if place is None or not self._hosts.allow(place):
                 who = _shown(place) if place else "this Origin"
                 message = f"Pages of {who} may not use this gateway; {_ALLOW}."
-                return GuardRefusal(403, message, "origin")
+                return HeaderRefusal(403, message, "origin")
         return None
 
 
@@ -284,10 +284,10 @@ def _shown(place: Place) -> str:
 
 
 class _Known(Struct, frozen=True, gc=False):
-    """Result of `Guard.check` that is kept with a head."""
+    """Result of `HeaderPolicy.check` that is kept with a head."""
 
-    guard: Guard
-    found: RequestFacts | GuardRefusal
+    policy: HeaderPolicy
+    found: RequestFacts | HeaderRefusal
 
 
 def origin_place(value: bytes) -> Place | None:
@@ -322,9 +322,9 @@ def is_json(value: bytes) -> bool:
     return _JSON.fullmatch(value.strip(BLANKS)) is not None
 
 
-def too_large(endpoint: str | None = None, bytes_max: int = BODY_BYTES_MAX) -> GuardRefusal:
+def too_large(endpoint: str | None = None, bytes_max: int = BODY_BYTES_MAX) -> HeaderRefusal:
     message = f"The body has more than {bytes_max} bytes."
-    return GuardRefusal(413, message, "too_large", close=True, endpoint=endpoint)
+    return HeaderRefusal(413, message, "too_large", close=True, endpoint=endpoint)
 
 
 def _directory(value: bytes | None) -> str:
@@ -355,7 +355,7 @@ def _merged(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
     return found, repeated
 
 
-def is_telling(target: bytes, why: GuardRefusal) -> bool:
+def is_telling(target: bytes, why: HeaderRefusal) -> bool:
     """Whether this refusal could show which endpoints there are."""
     if why.reason in BEFORE_PATH:
         return False
