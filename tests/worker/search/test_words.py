@@ -1,7 +1,7 @@
 """Text and its terms: what is to meet meets, and nothing breaks it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metamcp_worker.search import words
@@ -100,6 +100,7 @@ def test_plain_text_has_the_words_that_it_has_beside_other_letters(text: str) ->
 
 
 @given(SURROGATES_TOO)
+@example("\u037a\ufdfa")  # even, each has blanks
 def test_what_a_name_begins_with_has_no_signs(text: str) -> None:
     assert "_" not in words.plain(text)
     assert " " not in words.plain(text)

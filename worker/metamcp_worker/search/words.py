@@ -77,7 +77,9 @@ def plain(text: str) -> str:
     """Return only the letters and digits of `text`, in lower case. The beginning of a name begins
     this form of the name, but not its key, which is stemmed."""
     found = "".join(words(text))
-    return found.lower() if found.isascii() else _even(found).casefold()
+    if found.isascii():
+        return found.lower()
+    return "".join(words(_even(found))).casefold()  # even, some letters are several words
 
 
 class _Remembered(dict[str, T]):
