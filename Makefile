@@ -15,7 +15,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test picture conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz lock clean
+.PHONY: help setup run demo check style types strict pure test picture reference conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -72,6 +72,9 @@ $(PYTHON_V1): tests/clients/v1/requirements.txt $(STAMP)
 
 picture: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and worker/
 	$(BIN)/python -m tests.picture
+
+reference: $(STAMP) ## docs/reference, written from the program
+	$(BIN)/python -m deploy.docs.write
 
 conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and through the gateway
 	$(BIN)/python -m tests.conformance.run
