@@ -47,7 +47,7 @@ def _verb(verb: Verb) -> Iterator[str]:
     options = [(name, text) for name, text in verb.options if name != "--help"]
     if options:
         yield from ("", "| option | meaning |", "|---|---|")
-        yield from (f"| `{cell(name)}` | {cell(prose(text))} |" for name, text in options)
+        yield from (f"| `{either(name)}` | {cell(prose(text))} |" for name, text in options)
 
 
 def codes(
@@ -139,6 +139,11 @@ def prose(text: str) -> str:
     parts = re.split(r"(`[^`]*`)", text)
     parts[::2] = [re.sub(r"([<*\\])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
+
+
+def either(name: str) -> str:
+    """Return an option for a table, in which no bar may stand."""
+    return name.replace("|", " or ")
 
 
 def cell(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.docs import commands, man, notes, write
+from deploy.docs.reference import either
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import builtin_definitions
@@ -39,11 +40,7 @@ def test_the_page_of_verbs_has_each_verb_with_each_of_its_options(metamcp: comma
     for verb in found:
         section = page.split(f"\n{'#' * len(verb.words)} {verb.name}\n")[1].split("\n#")[0]
         if not verb.same:
-            shown = {
-                name
-                for name, _ in verb.options
-                if f"| `{name.replace('|', chr(92) + '|')}` |" in section
-            }
+            shown = {name for name, _ in verb.options if f"| `{either(name)}` |" in section}
             assert shown | {"--help"} == {name for name, _ in verb.options} | {"--help"}, verb.name
 
 
