@@ -41,6 +41,12 @@ def page(text: str, path: str, repository: str) -> str:
     return "".join(parts)
 
 
+def repository(url: str, version: str) -> str:
+    """Return the URL below which the files of a version are shown, or an empty text without one."""
+    tag = f"v{version}" if RELEASE.fullmatch(version) else "main"
+    return f"{url.rstrip('/')}/blob/{tag}" if url else ""
+
+
 def folder(version: str) -> str:
     """Return the folder of a version: a release has its own, all others share one."""
     return version if RELEASE.fullmatch(version) else DEVELOPMENT

@@ -64,6 +64,14 @@ def test_a_link_that_leaves_the_documentation_leads_to_the_project_or_is_text(
     assert site_pages.page(link, "docs/page.md", repository) == shown
 
 
+def test_files_of_a_release_are_shown_at_its_tag() -> None:
+    assert site_pages.repository("", "1.2.3") == ""
+    assert (
+        site_pages.repository("https://f.example/m/", "1.2.3") == "https://f.example/m/blob/v1.2.3"
+    )
+    assert site_pages.repository("https://f.example/m", "dev").endswith("/m/blob/main")
+
+
 def test_the_changelog_is_a_page_and_its_links_lead_to_pages() -> None:
     assert site_pages.page("[a](docs/tls.md#b)", "CHANGELOG.md", "") == "[a](tls.md#b)"
 
