@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.docs.commands import Verb, tree
+from deploy.docs.site_pages import FENCED
 from metamcp_supervisor.cli import recordings
 from tests.docs.pages import PAGES, blocks, lines
 from tests.live.client import Client
@@ -231,6 +233,31 @@ def test_what_is_run_elsewhere_is_on_a_page_and_run_by_a_test_that_exists() -> N
         if not re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.MULTILINE):
             lost.append(named)
     assert lost == []
+
+
+def test_a_command_in_a_sentence_names_a_verb_and_options_that_exist() -> None:
+    metamcp = tree()
+    wrong: list[str] = []
+    for page in PAGES:
+        prose = "".join(FENCED.split(page.read_text())[::2])
+        for command in re.findall(r"`(?:uvx |sudo )?metamcp\s+([^`]+)`", prose):
+            verb, rest = _found(metamcp, command.split())
+            known = {
+                name for option, _ in verb.options for name in re.findall(r"--?[\w-]+", option)
+            }
+            given = {word.partition("=")[0] for word in rest if re.match(r"--?\w", word)}
+            unknown = given - known - {"--help", "--version"}
+            if unknown or (verb.below and rest and re.match(r"[a-z]", rest[0])):
+                wrong.append(f"{page.name}: metamcp {command}")
+    assert wrong == []
+
+
+def _found(verb: Verb, words: list[str]) -> tuple[Verb, list[str]]:
+    """The verb that these words call, and the words behind its name."""
+    for each in verb.below:
+        if words and each.words[-1] == words[0]:
+            return _found(each, words[1:])
+    return verb, words
 
 
 def test_what_no_test_runs_says_why_and_does_not_grow() -> None:
