@@ -44,6 +44,16 @@ def test_the_page_of_verbs_has_each_verb_with_each_of_its_options(metamcp: comma
             assert shown | {"--help"} == {name for name, _ in verb.options} | {"--help"}, verb.name
 
 
+def test_every_option_says_what_it_is_for(metamcp: commands.Verb) -> None:
+    silent = [
+        f"{verb.name} {name}"
+        for verb in commands.all_below(metamcp)
+        for name, text in verb.options
+        if not re.sub(r"\[[^\]]*\]", "", text).strip()
+    ]
+    assert silent == []
+
+
 def test_the_page_of_tools_has_each_built_in_tool() -> None:
     page = (ROOT / "docs" / "reference" / "builtin-tools.md").read_text()
     assert set(re.findall(r"^## (.+)$", page, re.MULTILINE)) == builtin_definitions.names()

@@ -115,7 +115,13 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
 
 @workflow_.command()
 @file_argument
-@click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid"]),
+    default="text",
+    help="For a terminal, or a diagram for Markdown.",
+)
 def graph(file: str, form: str) -> None:
     """Draw the steps of a workflow."""
     from metamcp_worker.engine.definition import parse
@@ -182,7 +188,14 @@ def list_(ask: "Asking") -> None:
 
 @workflow_.command()
 @click.option("--status", metavar="STATUS", help="Only those, for example needs_decision.")
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most so many.",
+)
 @at_gateway
 def runs(ask: "Asking", status: str | None, limit: int) -> None:
     """List the latest runs."""
