@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import lines
-from tests.docs.walk import Walk, dependencies, offline, wheel
+from tests.docs.walk import QUESTION, Walk, dependencies, offline, wheel
 from tests.house import ROOT
 from tests.live.gateway import SERVER
 from tests.waiting import until
@@ -84,6 +84,7 @@ def test_the_tutorial_leads_from_an_empty_folder_to_its_end(walk: Walk) -> None:
     text = (ROOT / "docs" / "tutorial.md").read_text()
     said = {line: walk.type(line) for line in lines(text)}
     assert '"content"' in next(out for line, out in said.items() if line.startswith("curl"))
+    assert QUESTION in walk.said
     (file,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert file in (walk.folder / "metamcp.toml").read_text()
     assert "SIGKILL" in said["metamcp events -n 20"]
