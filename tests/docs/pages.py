@@ -54,6 +54,12 @@ def lines(text: str) -> list[str]:
     return found
 
 
+def part(page: str, heading: str) -> list[str]:
+    """The commands below a heading of a page."""
+    text = (ROOT / page).read_text()
+    return lines(text.split(f"\n## {heading}\n")[1].split("\n## ")[0])
+
+
 def links(text: str) -> list[tuple[str, str]]:
     """Path and anchor of each link that leads to a file of the project."""
     found = LINK.findall("".join(FENCED.split(text)[::2]))

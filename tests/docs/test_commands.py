@@ -1,12 +1,12 @@
-"""Every command that README and docs show is run as it stands there, and does what it is for."""
+"""Every command that README and docs show is run as it stands there, by the built wheel."""
 
 import os
 import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -157,13 +157,23 @@ def documented() -> list[str]:
     return list(dict.fromkeys(found))
 
 
+class Installed(Gateway):
+    """Gateway that the installed program is. `program`: the command."""
+
+    program: Path
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        return [str(self.program), *super().command(*arguments)[3:]]
+
+
 @pytest.fixture(scope="module")
-def gateway() -> Iterator[Gateway]:
+def gateway(program: Path) -> Iterator[Gateway]:
     servers = {
         "git": fake("--garbage", "--only", "echo,git_status,git_log"),
         "time": fake("--only", "echo,get_current_time"),
     }
-    found = Gateway(servers, extra=EXTRA)
+    found = Installed(servers, extra=EXTRA)
+    found.program = program
     (found.folder / "hello.yaml").write_text(HELLO)
     found.config.write_text(f'workflows = ["hello.yaml"]\n{found.config.read_text()}')
     with found as running:
@@ -180,13 +190,13 @@ def gateway() -> Iterator[Gateway]:
 @pytest.mark.parametrize(
     "command", [one for one in documented() if one not in ELSEWHERE and one not in BY_HAND]
 )
-def test_a_documented_command_works(gateway: Gateway, command: str) -> None:
-    program, *arguments = shlex.split(command)
-    assert program == "metamcp", f"{command}: add it to ELSEWHERE, with the test that runs it"
+def test_a_documented_command_works(gateway: Gateway, program: Path, command: str) -> None:
+    typed, *arguments = shlex.split(command)
+    assert typed == "metamcp", f"{command}: add it to ELSEWHERE, with the test that runs it"
     if "status" in arguments:
         gateway.ctl("wait", "git", "time", "--timeout", "60s")  # a restart may have come before it
     process = subprocess.Popen(
-        [sys.executable, "-m", "metamcp_supervisor", *arguments],
+        [program, *arguments],
         cwd=gateway.folder,
         env={
             **os.environ,

@@ -1,8 +1,10 @@
 """Reference and man pages say what the program says: every verb, option, key, code and tool."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from enum import IntEnum
 from pathlib import Path
 
@@ -97,6 +99,16 @@ def test_man_pages_name_each_verb_option_and_key(
         if not verb.same:
             assert [name for name, _ in verb.options if name not in page] == [], verb.name
     assert [each.key for each in OPTIONS if each.key not in shown["metamcp.toml.5"]] == []
+
+
+def test_man_pages_have_the_day_that_a_build_names(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "deploy.docs.man", tmp_path], cwd=ROOT, timeout=30, check=True,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "86400"},
+    )  # fmt: skip
+    heads = [path.read_text().splitlines()[0] for path in tmp_path.rglob("*.[15]")]
+    assert heads
+    assert all('"1970-01-02"' in head for head in heads)
 
 
 @MANDOC

@@ -1,16 +1,13 @@
 """The first steps of README and docs, typed as they stand there, with the built wheel."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import lines
-from tests.docs.walk import QUESTION, Walk, dependencies, offline, wheel
+from tests.docs.pages import lines, part
+from tests.docs.walk import QUESTION, Walk
 from tests.house import ROOT
 from tests.live.gateway import SERVER
 from tests.waiting import until
@@ -18,31 +15,10 @@ from tests.waiting import until
 pytestmark = [pytest.mark.live, pytest.mark.promise("M111")]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command that README, 'Install', puts into an empty virtual environment."""
-    dist, folder = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("venv")
-    wheel(dist)
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=60)
-    (install,) = [line for line in part("README.md", "Install") if line.startswith("pip ")]
-    subprocess.run(
-        [folder / "bin" / install.split()[0], *install.split()[1:]],
-        env={**os.environ, **offline(dist)}, check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
-    dependencies(folder)
-    return folder / "bin" / "metamcp"
-
-
 @pytest.fixture
 def walk(program: Path, tmp_path: Path) -> Iterator[Walk]:
     with Walk(tmp_path, program) as made:
         yield made
-
-
-def part(page: str, heading: str) -> list[str]:
-    """The commands below a heading."""
-    text = (ROOT / page).read_text()
-    return lines(text.split(f"\n## {heading}\n")[1].split("\n## ")[0])
 
 
 def test_the_program_is_the_one_of_the_wheel(walk: Walk, program: Path) -> None:

@@ -46,6 +46,7 @@ def dependencies(environment: Path) -> None:
     """Let this virtual environment find what is installed beside the tests."""
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (environment / "bin" / "deno").symlink_to(Path(sysconfig.get_path("scripts"), "deno"))
 
 
 class Walk:
