@@ -1,11 +1,13 @@
 """Links of README and docs lead somewhere, and lead to every page."""
 
+import re
 import tomllib
 from collections.abc import Iterator
 
 import pytest
 
 from deploy.docs import site_pages
+from deploy.docs.site_pages import FENCED
 from metamcp_supervisor.config.document import list_of, table_of
 from tests.docs.pages import PAGES, anchors, links, target
 from tests.house import ROOT
@@ -19,6 +21,19 @@ def test_every_link_and_every_anchor_leads_somewhere() -> None:
             there = target(page, path)
             if not there.exists() or (anchor and anchor not in anchors(there.read_text())):
                 lost.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
+    assert lost == []
+
+
+def test_a_file_and_a_make_target_that_a_sentence_names_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    folders = "benchmarks|deploy|docs|examples|requirements|supervisor|tests|worker"
+    lost: list[str] = []
+    for page in PAGES:
+        prose = "".join(FENCED.split(page.read_text())[::2])
+        paths = re.findall(rf"`((?:{folders})/[a-z0-9_./-]+)(?:::\w+)?`", prose)
+        made = re.findall(r"`make ([a-z-]+)[^`]*`", prose)
+        lost += [f"{page.name}: {path}" for path in paths if not (ROOT / path).exists()]
+        lost += [f"{page.name}: make {name}" for name in made if name not in targets]
     assert lost == []
 
 
