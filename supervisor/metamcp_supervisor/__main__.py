@@ -72,6 +72,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.import_servers:import_",
         "Copy the servers of other clients into metamcp.toml.",
     ),
+    "export": (
+        "metamcp_supervisor.cli.export_servers:export",
+        "Write servers as the file of another program.",
+    ),
     "toolsets": (
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
