@@ -211,7 +211,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in VERBS and not word.startswith("-") and not ctx.resilient_parsing:
-            raise click.UsageError(f"no command is named {word!r}; {_meant(word)}", ctx)
+            message = f"no command is named {word!r}; {_meant(word)}"
+            if "--json" in args:
+                from metamcp_supervisor.cli import errors
+
+                errors.fail(click.UsageError.exit_code, message, as_json=True)
+            raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

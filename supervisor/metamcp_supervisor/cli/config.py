@@ -123,6 +123,8 @@ def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> 
     try:
         found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
+        if not as_json and errors.json_asked():
+            raise Failed(Exit.CONFIG, errors.UNFIT, tuple(map(str, invalid.problems))) from None
         for problem in () if as_json else invalid.problems:
             click.echo(str(problem), err=True)
         if as_json:
