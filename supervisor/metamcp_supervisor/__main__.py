@@ -72,6 +72,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.import_servers:import_",
         "Copy the servers of other clients into metamcp.toml.",
     ),
+    "export": (
+        "metamcp_supervisor.cli.export_servers:export",
+        "Write servers as the file of another program.",
+    ),
     "toolsets": (
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
@@ -207,7 +211,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in VERBS and not word.startswith("-") and not ctx.resilient_parsing:
-            raise click.UsageError(f"no command is named {word!r}; {_meant(word)}", ctx)
+            message = f"no command is named {word!r}; {_meant(word)}"
+            if "--json" in args:
+                from metamcp_supervisor.cli import errors
+
+                errors.fail(click.UsageError.exit_code, message, as_json=True)
+            raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

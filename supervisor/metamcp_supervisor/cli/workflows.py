@@ -116,7 +116,8 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
 @workflow_.command()
 @file_argument
 @click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text")
-def graph(file: str, form: str) -> None:
+@json_option
+def graph(file: str, form: str, as_json: bool) -> None:
     """Draw the steps of a workflow."""
     from metamcp_worker.engine.definition import parse
 
@@ -124,12 +125,15 @@ def graph(file: str, form: str) -> None:
     found = loaded.definitions.get(DEFAULT, {})
     if loaded.problems:
         raise CommandRefused("\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG)
-    drawn: list[str] = []
-    for data in found.values():
+    drawn: dict[str, str] = {}
+    for name, data in found.items():
         workflow, _ = parse(codec.value(bytes(data)))
         assert workflow is not None
-        drawn.append("\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow)))
-    click.echo("\n\n".join(drawn))
+        drawn[name] = "\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow))
+    if as_json:
+        errors.tell(format=form, graphs=drawn)
+    else:
+        click.echo("\n\n".join(drawn.values()))
 
 
 @workflow_.command()
