@@ -47,13 +47,16 @@ GUARD = {
     "middleware", "middleware_calls", "middleware_process", "middleware_tables",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
-FACE = {"export", "export_servers", "progress"}
+FACE = {
+    "console", "export", "export_servers", "progress", "shipped_files",
+}  # fmt: skip
 """Packages and modules for the web console, the site, the pictures and the packages."""
+COUNTED_APART = DOOR | CODE | ENGINE | GUARD | FACE
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22
 ENGINE_MODULES_MAX = 30
 GUARD_MODULES_MAX = 43
-FACE_MODULES_MAX = 3
+FACE_MODULES_MAX = 4
 """Modules of these packages."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7
@@ -175,10 +178,7 @@ def is_no() -> list[str]:
 @pytest.mark.parametrize(
     ("counted", "limit"),
     [
-        (
-            lambda: sorted(MODULES.keys() - set(within(DOOR | CODE | ENGINE | GUARD | FACE))),
-            MODULES_MAX,
-        ),
+        (lambda: sorted(MODULES.keys() - set(within(COUNTED_APART))), MODULES_MAX),
         (lambda: within(DOOR), DOOR_MODULES_MAX),
         (lambda: within(CODE), CODE_MODULES_MAX),
         (lambda: within(ENGINE), ENGINE_MODULES_MAX),

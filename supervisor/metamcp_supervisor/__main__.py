@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from metamcp_supervisor import VERSION
 from metamcp_worker.runtime import lazy_import
 
 CTL = ""
@@ -131,6 +132,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.systemd:systemd",
         "Run the gateway as a service of systemd.",
     ),
+    "dashboards": (
+        "metamcp_supervisor.cli.shipped_files:dashboards",
+        "Write dashboards for Grafana and rules for Prometheus.",
+    ),
     "completion": (CTL, "Print the script for completion in your shell."),
 }
 
@@ -241,7 +246,7 @@ def _meant(word: str) -> str:
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="metamcp", message="metamcp %(version)s")
+@click.version_option(VERSION, message="metamcp %(version)s")
 def main() -> None:
     """A supervised gateway: one MCP endpoint in front of many MCP servers."""
 

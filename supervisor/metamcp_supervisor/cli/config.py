@@ -1,9 +1,9 @@
 """`metamcp config` and `metamcp confirm`: check the configuration, show the settings in effect, and
 confirm the commands that a changed configuration starts.
 
-Owns: the verbs `check`, `show`, `schema` and `confirm`, their output and exit codes. Never: masking
+Owns: the verbs `check`, `show` and `confirm`, their output and exit codes. Never: masking
 secrets (`config.show`), the meaning of a setting (`sources`, `options`), what has to be confirmed
-(`config.confirmation`), reloading (`gateway.reload`).
+(`config.confirmation`), the schema (`shipped_files`), reloading (`gateway.reload`).
 """
 
 import contextlib
@@ -47,7 +47,10 @@ _FILE = click.option(
 )
 
 
-@click.group(cls=errors.Group, words=WORDS)
+_ELSEWHERE = {"schema": "metamcp_supervisor.cli.shipped_files:schema"}
+
+
+@click.group(cls=errors.Group, words=WORDS, elsewhere=_ELSEWHERE)
 def config() -> None:
     """Check and show the configuration."""
 
@@ -101,15 +104,6 @@ def show(path: Path | None, as_json: bool) -> None:
         click.echo(f"\n[{head}]")
         for key, value in settings.items():
             click.echo(f"{key} = {_toml(value)}")
-
-
-@config.command()
-def schema() -> None:
-    """Print a JSON schema of metamcp.toml, for editors."""
-    from metamcp_supervisor.config.json_schema import schema as made
-    from metamcp_worker.ipc import codec
-
-    click.echo(codec.dump(made()).decode())
 
 
 def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> "Config":

@@ -66,8 +66,8 @@ def explain(
         _limit(asked, endpoint, owner, meters), *_policy(asked, verdict, values),
     ]  # fmt: skip
     if guard is not None and guard.consent != "allow":
-        asks = "[consent] asks a person, unless a grant holds"
-        text = asks if guard.consent == "ask" else "[consent] denies it"
+        told = "[consent] asks a person, unless a grant holds"
+        text = told if guard.consent == "ask" else "[consent] denies it"
         steps.append(PathStep("consent", text, guard.consent == "deny"))
     else:
         asks = verdict.effect == "ask"
