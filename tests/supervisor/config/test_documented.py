@@ -220,26 +220,3 @@ def test_every_key_of_the_schema_has_a_description_and_a_valid_default_or_exampl
 
 def test_each_version_has_a_schema_of_its_own() -> None:
     assert schema()["$id"] == f"urn:metamcp:configuration:{VERSION}"
-
-
-def anchors(text: str) -> set[str]:
-    """Of the headings, as they are linked to."""
-    heads = (re.sub(r"[^\w -]", "", head).strip() for head in re.findall(r"^#+ (.+)$", text, re.M))
-    return {head.lower().replace(" ", "-") for head in heads}
-
-
-def test_every_link_of_the_documentation_leads_somewhere_and_the_readme_to_every_page() -> None:
-    root = Path(__file__).parents[3]
-    pages = sorted((root / "docs").glob("*.md"))
-    readme = (root / "README.md").read_text()
-    assert [page.name for page in pages if f"(docs/{page.name})" not in readme] == []
-    lost: list[str] = []
-    for page in [root / "README.md", *pages]:
-        links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
-        for path, anchor in links:
-            target = page.parent / path if path else page
-            if path.startswith("http"):
-                continue
-            if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
-                lost.append(f"{page.name}: {path}#{anchor}")
-    assert lost == []
