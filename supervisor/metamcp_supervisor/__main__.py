@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from metamcp_supervisor import VERSION
 from metamcp_worker.runtime import lazy_import
 
 CTL = ""
@@ -72,6 +73,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.import_servers:import_",
         "Copy the servers of other clients into metamcp.toml.",
     ),
+    "export": (
+        "metamcp_supervisor.cli.export_servers:export",
+        "Write servers as the file of another program.",
+    ),
     "toolsets": (
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
@@ -126,6 +131,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "systemd": (
         "metamcp_supervisor.cli.systemd:systemd",
         "Run the gateway as a service of systemd.",
+    ),
+    "dashboards": (
+        "metamcp_supervisor.cli.shipped_files:dashboards",
+        "Write dashboards for Grafana and rules for Prometheus.",
     ),
     "completion": (CTL, "Print the script for completion in your shell."),
 }
@@ -207,7 +216,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in VERBS and not word.startswith("-") and not ctx.resilient_parsing:
-            raise click.UsageError(f"no command is named {word!r}; {_meant(word)}", ctx)
+            message = f"no command is named {word!r}; {_meant(word)}"
+            if "--json" in args:
+                from metamcp_supervisor.cli import errors
+
+                errors.fail(click.UsageError.exit_code, message, as_json=True)
+            raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -232,7 +246,7 @@ def _meant(word: str) -> str:
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="metamcp", message="metamcp %(version)s")
+@click.version_option(VERSION, message="metamcp %(version)s")
 def main() -> None:
     """A supervised gateway: one MCP endpoint in front of many MCP servers."""
 

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, Struct
 from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration
-from metamcp_supervisor.cli.errors import told
+from metamcp_supervisor.cli.errors import Command, told
 from metamcp_supervisor.cli.recordings import config_option, pretty, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -218,7 +218,7 @@ DIFF_LINES_MAX = 40
 """Maximum lines of a difference to print; beyond them the result is simply another one."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("word", metavar="ID")
 @click.option("--endpoint", metavar="NAME", help="Another one than that of the recorded call.")
 @click.option("--yes", is_flag=True, help="Also a tool that may change something, unasked.")

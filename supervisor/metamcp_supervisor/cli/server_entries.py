@@ -27,6 +27,7 @@ from metamcp_supervisor.verbs import Exit
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
 # 'metamcp add NAME -- COMMAND…' puts one in, 'metamcp config check' reads everything.
+# Editors complete and check it after 'metamcp config schema --write'.
 """
 _NOWHERE = Path("/nonexistent")
 _CONFIG = click.option(

@@ -137,12 +137,16 @@ def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> Gateway
 
 @click.command("dump-stacks")
 @click.argument("name", shell_complete=complete_names)
+@json_option
 @click.pass_obj
-def dump_stacks(runtime_dir: str | None, name: str) -> None:
+def dump_stacks(runtime_dir: str | None, name: str, as_json: bool) -> None:
     """Show what the worker of a server is doing at this moment. The worker goes on."""
     with client.connect(runtime_dir) as gateway:
         found = codec.value(gateway.call("dump-stacks", {"name": name}))
-    click.echo(found["stacks"])
+    if as_json:
+        errors.tell(name=name, stacks=found["stacks"])
+    else:
+        click.echo(found["stacks"])
 
 
 def _order(

@@ -16,6 +16,7 @@ from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
 from metamcp_supervisor.cli import lock, offers, recordings, show, tool_costs
+from metamcp_supervisor.cli.errors import Command
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.servers.specs import front_spec
@@ -286,7 +287,7 @@ RECORDED = "not locked"
 Row = tuple[str, str, str, str]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("what", metavar="[SERVER[.TOOL]]", required=False)
 @click.option("--diff", "differences", is_flag=True, help="How they differ from what was approved.")
 @click.option("--tokens", "costs", is_flag=True, help="What they cost, and what exposures save.")
@@ -395,7 +396,7 @@ class CatalogServer(Struct, frozen=True):
     resources: tuple[str, ...] = ()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("server", metavar="[SERVER]", required=False)
 @lock.config_option
 @lock.state_option

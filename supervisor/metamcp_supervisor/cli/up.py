@@ -11,7 +11,7 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -228,6 +228,7 @@ class CommandLineConfig:
         try:
             warning = confirmation_io.ensure(self.config, main, state_dir, yes=yes, ask=ask)
         except NotConfirmed as refusal:
+            _for_programs(Exit.NO_PERMISSION, str(refusal))
             _say(str(refusal))
             self.config = self._before(Exit.NO_PERMISSION)
             return
@@ -252,6 +253,7 @@ class CommandLineConfig:
         try:
             config = load()
         except ConfigInvalid as invalid:
+            _for_programs(Exit.CONFIG, None, map(str, invalid.problems))
             for problem in invalid.problems:
                 _say(str(problem))
             return self._before(Exit.CONFIG)
@@ -320,6 +322,15 @@ def ask(question: str) -> bool:
         return click.confirm("Start them?", default=False, err=True)
     except click.Abort:
         return False
+
+
+def _for_programs(code: Exit, message: str | None, details: Iterable[str] = ()) -> None:
+    """End a verb that was called with `--json` by an object. `message`: None for errors of the
+    configuration."""
+    from metamcp_supervisor.cli import errors
+
+    if errors.json_asked():
+        errors.fail(code, message or errors.UNFIT, tuple(details), as_json=True)
 
 
 def _ends_with_its_terminal() -> bool:

@@ -122,7 +122,8 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
     default="text",
     help="For a terminal, or a diagram for Markdown.",
 )
-def graph(file: str, form: str) -> None:
+@json_option
+def graph(file: str, form: str, as_json: bool) -> None:
     """Draw the steps of a workflow."""
     from metamcp_worker.engine.definition import parse
 
@@ -130,12 +131,15 @@ def graph(file: str, form: str) -> None:
     found = loaded.definitions.get(DEFAULT, {})
     if loaded.problems:
         raise CommandRefused("\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG)
-    drawn: list[str] = []
-    for data in found.values():
+    drawn: dict[str, str] = {}
+    for name, data in found.items():
         workflow, _ = parse(codec.value(bytes(data)))
         assert workflow is not None
-        drawn.append("\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow)))
-    click.echo("\n\n".join(drawn))
+        drawn[name] = "\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow))
+    if as_json:
+        errors.tell(format=form, graphs=drawn)
+    else:
+        click.echo("\n\n".join(drawn.values()))
 
 
 @workflow_.command()
