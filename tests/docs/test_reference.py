@@ -98,7 +98,10 @@ def test_man_pages_name_each_verb_option_and_key(
         assert verb.name in page
         if not verb.same:
             assert [name for name, _ in verb.options if name not in page] == [], verb.name
-    assert [each.key for each in OPTIONS if each.key not in shown["metamcp.toml.5"]] == []
+    keys = shown["metamcp.toml.5"]
+    assert [each.key for each in OPTIONS if each.key not in keys] == []
+    assert [each.key for each in OPTIONS if f"Default: {each.default}" not in keys] == []
+    assert 'Example: ["uvx", "mcp-server-git"].' in keys
 
 
 def test_man_pages_have_the_day_that_a_build_names(tmp_path: Path) -> None:
