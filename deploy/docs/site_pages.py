@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n\n?", re.MULTILINE | re.DOTALL)
+"""Diagram that a forge draws. On the site, a script from elsewhere would have to."""
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>(?:\[[^\]]*\]|[^\[\]])*)\]"
     r"\((?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)"
@@ -21,7 +23,7 @@ MOVED = {"CHANGELOG.md": "docs/changes.md"}
 
 
 def page(text: str, path: str, repository: str) -> str:
-    """Return a page with links that work on the site. `path`: its place here, as `docs/tls.md`;
+    """Return a page without diagrams, and with links that work on the site. `path`: its place here, as `docs/tls.md`;
     `repository`: URL below which a file of the project is shown, or empty: then a link to such a
     file becomes its text."""
 
@@ -36,7 +38,7 @@ def page(text: str, path: str, repository: str) -> str:
             return found["text"]
         return f"{found['image']}[{found['text']}]({place}{found['anchor'] or ''})"
 
-    parts = FENCED.split(text)
+    parts = FENCED.split(DIAGRAM.sub("", text))
     parts[::2] = [LINK.sub(linked, part) for part in parts[::2]]
     return "".join(parts)
 

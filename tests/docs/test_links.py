@@ -79,6 +79,11 @@ def test_a_link_that_leaves_the_documentation_leads_to_the_project_or_is_text(
     assert site_pages.page(link, "docs/page.md", repository) == shown
 
 
+def test_a_diagram_that_needs_a_script_stays_on_the_forge() -> None:
+    text = "before\n\n```mermaid\ngraph TD\n```\n\n```sh\nls\n```\n"
+    assert site_pages.page(text, "docs/page.md", "") == "before\n\n```sh\nls\n```\n"
+
+
 def test_files_of_a_release_are_shown_at_its_tag() -> None:
     assert site_pages.repository("", "1.2.3") == ""
     assert (
