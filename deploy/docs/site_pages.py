@@ -23,9 +23,9 @@ MOVED = {"CHANGELOG.md": "docs/changes.md"}
 
 
 def page(text: str, path: str, repository: str) -> str:
-    """Return a page without diagrams, and with links that work on the site. `path`: its place here, as `docs/tls.md`;
-    `repository`: URL below which a file of the project is shown, or empty: then a link to such a
-    file becomes its text."""
+    """Return a page without diagrams, and with links that work on the site. `path`: its place here,
+    as `docs/tls.md`; `repository`: URL below which a file of the project is shown, or empty: then a
+    link to such a file becomes its text."""
 
     def linked(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), found["path"]))
