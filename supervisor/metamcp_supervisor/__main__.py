@@ -73,7 +73,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Copy the servers of other clients into metamcp.toml.",
     ),
     "export": (
-        "metamcp_supervisor.cli.export_servers:export",
+        "metamcp_supervisor.cli.import_servers:export",
         "Write servers as the file of another program.",
     ),
     "toolsets": (

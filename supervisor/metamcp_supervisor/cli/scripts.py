@@ -18,6 +18,7 @@ from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group, told
 from metamcp_supervisor.cli.keys import GatewayPlace
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client, script_orders
@@ -230,7 +231,8 @@ def run(
             if tool is None:
                 continue
             asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
-            answer = asker.ask("tools/call", asked, tool)
+            with progress(f"runs {name}"):
+                answer = asker.ask("tools/call", asked, tool)
         raise SystemExit(_outcome(answer, as_json=as_json))
     where_to = endpoint or f"workspace {where.workspace}"
     why = f"{where_to} has no {RUN_SCRIPT}: set [code] in the configuration and its exposure"
