@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from metamcp_supervisor.cli import destination
-from metamcp_supervisor.cli.config import loaded
-from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import Command, CommandRefused, say, tell, told
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.client_files import disk, entries, texts, transfer
-from metamcp_supervisor.client_files import export as forms
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
     OTHERS,
@@ -293,7 +290,7 @@ def _target(to: Path | None) -> Path:
     metavar="FILE",
     help="A new file; without it, standard output.",
 )
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
 def export(
     names: tuple[str, ...],
     form: str,
@@ -307,6 +304,10 @@ def export(
     Secrets are never written: references take their place. For each server, a sentence says what
     the file cannot hold. `toml` is a metamcp.toml for another gateway, with endpoints.
     """
+    # Not at the top: `metamcp up` imports this module, and stays.
+    from metamcp_supervisor.cli.config import loaded
+    from metamcp_supervisor.client_files import export as forms
+
     if output is not None and os.path.lexists(output):
         label = printable(str(output))
         raise CommandRefused(f"{label} exists already; name another file, or remove it")
