@@ -15,7 +15,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test picture conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz lock clean
+.PHONY: help setup run demo check style types strict pure test picture pictures conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -69,6 +69,9 @@ $(PYTHON_V1): tests/clients/v1/requirements.txt $(STAMP)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
+
+pictures: $(STAMP) ## the pictures of README and docs anew, from the program itself: two minutes
+	$(BIN)/python -m tests.pictures.draw
 
 picture: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and worker/
 	$(BIN)/python -m tests.picture
