@@ -263,7 +263,7 @@ class StartLine:
             return
         seconds = time.monotonic() - self._begun
         lines = {name: self._gateway.logs.tail(name, 1) for name in waited[: show.NAMES_MAX]}
-        told = {name: line[0].text for name, line in lines.items() if line}
+        told = {name: line[0].text.strip() for name, line in lines.items() if line}
         frame = FRAMES[int(seconds / FRAME_S) % len(FRAMES)]
         text = f"{frame} {start_text(status, told, round(seconds))}"
         self._out(ERASE + columns.cut(text, shutil.get_terminal_size().columns - 1))
