@@ -26,7 +26,7 @@ from metamcp_supervisor.cli.progress import VerbProgress, progress
 from metamcp_supervisor.cli.recordings import config_option, ending, state_option
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.store import database
-from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
@@ -61,6 +61,7 @@ class Proof(Struct, frozen=True):
     last: int
     last_hash: str
     broken: Break | None = None
+    v: int = VERSION
 
 
 @click.group(cls=Group, words=WORDS)

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.cli import columns, keys, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.errors import Group, tell, told
 from metamcp_supervisor.cli.keys import GatewayPlace
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
@@ -246,10 +246,12 @@ def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
     result: dict[str, Any] = codec.value(answer.result)
     failed = result.get("isError") is True
     found: dict[str, Any] | None = result.get("structuredContent")
+    text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
+    if as_json and found is None:
+        raise Failed(Exit.FAILED, text)
     if as_json:
-        click.echo(codec.dump(found))
+        tell(**(found or {}))
     elif failed or found is None:
-        text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
         for line in text.splitlines():
             click.echo(show.printable(line), err=failed)
     else:

@@ -76,8 +76,10 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
 
 def _tell(found: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the outcome of an order."""
-    text = codec.dump(found["structured"]).decode() if as_json else found["text"]
-    click.echo(text if as_json else "\n".join(map(printable, pretty(Raw(text.encode())))))
+    if as_json:
+        errors.tell(**found["structured"])
+    else:
+        click.echo("\n".join(map(printable, pretty(Raw(found["text"].encode())))))
     if found["failed"]:
         raise SystemExit(Exit.FAILED)
 
