@@ -5,6 +5,7 @@ With the word `terminal` only those of the terminal, which take ten seconds.
 
 import sys
 
+from metamcp_supervisor.__main__ import VERBS
 from tests.live.gateway import ROOT
 from tests.pictures import scenes, svg
 
@@ -19,10 +20,14 @@ def terminals() -> None:
 
 def main(words: list[str]) -> int:
     terminals()
-    if "terminal" not in words:
-        from tests.observability import draw
+    if "terminal" in words:
+        return 0
+    from tests.observability import draw
+    from tests.pictures import console
 
-        draw.main()
+    draw.main()
+    if "console" in VERBS and console.chromium():
+        console.console(IMAGES)
     return 0
 
 

@@ -59,12 +59,48 @@ class Scene:
     columns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Gateway in a terminal. `shown`: texts that differ, and what a picture shows instead."""
+
+    folder: Path
+    port: int
+    terminal: Terminal
+    shown: dict[str, str]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return _environ(self.folder)
+
+    def command(self, *words: str) -> list[str]:
+        return [*METAMCP, *words]
+
+
 def all_scenes() -> Iterator[Scene]:
     """Every picture of a terminal, made now."""
     with _folder() as folder:
         yield _mistake(folder)
-        ports = _free(2)
-        yield from _running(folder, ports)
+    with gateway() as running:
+        yield from _running(running)
+
+
+@contextmanager
+def gateway() -> Generator[Running]:
+    """A gateway with three servers that work, and one that fails."""
+    ports = _free(2)
+    commands = {name: [sys.executable, NAMED, *tools] for name, tools in SERVERS.items()}
+    lines = [f"[servers.{name}]\ncommand = {toml(words)}" for name, words in commands.items()]
+    lines.append(f"[servers.search]\nrestart = 'never'\ncommand = {toml(['sh', '-c', FAILS])}")
+    listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'\nops_listen = '127.0.0.1:{ports[1]}'"
+    with _folder() as folder:
+        (folder / "metamcp.toml").write_text("\n".join([listen, *lines]))
+        with _terminal(folder, "up", "--yes") as terminal:
+            terminal.until("Ctrl-C")
+            yield Running(
+                folder, ports[0], terminal,
+                {str(folder): PATH_SHOWN, f":{ports[0]}": f":{PORT_SHOWN}",
+                 f":{ports[1]}": f":{OPS_SHOWN}"},
+            )  # fmt: skip
 
 
 def masked(text: str) -> str:
@@ -133,44 +169,34 @@ def _mistake(folder: Path) -> Scene:
     return scene
 
 
-def _running(folder: Path, ports: list[int]) -> Iterator[Scene]:
-    shown = {
-        str(folder): PATH_SHOWN, f":{ports[0]}": f":{PORT_SHOWN}", f":{ports[1]}": f":{OPS_SHOWN}",
-    }  # fmt: skip
-    commands = {name: [sys.executable, NAMED, *tools] for name, tools in SERVERS.items()}
-    lines = [f"[servers.{name}]\ncommand = {toml(words)}" for name, words in commands.items()]
-    lines.append(f"[servers.search]\nrestart = 'never'\ncommand = {toml(['sh', '-c', FAILS])}")
-    listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'\nops_listen = '127.0.0.1:{ports[1]}'"
-    (folder / "metamcp.toml").write_text("\n".join([listen, *lines]))
-    with _terminal(folder, "up", "--yes") as terminal:
-        terminal.until("Ctrl-C")
+def _running(running: Running) -> Iterator[Scene]:
+    folder, shown = running.folder, running.shown
+    yield _scene(
+        running.terminal, "up",
+        "metamcp up starts four servers, one of which fails, and says where clients connect",
+        "metamcp up --yes", shown,
+    )  # fmt: skip
+    client = Client(running.port)
+    _call(client, CALLS)
+    until(lambda: _measured(folder), "the gateway has measured calls and memory")
+    with _terminal(folder, "status") as beside:
+        assert beside.finish() == 3
         yield _scene(
-            terminal, "up",
-            "metamcp up starts four servers, one of which fails, and says where clients connect",
-            "metamcp up --yes", shown,
-        )  # fmt: skip
-        client = Client(ports[0])
-        _call(client, CALLS)
-        until(lambda: _measured(folder), "the gateway has measured calls and memory")
-        with _terminal(folder, "status") as beside:
-            assert beside.finish() == 3
-            yield _scene(
-                beside, "status", "metamcp status shows a row for each server",
-                "metamcp status", shown,
-            )  # fmt: skip
-        with _terminal(folder, "top") as beside:
+            beside, "status", "metamcp status shows a row for each server", "metamcp status", shown
+        )
+    with _terminal(folder, "top") as beside:
 
-            def has_rates(text: str) -> bool:
-                _call(client, 1)
-                return bool(re.search(r"git +active +[1-9]", text))
+        def has_rates(text: str) -> bool:
+            _call(client, 1)
+            return bool(re.search(r"git +active +[1-9]", text))
 
-            beside.until(has_rates)
-            yield _scene(
-                beside, "top", "metamcp top shows how much each server uses", "metamcp top", shown
-            )
-            beside.press(b"q")
-            beside.finish()
-        client.close()
+        beside.until(has_rates)
+        yield _scene(
+            beside, "top", "metamcp top shows how much each server uses", "metamcp top", shown
+        )
+        beside.press(b"q")
+        beside.finish()
+    client.close()
 
 
 def _call(client: Client, count: int) -> None:
