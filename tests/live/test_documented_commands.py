@@ -53,6 +53,7 @@ ELSEWHERE = {
     "make soak-bad": "tests/faults/test_soak_bad.py, for a shorter time",
     "make fuzz": "tests/fuzz/test_fuzz.py, for a shorter time",
     "make setup": "every verb of the Makefile",
+    "make pictures": "tests/pictures compares what it draws",
     "make picture": "tests/test_rooms.py compares what it draws",
     "make lock": "by hand: it looks for newer packages",
 }
