@@ -195,7 +195,7 @@ DEPENDENCIES = {
     "prometheus_client": {"metamcp_supervisor.telemetry.exposition"},
     "psutil": {"metamcp_supervisor.telemetry.usage"},
     "requests": {"metamcp_supervisor.telemetry.otlp"},
-    "rich": {"metamcp_supervisor.cli.show"},
+    "rich": {"metamcp_supervisor.cli.progress", "metamcp_supervisor.cli.show"},
     "ruamel": {"metamcp_supervisor.client_files.yaml_edit", "metamcp_worker.engine.load"},
     "tomlkit": {"metamcp_supervisor.client_files.toml_edit"},
     "uvloop": {"metamcp_worker.runtime.loop"},

@@ -74,7 +74,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Copy the servers of other clients into metamcp.toml.",
     ),
     "export": (
-        "metamcp_supervisor.cli.export_servers:export",
+        "metamcp_supervisor.cli.import_servers:export",
         "Write servers as the file of another program.",
     ),
     "toolsets": (
@@ -138,6 +138,18 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "completion": (CTL, "Print the script for completion in your shell."),
 }
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    "Begin": ("up", "init", "add", "remove", "import", "export", "install", "uninstall",
+              "snippet", "connect"),
+    "Look": ("status", "top", "logs", "events", "calls", "tools", "catalog", "explain", "doctor",
+             "wait"),
+    "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
+    "Use": ("toolsets", "scripts", "workflow", "results"),
+    "Protect": ("keys", "tls", "login", "logout", "consent", "policy", "lock", "sandbox", "audit"),
+    "Operate": ("serve", "systemd", "config", "backup", "restore", "completion"),
+}  # fmt: skip
+"""Groups of `metamcp --help`."""
 
 _LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"
 _END = "the gateway ends with 'metamcp down'"
@@ -225,8 +237,12 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short) for name, (_, short) in VERBS.items()])
+        width = max(map(len, VERBS))
+        grouped = {name for names in HEADINGS.values() for name in names}
+        others = tuple(name for name in VERBS if name not in grouped)
+        for heading, names in (*HEADINGS.items(), *([("Others", others)] if others else [])):
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), VERBS[name][1]) for name in names])
 
 
 def _meant(word: str) -> str:

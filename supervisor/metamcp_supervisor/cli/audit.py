@@ -22,10 +22,11 @@ from msgspec import MsgspecError, Struct
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.progress import VerbProgress, progress
 from metamcp_supervisor.cli.recordings import config_option, ending, state_option
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.store import database
-from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
@@ -60,6 +61,7 @@ class Proof(Struct, frozen=True):
     last: int
     last_hash: str
     broken: Break | None = None
+    v: int = VERSION
 
 
 @click.group(cls=Group, words=WORDS)
@@ -175,7 +177,8 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
         if expect is not None and not CHECKPOINT.fullmatch(expect):
             what = "--expect takes a checkpoint from the log, written like SEQ:HASH, 64 hex digits"
             raise Failed(Exit.USAGE, what)
-        found = proof(folder(state_dir, path), expect or "")
+        with progress("checks the chain") as shown:
+            found = proof(folder(state_dir, path), expect or "", shown)
         if as_json:
             click.echo(codec.dump(found))
         elif found.broken is not None:
@@ -247,14 +250,20 @@ def rows(path: Path) -> Iterator[Segment | ChainRow]:
             yield ChainRow(int(found[0]), bytes(found[1]), bytes(found[2]))
 
 
-def proof(where: Path, expect: str = "") -> Proof:
-    """Check everything that is there. Raises Failed."""
+def proof(where: Path, expect: str = "", shown: VerbProgress | None = None) -> Proof:
+    """Check everything that is there. `shown`: gets the number of bytes that are checked. Raises
+    Failed."""
     paths = segments(where)
-    check = _Check(expect)
+    shown = shown or VerbProgress("")
+    check = _Check(expect, shown)
+    shown.total = sum(path.stat().st_size for path in paths)
+    checked = 0
     for path in paths:
         broken = check.segment(path)
         if broken is not None:
             break
+        checked += path.stat().st_size
+        shown.done = checked  # more than its records
     else:
         broken = check.rest(paths)
     return Proof(check.count, len(paths), check.first, check.seq, check.hash.hex(), broken)
@@ -263,7 +272,8 @@ def proof(where: Path, expect: str = "") -> Proof:
 class _Check:
     """Check of a chain, segment by segment. `seq`, `hash`: of the last record that holds."""
 
-    def __init__(self, expect: str) -> None:
+    def __init__(self, expect: str, shown: VerbProgress) -> None:
+        self._shown = shown
         self.count = self.first = self.seq = 0
         self.hash = START
         seq, _, self._expected_hash = expect.partition(":")
@@ -316,6 +326,7 @@ class _Check:
 
     def _learn(self, row: ChainRow) -> None:
         self.count += 1
+        self._shown.done += len(row.body)
         if row.seq == self._expected and row.hash.hex() == self._expected_hash:
             self._seen = True
         if b'"worker":"audit"' in row.body:

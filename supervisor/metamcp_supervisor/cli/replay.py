@@ -20,6 +20,7 @@ from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration
 from metamcp_supervisor.cli.errors import Command, told
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import config_option, pretty, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -258,7 +259,8 @@ def replay(
         with Asker(url, call.protocol or MODERN, timeout_s, trust) as asker:
             called = call.method == "tools/call"
             tool = _ask_first(asker, call.name, yes=yes) if called else None
-            ended, result = outcome_of(asker.ask(call.method, asked, tool))
+            with progress(f"calls {call.name}"):
+                ended, result = outcome_of(asker.ask(call.method, asked, tool))
         return _told(call, ended, result)
 
     recordings.ending(work)

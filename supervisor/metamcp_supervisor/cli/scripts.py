@@ -16,8 +16,9 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.cli import columns, keys, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.errors import Group, tell, told
 from metamcp_supervisor.cli.keys import GatewayPlace
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client, script_orders
@@ -239,7 +240,8 @@ def run(
             if tool is None:
                 continue
             asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
-            answer = asker.ask("tools/call", asked, tool)
+            with progress(f"runs {name}"):
+                answer = asker.ask("tools/call", asked, tool)
         raise SystemExit(_outcome(answer, as_json=as_json))
     where_to = endpoint or f"workspace {where.workspace}"
     why = f"{where_to} has no {RUN_SCRIPT}: set [code] in the configuration and its exposure"
@@ -253,10 +255,12 @@ def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
     result: dict[str, Any] = codec.value(answer.result)
     failed = result.get("isError") is True
     found: dict[str, Any] | None = result.get("structuredContent")
+    text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
+    if as_json and found is None:
+        raise Failed(Exit.FAILED, text)
     if as_json:
-        click.echo(codec.dump(found))
+        tell(**(found or {}))
     elif failed or found is None:
-        text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
         for line in text.splitlines():
             click.echo(show.printable(line), err=failed)
     else:

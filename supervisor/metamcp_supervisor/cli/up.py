@@ -460,7 +460,7 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     output goes through the outlet, because a terminal that is gone or stopped (^S) must not hold up
     the gateway."""
     from metamcp_supervisor.cli import show
-    from metamcp_supervisor.cli.output import Asking, EventLines, FirstScreen
+    from metamcp_supervisor.cli.output import Asking, EventLines, FirstScreen, StartLine
 
     def out(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))
@@ -478,7 +478,9 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
         count = len(gateway.config.servers)
         servers = f"{count} server" if count == 1 else f"{count} servers"
         out(f"MetaMCP {gateway.version} starts {servers} …\n")
-        screen = FirstScreen(gateway, out)
+        put = StartLine(gateway, out).put if show.on_terminal() and show.can_redraw() else out
+        lines.out = put
+        screen = FirstScreen(gateway, put)
 
         def tell_and_look(event: JournalEvent) -> None:
             tell(event)

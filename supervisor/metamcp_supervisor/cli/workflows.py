@@ -16,8 +16,9 @@ from msgspec import Raw, structs
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
+from metamcp_supervisor.cli.progress import steps
 from metamcp_supervisor.cli.recordings import pretty
-from metamcp_supervisor.cli.show import printable, progress
+from metamcp_supervisor.cli.show import printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -55,7 +56,7 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
             order = {"method": method, "params": params, "endpoint": endpoint}
             verb = "workflow-change" if method in CHANGES else "workflow"
             found: dict[str, Any] = {}
-            with client.connect_here(runtime_dir) as gateway, progress(drawn=not as_json) as tell:
+            with client.connect_here(runtime_dir) as gateway, steps() as tell:
                 for kind, raw in gateway.stream(verb, order, timeout_s=ORDER_S_MAX):
                     found = codec.value(raw)
                     if kind == "progress":
@@ -75,8 +76,10 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
 
 def _tell(found: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the outcome of an order."""
-    text = codec.dump(found["structured"]).decode() if as_json else found["text"]
-    click.echo(text if as_json else "\n".join(map(printable, pretty(Raw(text.encode())))))
+    if as_json:
+        errors.tell(**found["structured"])
+    else:
+        click.echo("\n".join(map(printable, pretty(Raw(found["text"].encode())))))
     if found["failed"]:
         raise SystemExit(Exit.FAILED)
 

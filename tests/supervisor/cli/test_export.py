@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.cli.export_servers import FORMS, TOML
+from metamcp_supervisor.cli.import_servers import FORMS, TOML
 from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.config import sources
 from tests.supervisor.clienthome import Home
