@@ -93,8 +93,8 @@ picture: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and
 reference: $(STAMP) ## docs/reference, written from the program
 	$(BIN)/python -m deploy.docs.write
 
-docs: $(STAMP) $(DOCS) ## the documentation site, in dist/site; REPOSITORY=URL for links to files of the project
-	$(BIN)/python -m deploy.docs.site dist/site --repository "$(REPOSITORY)"
+docs: $(STAMP) $(DOCS) ## the documentation site, in dist/site
+	$(BIN)/python -m deploy.docs.site dist/site
 
 $(DOCS): requirements/docs.txt $(STAMP)
 	$(PYTHON) -m venv $(@D)

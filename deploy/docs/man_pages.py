@@ -6,9 +6,12 @@ Owns: the form of the pages. Never: the words, which are those of the program (`
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from deploy.docs.commands import Paragraph, Verb
 from deploy.docs.notes import Note
+from metamcp_supervisor.config import places
+from metamcp_supervisor.config.json_schema import EXAMPLES
 from metamcp_supervisor.config.options import OPTIONS, Option, Section
 
 ABOUT = "one MCP endpoint in front of many supervised MCP servers"
@@ -123,6 +126,11 @@ def _file() -> Iterator[str]:
         "prints the configuration in effect.",
         "All keys are optional.",
     )
+    yield ".SH FILES"
+    yield "Without \\-\\-config, the gateway takes the first of these files."
+    found = (Path("./metamcp.toml"), places.own_file(Path("~")), places.SYSTEM_FILE)
+    for path, whose in zip(found, ("project", "user", "machine"), strict=True):
+        yield from (".TP", f".I {_text(str(path))}", f"Of the {whose}.")
     section: str | None = None
     for each in OPTIONS:
         if each.section != section:
@@ -131,7 +139,10 @@ def _file() -> Iterator[str]:
         yield from (".TP", f'.BR {_text(each.key)} " ({_kind(each)})"', _text(each.why))
         if each.choices:
             yield f"Values: {_text(', '.join(each.choices))}."
-        yield f"Default: {_text(each.default) if each.default else 'none'}."
+        if each.default:
+            yield f"Default: {_text(each.default)}."
+        elif example := EXAMPLES.get(f"{each.section}.{each.key}") or EXAMPLES.get(each.key):
+            yield f"Example: {_text(example)}."
         yield f"Reload: {each.effect}."
 
 

@@ -71,9 +71,15 @@ def codes(
         lines += [
             f"| {note.value} | {name} | {note.text} | {status} | {rest.get(note.value, '-')} |"
         ]
-    lines += ["", "## Exit codes", "", "Each verb ends with one of these codes.", ""]
-    lines += ["| code | meaning |", "|---|---|"]
-    lines += [f"| {note.value} | {note.text} |" for note in exits]
+    lines += [
+        "", "## Exit codes", "",
+        "Each verb ends with one of these codes. With `--json`, a verb that fails also prints the",
+        "word, as `code` of the object on standard error.",
+        "", "| code | word | meaning |", "|---|---|---|",
+    ]  # fmt: skip
+    for note in exits:
+        word = f"`{note.name.lower()}`" if note.name else "-"
+        lines += [f"| {note.value} | {word} | {note.text} |"]
     return "\n".join(lines) + "\n"
 
 

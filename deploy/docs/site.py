@@ -1,12 +1,13 @@
 """Builds the documentation site: `python -m deploy.docs.site OUT`, or `make docs`.
 
 `OUT` gets a folder for this version beside those that it has, `latest`, and a first page that leads
-there. `--repository URL` is where links to files outside of docs/ lead, such as
-`https://forge.example/owner/metamcp/blob/main`.
+there. METAMCP_URL is the address of the repository: links to files outside of docs/ lead there, and
+are plain text without it.
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -32,14 +33,17 @@ def main() -> int:
     given = argparse.ArgumentParser(prog="python -m deploy.docs.site")
     given.add_argument("out", type=Path)
     given.add_argument("--version", default=version("metamcp"))
-    given.add_argument("--repository", default="", metavar="URL")
     options = given.parse_args()
-    return build(options.out, options.version, options.repository)
+    url = os.environ.get("METAMCP_URL", "")
+    return build(options.out, options.version, site_pages.repository(url, options.version))
 
 
 def build(out: Path, built: str, repository: str) -> int:
     """Build one version into `out`. Return the exit code of the builder, whose words are printed
     if it has warnings."""
+    if not BUILDER.exists():
+        sys.stderr.write(f"{BUILDER} is missing: 'make docs' installs it and builds the site\n")
+        return 1
     with tempfile.TemporaryDirectory() as temporary:
         stage = Path(temporary)
         _stage(stage, repository)

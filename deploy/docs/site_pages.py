@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n\n?", re.MULTILINE | re.DOTALL)
+"""Diagram that a forge draws. On the site, a script from elsewhere would have to."""
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>(?:\[[^\]]*\]|[^\[\]])*)\]"
     r"\((?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)"
@@ -21,9 +23,9 @@ MOVED = {"CHANGELOG.md": "docs/changes.md"}
 
 
 def page(text: str, path: str, repository: str) -> str:
-    """Return a page with links that work on the site. `path`: its place here, as `docs/tls.md`;
-    `repository`: URL below which a file of the project is shown, or empty: then a link to such a
-    file becomes its text."""
+    """Return a page without diagrams, and with links that work on the site. `path`: its place here,
+    as `docs/tls.md`; `repository`: URL below which a file of the project is shown, or empty: then a
+    link to such a file becomes its text."""
 
     def linked(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), found["path"]))
@@ -36,9 +38,15 @@ def page(text: str, path: str, repository: str) -> str:
             return found["text"]
         return f"{found['image']}[{found['text']}]({place}{found['anchor'] or ''})"
 
-    parts = FENCED.split(text)
+    parts = FENCED.split(DIAGRAM.sub("", text))
     parts[::2] = [LINK.sub(linked, part) for part in parts[::2]]
     return "".join(parts)
+
+
+def repository(url: str, version: str) -> str:
+    """Return the URL below which the files of a version are shown, or an empty text without one."""
+    tag = f"v{version}" if RELEASE.fullmatch(version) else "main"
+    return f"{url.rstrip('/')}/blob/{tag}" if url else ""
 
 
 def folder(version: str) -> str:

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 
 def files() -> dict[Path, str]:
     """Return the text that belongs into each file."""
-    interrupted = notes.Note("INTERRUPTED", INTERRUPTED, "Interrupted with Ctrl-C.")
+    interrupted = notes.Note("", INTERRUPTED, "Interrupted with Ctrl-C.")
     codes = notes.of(errors.Code)
     return {
         FOLDER / "verbs.md": reference.verbs(commands.tree()),

@@ -39,6 +39,27 @@ def blocks(*languages: str) -> Iterator[Block]:
                 yield Block(place, found["language"], found["text"], found["reason"] or "")
 
 
+def lines(text: str) -> list[str]:
+    """The commands in blocks of a text, in their order and without comments. In a `console` block
+    they follow a dollar sign."""
+    found: list[str] = []
+    for block in BLOCK.finditer(text):
+        console = block["language"] == "console"
+        if block["reason"] or not (console or block["language"] == "sh"):
+            continue
+        for line in block["text"].splitlines():
+            command = re.split(r"(?:^|\s+)# ", line)[0].strip()
+            if command and (command.startswith("$ ") or not console):
+                found.append(command.removeprefix("$ "))
+    return found
+
+
+def part(page: str, heading: str) -> list[str]:
+    """The commands below a heading of a page."""
+    text = (ROOT / page).read_text()
+    return lines(text.split(f"\n## {heading}\n")[1].split("\n## ")[0])
+
+
 def links(text: str) -> list[tuple[str, str]]:
     """Path and anchor of each link that leads to a file of the project."""
     found = LINK.findall("".join(FENCED.split(text)[::2]))

@@ -1,11 +1,13 @@
 """Links of README and docs lead somewhere, and lead to every page."""
 
+import re
 import tomllib
 from collections.abc import Iterator
 
 import pytest
 
 from deploy.docs import site_pages
+from deploy.docs.site_pages import FENCED
 from metamcp_supervisor.config.document import list_of, table_of
 from tests.docs.pages import PAGES, anchors, links, target
 from tests.house import ROOT
@@ -19,6 +21,19 @@ def test_every_link_and_every_anchor_leads_somewhere() -> None:
             there = target(page, path)
             if not there.exists() or (anchor and anchor not in anchors(there.read_text())):
                 lost.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
+    assert lost == []
+
+
+def test_a_file_and_a_make_target_that_a_sentence_names_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    folders = "benchmarks|deploy|docs|examples|requirements|supervisor|tests|worker"
+    lost: list[str] = []
+    for page in PAGES:
+        prose = "".join(FENCED.split(page.read_text())[::2])
+        paths = re.findall(rf"`((?:{folders})/[a-z0-9_./-]+)(?:::\w+)?`", prose)
+        made = re.findall(r"`make ([a-z-]+)[^`]*`", prose)
+        lost += [f"{page.name}: {path}" for path in paths if not (ROOT / path).exists()]
+        lost += [f"{page.name}: make {name}" for name in made if name not in targets]
     assert lost == []
 
 
@@ -62,6 +77,19 @@ def test_a_link_that_leaves_the_documentation_leads_to_the_project_or_is_text(
     link: str, repository: str, shown: str
 ) -> None:
     assert site_pages.page(link, "docs/page.md", repository) == shown
+
+
+def test_a_diagram_that_needs_a_script_stays_on_the_forge() -> None:
+    text = "before\n\n```mermaid\ngraph TD\n```\n\n```sh\nls\n```\n"
+    assert site_pages.page(text, "docs/page.md", "") == "before\n\n```sh\nls\n```\n"
+
+
+def test_files_of_a_release_are_shown_at_its_tag() -> None:
+    assert site_pages.repository("", "1.2.3") == ""
+    assert (
+        site_pages.repository("https://f.example/m/", "1.2.3") == "https://f.example/m/blob/v1.2.3"
+    )
+    assert site_pages.repository("https://f.example/m", "dev").endswith("/m/blob/main")
 
 
 def test_the_changelog_is_a_page_and_its_links_lead_to_pages() -> None:

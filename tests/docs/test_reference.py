@@ -1,8 +1,10 @@
 """Reference and man pages say what the program says: every verb, option, key, code and tool."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from enum import IntEnum
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.errors import Code
 from tests.house import ROOT
+
+MANDOC = pytest.mark.skipif(shutil.which("mandoc") is None, reason="needs mandoc")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,16 @@ def test_the_page_of_verbs_has_each_verb_with_each_of_its_options(metamcp: comma
         if not verb.same:
             shown = {name for name, _ in verb.options if f"| `{either(name)}` |" in section}
             assert shown | {"--help"} == {name for name, _ in verb.options} | {"--help"}, verb.name
+
+
+def test_every_option_says_what_it_is_for(metamcp: commands.Verb) -> None:
+    silent = [
+        f"{verb.name} {name}"
+        for verb in commands.all_below(metamcp)
+        for name, text in verb.options
+        if not re.sub(r"\[[^\]]*\]", "", text).strip()
+    ]
+    assert silent == []
 
 
 def test_the_page_of_tools_has_each_built_in_tool() -> None:
@@ -74,6 +88,7 @@ def test_there_is_a_man_page_for_the_program_each_group_and_the_file(
     assert {path.parent.name for path in pages.values()} == {"man1", "man5"}
 
 
+@MANDOC
 def test_man_pages_name_each_verb_option_and_key(
     metamcp: commands.Verb, pages: dict[str, Path]
 ) -> None:
@@ -83,11 +98,24 @@ def test_man_pages_name_each_verb_option_and_key(
         assert verb.name in page
         if not verb.same:
             assert [name for name, _ in verb.options if name not in page] == [], verb.name
-    assert [each.key for each in OPTIONS if each.key not in shown["metamcp.toml.5"]] == []
+    keys = shown["metamcp.toml.5"]
+    assert [each.key for each in OPTIONS if each.key not in keys] == []
+    assert [each.key for each in OPTIONS if f"Default: {each.default}" not in keys] == []
+    assert 'Example: ["uvx", "mcp-server-git"].' in keys
 
 
+def test_man_pages_have_the_day_that_a_build_names(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "deploy.docs.man", tmp_path], cwd=ROOT, timeout=30, check=True,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "86400"},
+    )  # fmt: skip
+    heads = [path.read_text().splitlines()[0] for path in tmp_path.rglob("*.[15]")]
+    assert heads
+    assert all('"1970-01-02"' in head for head in heads)
+
+
+@MANDOC
 def test_a_judge_of_man_pages_finds_nothing(pages: dict[str, Path]) -> None:
-    assert shutil.which("mandoc"), "apt-get install mandoc"
     done = subprocess.run(
         ["mandoc", "-Tlint", "-Wwarning", *map(str, pages.values())],
         capture_output=True, text=True, timeout=30, check=False,

@@ -72,13 +72,15 @@ def audit() -> None:
 @audit.command("list")
 @click.option("--since", type=Duration(past=True), metavar="DURATION", help="Not older: 1h, 2d.")
 @click.option("--until", type=Duration(past=True), metavar="DURATION", help="Older than this.")
-@click.option("--workspace", metavar="NAME")
+@click.option("--workspace", metavar="NAME", help="Of this workspace.")
 @click.option("--key", metavar="ID|NAME", help="Of this API key, or of its principal.")
-@click.option("--server", metavar="NAME")
+@click.option("--server", metavar="NAME", help="Of calls to this server.")
 @click.option("--tool", metavar="NAME", help="As the server or as clients name it.")
 @click.option("--event", type=click.Choice(records.ALL_EVENTS), metavar="WORD", help=EVENTS_HELP)
-@click.option("--outcome", type=click.Choice(records.OUTCOMES))
-@click.option("--limit", type=click.IntRange(min=1), default=LINES, show_default=True)
+@click.option("--outcome", type=click.Choice(records.OUTCOMES), help="Calls that ended so.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=LINES, show_default=True, help="At most so many."
+)
 @json_option
 @state_option
 @config_option

@@ -68,7 +68,9 @@ class _Where(Struct):
 @outward
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
 @click.option("--state-dir", metavar="PATH", help="Of a gateway that does not run.")
-@click.option("--workspace", default=DEFAULT, show_default=True, metavar="NAME")
+@click.option(
+    "--workspace", default=DEFAULT, show_default=True, metavar="NAME", help="Of this workspace."
+)
 @click.pass_context
 def scripts_(
     ctx: click.Context,
@@ -200,7 +202,14 @@ def delete(where: _Where, name: str, as_json: bool) -> None:
 @name_argument
 @click.option("--args", default="{}", metavar="JSON", help="An object, as its parameters say.")
 @click.option("--endpoint", metavar="NAME", help="Else one of the workspace that has code mode.")
-@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Duration(),
+    default="5m",
+    show_default=True,
+    help="How long to wait for the end.",
+)
 @credential_options
 @json_option
 @click.pass_obj

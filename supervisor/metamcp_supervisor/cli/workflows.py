@@ -118,7 +118,13 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
 
 @workflow_.command()
 @file_argument
-@click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid"]),
+    default="text",
+    help="For a terminal, or a diagram for Markdown.",
+)
 @json_option
 def graph(file: str, form: str, as_json: bool) -> None:
     """Draw the steps of a workflow."""
@@ -189,7 +195,14 @@ def list_(ask: "Asking") -> None:
 
 @workflow_.command()
 @click.option("--status", metavar="STATUS", help="Only those, for example needs_decision.")
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most so many.",
+)
 @at_gateway
 def runs(ask: "Asking", status: str | None, limit: int) -> None:
     """List the latest runs."""
