@@ -48,7 +48,7 @@ GUARD = {
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 FACE = {
-    "call", "calls", "tool_list", "tool_orders",
+    "call", "calls", "console", "tool_list", "tool_orders",
 }  # fmt: skip
 """Packages and modules for the web console, the site, the pictures and the packages."""
 APART = DOOR | CODE | ENGINE | GUARD | FACE

@@ -65,6 +65,7 @@ MAY_IMPORT = {
             "approval calls certificates client_files config control gateway keys processes servers"
             " store systemd telemetry views"
         ),
+        "console": "cli config control telemetry",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
@@ -169,6 +170,7 @@ DEPENDENCIES = {
     "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
     "dbos": {"metamcp_worker.engine.dbos_executor"},
     "psycopg": {"metamcp_worker.engine.dbos_executor"},
+    "htpy": {"metamcp_supervisor.console.*"},
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
     "cryptography": {
         "metamcp_supervisor.certificates.authority",

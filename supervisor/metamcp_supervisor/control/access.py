@@ -17,10 +17,16 @@ class Role(IntEnum):
 
     VIEWER = 1
     OPERATOR = 2
-    ADMIN = 3
+    DEVELOPER = 3
+    ADMIN = 4
 
     def __str__(self) -> str:
         return self.name.lower()
+
+    @classmethod
+    def named(cls, word: str) -> "Role | None":
+        """Return the role with this name, as `__str__` writes it; None if there is none."""
+        return next((role for role in cls if str(role) == word), None)
 
 
 def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) -> Role:

@@ -55,7 +55,7 @@ class ControlClient:
         while True:
             message = self._read()
             if message.method is None:
-                return _result(message)
+                return result(message)
 
     def stream(
         self,
@@ -77,7 +77,7 @@ class ControlClient:
             if message.method is not None:
                 yield message.method, bytes(message.params)
                 continue
-            _result(message)
+            result(message)
             if not follow:
                 return
             begun()
@@ -109,7 +109,7 @@ class ControlClient:
         self._sock.settimeout(timeout_s)
         message = self._read()
         if message.method != "hello":
-            _result(message)  # raises what the gateway refused with
+            result(message)  # raises what the gateway refused with
             raise Failed(Exit.FAILED, f"{self._path} is not the control socket of a gateway")
         self.call("hello", {"token": token}, timeout_s=timeout_s)
 
@@ -165,7 +165,7 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
         sock.close()
         raise _unreachable(error, path) from None
     try:
-        client.greet(_token(directory), timeout_s)
+        client.greet(token(directory), timeout_s)
     except Failed:
         client.close()
         raise
@@ -240,7 +240,7 @@ def _check_owner(path: str, *, given: bool) -> None:
         )
 
 
-def _token(directory: str) -> str:
+def token(directory: str) -> str:
     path = os.path.join(directory, runtime.TOKEN)
     try:
         with open(path, encoding="ascii", errors="replace") as file:
@@ -277,7 +277,7 @@ class _Error(Struct, frozen=True):
     data: Raw = Raw(b"{}")
 
 
-def _result(message: codec.Envelope) -> bytes:
+def result(message: codec.Envelope) -> bytes:
     """Return the result of an answer. Raises Failed with the exit code that the gateway chose."""
     if bytes(message.result):
         return bytes(message.result)

@@ -11,6 +11,9 @@ client is (`access_io`), printing (`cli.ctl`).
     gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
     gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
 
+The console asks for its users: its hello has the token of a session, too. Such a connection has the
+role of the session, and the journal names the session.
+
 While `wait` runs or a verb follows, anything that the client sends ends the connection.
 """
 
@@ -28,6 +31,7 @@ from metamcp_supervisor import runtime
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.control import access_io, orders
 from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
+from metamcp_supervisor.control.console_sessions import ConsoleSession
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.serve import Acceptor
@@ -81,7 +85,10 @@ class ControlLimits(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True):
+    """First request. `session`: token of a session of the console, empty for the user itself."""
+
     token: str = ""
+    session: str = ""
 
 
 class Control:
@@ -240,18 +247,18 @@ class Control:
     def _check_place(self, line: "ControlConnection") -> None:
         """Raise ProtocolError for a connection above a limit."""
         limits = self._limits
-        if line.role is Role.ADMIN:
-            admins = [other for other in self._lines if other.role is Role.ADMIN]
+        if line.own_role is Role.ADMIN:
+            admins = [other for other in self._lines if other.own_role is Role.ADMIN]
             _bound(len(admins), limits.connections_max, "connections")
             return
-        others = [other.uid for other in self._lines if other.role is not Role.ADMIN]
+        others = [other.uid for other in self._lines if other.own_role is not Role.ADMIN]
         _bound(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
         _bound(len(others), limits.others_max, "connections of other users")
 
     def _check(self, line: "ControlConnection") -> None:
         """Raise ProtocolError for another user if the socket is not shared; then it is for its
         owner and root alone."""
-        if self._group is None and line.role is not Role.ADMIN:
+        if self._group is None and line.own_role is not Role.ADMIN:
             raise ProtocolError(
                 Exit.DENIED,
                 f"user id {line.uid} may not steer the gateway of user id {os.geteuid()}; run"
@@ -268,15 +275,22 @@ class Control:
             raise ProtocolError(Exit.DENIED, "the first request must be 'hello' with the token")
         assert self._claim is not None
         try:
-            token = codec.typed(Hello, request.params or b"{}").token
+            hello = codec.typed(Hello, request.params or b"{}")
         except codec.Malformed as error:
             raise ProtocolError(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
-        if not hmac.compare_digest(token.encode(), self._claim.token.encode()):
+        if not hmac.compare_digest(hello.token.encode(), self._claim.token.encode()):
             raise ProtocolError(
                 Exit.DENIED,
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
-        await line.answer({"v": VERSION})
+        if hello.session:
+            session = self._steering.console.sessions.used(hello.session)
+            if session is None:
+                raise ProtocolError(
+                    Exit.DENIED, "this session has ended; 'metamcp console' makes a new link"
+                )
+            line.session = session
+        await line.answer({"v": VERSION, "role": str(line.role)})
 
     async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and
@@ -313,7 +327,9 @@ class ControlConnection:
         self._woken = asyncio.Event()
         self._left: asyncio.Task[bytes] | None = None
         self._peer = access_io.peer(writer.get_extra_info("socket"))
-        self._role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
+        self.own_role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
+        """Role of the user at the other end."""
+        self.session: ConsoleSession | None = None
         self.asked = _NULL
         """Raw id of the request that is being answered."""
         self.in_hand = True
@@ -325,11 +341,12 @@ class ControlConnection:
 
     @property
     def role(self) -> Role:
-        return self._role
+        session = self.session
+        return self.own_role if session is None else min(self.own_role, session.role)
 
     @property
     def caller(self) -> str:
-        return str(self._peer)
+        return self.session.who if self.session is not None else str(self._peer)
 
     async def request(self, timeout_s: float) -> codec.Envelope | None:
         """Return the next request, or None at the end or if none comes in `timeout_s` seconds.

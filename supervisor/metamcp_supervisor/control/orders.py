@@ -19,6 +19,7 @@ from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import (
     access,
     consent_orders,
+    console_orders,
     describe,
     follow,
     path_orders,
@@ -304,6 +305,15 @@ VERBS: dict[str, Verb] = {
         Role.OPERATOR,
         about=consent_orders.about,
     ),
+    "console": Verb(
+        console_orders.ConsoleParams, console_orders.console, about=console_orders.about_link
+    ),
+    "console-login": Verb(
+        console_orders.ConsoleLogin, console_orders.login, about=console_orders.about_login
+    ),
+    "console-sessions": Verb(console_orders.ConsoleQuery, console_orders.sessions, reads=True),
+    "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
+    "news": Verb(console_orders.News, console_orders.news, Role.VIEWER),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 
@@ -377,10 +387,13 @@ async def _carried_out(
             f"no verb is named {method[:80]!r}; there are: {', '.join(VERBS)}",
         )
     if line.role < verb.least:
+        session = line.session
+        asks = f"user id {line.uid}" if session is None else "this session"
+        other = "run it as the user of the gateway, or " if session is None else ""
         raise ProtocolError(
             Exit.DENIED,
-            f"'{method}' needs the role {verb.least}, and user id {line.uid} is {line.role} here;"
-            " run it as the user of the gateway, or ask who runs it",
+            f"'{method}' needs the role {verb.least}, and {asks} is {line.role} here;"
+            f" {other}ask who runs it",
         )
     try:
         wanted = codec.typed(verb.params, params or b"{}")

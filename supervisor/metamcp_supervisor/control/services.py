@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.config.naming import hint, nearest
 from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.console_sessions import ConsoleSession, ConsoleSessions
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
@@ -180,6 +181,18 @@ class ConsentStore(Protocol):
         ...
 
 
+class ConsoleService(Protocol):
+    """The web console. `sessions`: of browsers."""
+
+    @property
+    def sessions(self) -> ConsoleSessions: ...
+
+    def open(self, role: Role) -> str:
+        """Listen, if that is not done yet, and return a link for a login in this role. Raises
+        NotNow."""
+        ...
+
+
 class Steering(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
@@ -204,6 +217,9 @@ class Steering(Protocol):
 
     @property
     def consents(self) -> ConsentStore: ...
+
+    @property
+    def console(self) -> ConsoleService: ...
 
     def status(self) -> GatewayStatus: ...
 
@@ -312,6 +328,11 @@ class ControlStream(Protocol):
     @property
     def caller(self) -> str:
         """Client that asks, as the journal names it."""
+        ...
+
+    @property
+    def session(self) -> ConsoleSession | None:
+        """Session of the console for which the client asks; None if it asks for its user."""
         ...
 
     @property
