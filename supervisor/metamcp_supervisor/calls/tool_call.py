@@ -6,6 +6,7 @@ parts of its result. Never: sending (`endpoint_client`), the values of fields (`
 
 import base64
 import binascii
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,6 +91,24 @@ def repeated(method: str, params: Mapping[str, object], tool: Tool) -> dict[str,
 def reads_only(tool: Tool) -> bool:
     """Whether a tool says that it changes nothing."""
     return table(tool.get("annotations")).get("readOnlyHint") is True
+
+
+def as_curl(url: str, headers: Mapping[str, str], body: bytes, *, keyed: bool) -> str:
+    """Return a command for a shell that sends this request. `keyed`: it needs a key, which the
+    command takes from METAMCP_KEY."""
+    found = [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
+    if keyed:
+        found.append('-H "Authorization: Bearer $METAMCP_KEY"')
+    data = f"-d {shlex.quote(body.decode('utf-8', 'replace'))}"
+    return " \\\n  ".join([f"curl -sS {shlex.quote(url)}", *found, data])
+
+
+def as_command(tool: str, endpoint: str, arguments: bytes) -> str:
+    """Return the `metamcp call` for a shell that makes this call."""
+    words = ["metamcp", "call", tool, "--endpoint", endpoint]
+    if arguments != b"{}":
+        words += ["--args", arguments.decode("utf-8", "replace")]
+    return shlex.join(words)
 
 
 # Answers

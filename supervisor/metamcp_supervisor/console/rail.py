@@ -3,11 +3,16 @@
 Never: what a page shows (its own module), how the rail looks (`pages`).
 """
 
-from metamcp_supervisor.console import servers_page
+from metamcp_supervisor.console import calls_page, servers_page, tools_page, views_page
 from metamcp_supervisor.console.pages import Page
 
 #: Servers, Logs, Tools, Views, Calls, Scripts, Workflows, Keys, Approvals, Audit, Config.
-PAGES: tuple[Page, ...] = (servers_page.PAGE,)
+PAGES: tuple[Page, ...] = (
+    servers_page.PAGE,
+    tools_page.PAGE,
+    views_page.PAGE,
+    calls_page.PAGE,
+)
 
 
 def page(name: str) -> Page | None:

@@ -296,6 +296,10 @@ VERBS: dict[str, Verb] = {
     ),
     "explain": Verb(path_orders.PathQuery, path_orders.path, Role.OPERATOR, reads=True),
     "tools": Verb(tool_orders.ToolQuery, tool_orders.tools, Role.VIEWER),
+    "tool-try": Verb(
+        tool_orders.ToolTry, tool_orders.tool_try, Role.DEVELOPER, about=tool_orders.about_try
+    ),
+    "recordings": Verb(tool_orders.NoWishes, tool_orders.recordings, Role.DEVELOPER, reads=True),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
     "consent": Verb(consent_orders.ConsentQuery, consent_orders.consent, Role.OPERATOR, reads=True),

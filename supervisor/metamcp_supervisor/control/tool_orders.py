@@ -1,21 +1,26 @@
-"""The verb `tools`: the tools of an endpoint, all of them or those that match a query.
+"""Verbs about tools: which ones an endpoint has, and who may try one or read recorded calls.
 
-Owns: its parameters, and what the supervisor adds to the answer of a front: calls, errors and
-drift. Never: the search and the state of a tool (`builtin_tools.tool_list` of the worker).
+Owns: their parameters, and what the supervisor adds to the answer of a front: calls, errors and
+drift. Never: the search and the state of a tool (`builtin_tools.tool_list` of the worker), the call
+itself, which a client makes (`calls.endpoint_client`), reading the files of recorded calls.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec import Raw, Struct
 
 from metamcp_supervisor.config.document import shown
 from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.path_orders import check_endpoint, key_id
-from metamcp_supervisor.control.services import ControlStream, Steering
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.figures import ShownTool, ShowTools
+from metamcp_worker.ipc.records import FOLDER
 
 QUERY_CHARACTERS_MAX = 1000
 """Maximum characters of a query; further ones are ignored, so that the question fits a packet."""
@@ -66,10 +71,68 @@ class ToolList(Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
+class ToolTry(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `tool-try`. `name`: of the tool, as clients know it; `endpoint`: empty for the
+    default one; `replay`: id of the recorded call that is made once more, empty for a new call."""
+
+    name: str
+    endpoint: str = ""
+    replay: str = ""
+
+
+class TryPlace(Struct, frozen=True, kw_only=True):
+    """Where a call is made. `ca`: file of the authority to trust, empty for those of the system."""
+
+    v: int = VERSION
+    endpoint: str
+    url: str
+    ca: str
+
+
+class NoWishes(Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class RecordingsShown(Struct, frozen=True, kw_only=True):
+    """Where recorded calls are. `folder`: may not exist."""
+
+    v: int = VERSION
+    folder: str
+
+
+async def tool_try(steering: Steering, line: ControlStream, params: ToolTry) -> object:
+    """Return where to call a tool. The call itself is made by the client that asked, at an
+    endpoint, as by every other client. Raises ProtocolError for an unknown endpoint."""
+    check_endpoint(steering, params.endpoint)
+    status = steering.status()
+    endpoint = params.endpoint or next(iter(steering.shelf.endpoints()), "")
+    url = status.endpoints.get(endpoint, "")
+    if not url:
+        raise ProtocolError(Exit.UNKNOWN_NAME, f"the endpoint {endpoint[:64]!r} is not served now")
+    once_more = f" as {params.replay[:64]} was" if params.replay else ""
+    said = f"{params.name[:NAME_CHARACTERS_MAX]} at {endpoint}{once_more}, by {line.caller}"
+    steering.journal.add("gateway", "replay" if params.replay else "call", said)
+    ca = Path(status.state_dir, "tls", "ca.pem")
+    there = await asyncio.to_thread(ca.is_file)
+    return TryPlace(endpoint=endpoint, url=url, ca=str(ca) if there else "")
+
+
+def about_try(params: ToolTry, result: object) -> Sequence[str]:
+    """Return the words of the audit for a call that somebody tries."""
+    return [word for word in (params.endpoint, params.replay) if word]
+
+
+async def recordings(steering: Steering, line: ControlStream, params: NoWishes) -> object:
+    """Return where recorded calls are, for a caller who may read what was said in them."""
+    return RecordingsShown(folder=str(Path(steering.status().state_dir, FOLDER)))
+
+
 async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> object:
     """Return the tools. Raises ProtocolError for unknown names."""
     check_endpoint(steering, params.endpoint)
     servers = [one.name for one in steering.status().servers]
+    if params.key and line.role < Role.OPERATOR:
+        raise ProtocolError(Exit.DENIED, "what a key sees needs the role operator")
     if params.server and params.server not in servers:
         why = f"no server is named {params.server[:64]!r}; {hint(params.server, servers)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, why)
