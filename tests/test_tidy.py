@@ -65,7 +65,7 @@ MAY_IMPORT = {
             "approval calls certificates client_files config control gateway keys processes servers"
             " store systemd telemetry views"
         ),
-        "console": "cli config control telemetry",
+        "console": "calls cli config control telemetry",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.

@@ -9,7 +9,7 @@ import asyncio
 import difflib
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from metamcp_worker.bridge.http_client import Trust
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import ARGUMENTS, FOLDER, OK, RESULT, FinishedCall
 
-KEPT_MAX = 5000
+KEPT_MAX = 2000
 """Maximum recorded calls that are kept for the page, without what was said in them."""
 TAIL_BYTES = 16 * 1024 * 1024
 """Bytes at the end of each file that are read at first."""
@@ -70,9 +70,16 @@ class RecentCalls:
             self.lost += line.lost
             if line.call is not None:
                 news.append(structs.replace(line.call, arguments=UNSET, result=UNSET))
+            if len(news) >= KEPT_MAX:
+                self._take(news)
+                news.clear()
         if news:
-            whole = sorted([*self.calls, *news], key=lambda one: one.id)
-            self.calls = deque(whole, maxlen=KEPT_MAX)
+            self._take(news)
+
+    def _take(self, news: Iterable[FinishedCall]) -> None:
+        """Keep the newest of all; files of several fronts overlap in time."""
+        whole = sorted([*self.calls, *news], key=lambda one: one.id)
+        self.calls = deque(whole, maxlen=KEPT_MAX)
 
 
 _recent: dict[str, RecentCalls] = {}

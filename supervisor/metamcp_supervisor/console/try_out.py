@@ -45,7 +45,7 @@ class TryOutcome(Struct, frozen=True):
     part: Node
 
 
-class _Tried(Struct, frozen=True, kw_only=True):
+class TriedCall(Struct, frozen=True, kw_only=True):
     """Call and what came back. `keyed`: it went with an API key."""
 
     tool: str
@@ -85,7 +85,7 @@ async def tried(
             answer = await client.ask(CALL, params, definition)
         except Failed as why:
             return TryOutcome([ui.notice(str(why), "bad", why.details), _raw(exchanges[-1:])])
-    found = _Tried(
+    found = TriedCall(
         tool=tool.name, place=place, arguments=arguments, keyed=bool(key),
         seconds=time.monotonic() - begun, exchange=exchanges[-1], answer=answer,
     )  # fmt: skip
@@ -133,7 +133,7 @@ def _answer(question: InputQuestion, given: Mapping[str, str]) -> dict[str, obje
 # The parts of the page
 
 
-def outcome(found: _Tried, request: PageRequest) -> Node:
+def outcome(found: TriedCall, request: PageRequest) -> Node:
     """Return what came back, or the questions that the server asks first."""
     ended, result = tool_call.outcome_of(found.answer)
     took = f"{found.seconds * 1000:,.0f} ms"
@@ -162,7 +162,7 @@ def _part(one: tool_call.ResultPart) -> Node:
     return ui.code(one.text, copy=True, label=ui.shown(one.kind, 40))
 
 
-def _copies(found: _Tried) -> Element:
+def _copies(found: TriedCall) -> Element:
     """Return the same call as commands for a shell."""
     curl = tool_call.as_curl(
         found.place.url, found.exchange.headers, found.exchange.sent, keyed=found.keyed
@@ -201,7 +201,7 @@ def _text(data: bytes) -> str:
     return json.dumps(found, indent=2, ensure_ascii=False)[:RAW_CHARACTERS_MAX]
 
 
-def _questions(wanted: InputWanted, result: Raw, found: _Tried, request: PageRequest) -> Node:
+def _questions(wanted: InputWanted, result: Raw, found: TriedCall, request: PageRequest) -> Node:
     """Return the questions of a server as a form."""
     fields: list[Node] = [
         h.input(type="hidden", name="json", value=found.arguments.decode("utf-8", "replace")),
