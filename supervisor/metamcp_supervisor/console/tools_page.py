@@ -58,11 +58,16 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     return page(tool, definition, status, request, form(tool, definition, request, outcome.part))
 
 
+def _seen(request: PageRequest) -> dict[str, str]:
+    """Return the endpoint and the API key whose holder sees the tools of a page."""
+    return {name: request.query.get(name, "") for name in ("endpoint", "key")}
+
+
 async def _found(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, Any]]:
     """Return the tool of a page and its definition. Raises Failed."""
     if len(request.path) != 1:
         raise Failed(Exit.UNKNOWN_NAME, "there is no such page; tools are listed at /tools")
-    asked = {"name": request.path[0], "endpoint": request.query.get("endpoint", "")}
+    asked = {"name": request.path[0], **_seen(request)}
     found = codec.typed(ToolList, await ask("tools", asked, timeout_s=SEARCH_S))
     if not found.tools:
         raise Failed(Exit.DENIED, found.refused or f"{request.path[0]} is not seen here")
@@ -75,7 +80,7 @@ async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
         case "definition":
             part: Node = _definition(definition)
         case "way":
-            asked = {"tool": tool.name, "endpoint": request.query.get("endpoint", "")}
+            asked = {"tool": tool.name, **_seen(request)}
             part = way(codec.typed(PathShown, await ask("explain", asked)))
         case "approved":
             part = drift(await ask("drift", {"server": tool.server, "tool": tool.tool}))
@@ -106,7 +111,7 @@ def listed(found: ToolList, status: GatewayStatus, request: PageRequest) -> Node
         ui.table(
             "Tools of the endpoint",
             HEADS,
-            [_row(one, found.endpoint) for one in found.tools],
+            [_row(one, found.endpoint, query.get("key", "")) for one in found.tools],
             empty="No tool matches.",
             numbers=NUMBERS,
         ),
@@ -123,8 +128,8 @@ def _more(found: ToolList, query: Mapping[str, str]) -> Node:
     return h.p[ui.link(path, f"{ui.amount(found.more)} more")]
 
 
-def _row(one: ToolListed, endpoint: str) -> Sequence[Node]:
-    path = ui.address("tools", one.name, query={"endpoint": endpoint})
+def _row(one: ToolListed, endpoint: str, key: str) -> Sequence[Node]:
+    path = ui.address("tools", one.name, query={"endpoint": endpoint, "key": key})
     words = one.why or one.description
     return (
         ui.link(path, ui.shown(one.name, 200)),
@@ -169,7 +174,7 @@ def page(
     tab = request.query.get("tab", "")
 
     def path(name: str) -> str:
-        return ui.address("tools", tool.name, query={"endpoint": endpoint, "tab": name})
+        return ui.address("tools", tool.name, query={**_seen(request), "tab": name})
 
     items = [(path(""), "Try"), (path("definition"), "Definition")]
     if request.role >= Role.OPERATOR:
@@ -214,7 +219,7 @@ def form(
         outcome,
         h.h2["Call it"],
         ui.form(
-            ui.address("tools", tool.name, query={"endpoint": endpoint}),
+            ui.address("tools", tool.name, query=_seen(request)),
             [
                 try_out.control(one, given.get(f"a.{one.name}", ""))
                 for one in tool_form.fields(schema)

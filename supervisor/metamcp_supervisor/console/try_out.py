@@ -225,7 +225,8 @@ def _questions(wanted: InputWanted, result: Raw, found: TriedCall, request: Page
                 ui.field("Then", ui.choice(f"does.{one.key}", options)),
             ]
         )
-    path = ui.address("tools", found.tool, query={"endpoint": request.query.get("endpoint", "")})
+    seen = {name: request.query.get(name, "") for name in ("endpoint", "key")}
+    path = ui.address("tools", found.tool, query=seen)
     return [
         ui.notice("The server asks something before it goes on.", "warn"),
         ui.form(path, fields, submit="Send the answer"),
