@@ -165,16 +165,22 @@ def test_a_recorded_call_is_repeated_and_compared(
 
 def test_a_tool_set_is_built_by_ticking_and_equipped(gateway: Gateway) -> None:
     with ConsoleBrowser(gateway, "operator") as browser:
-        page = browser.get("/views/new?q=echo")
-        assert "git.echo" in {attrs.get("value") for _, attrs in page.elements}
+        page = browser.post("/views/new", order="review\nchoose", filter="echo", tool="typed.count")
+        ticks = [attrs for _, attrs in page.elements if attrs.get("name") == "tool"]
+        assert [(one["type"], one["value"]) for one in ticks] == [
+            ("hidden", "typed.count"), ("checkbox", "git.echo"),
+        ]  # fmt: skip
         page = browser.post("/views/new", order="review", name="dev", tool="git.echo\ntyped.count")
         assert "2 tools, about" in page.text
-        fields = {name: value or "" for name, value in page.fields().items()}
-        page = browser.post("/views", **fields)
+        assert (page.fields()["name"], page.fields()["tool"]) == ("dev", "git.echo\ntyped.count")
+        page = browser.post("/views", order="build", name="dev", tool="git.echo\ntyped.count")
         assert "The tool set dev is saved." in page.text
         page = browser.post("/views", order="equip", name="dev", endpoint="few")
         assert "The tool set dev is equipped on the endpoint few." in page.text
         assert "Put away on few" in page.text
+        page = browser.get("/views/set/dev")
+        ticked = [attrs["value"] for _, attrs in page.elements if "checked" in attrs]
+        assert ticked == ["git.echo", "typed.count"]
         page = browser.post("/views", order="delete", name="dev")
         assert "The tool set dev is deleted." in page.text
         wrong = browser.post("/views", order="build", name="dev", tool="git.no_such_tool")

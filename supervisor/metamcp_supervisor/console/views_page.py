@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import htpy as h
 from htpy import Element, Node
+from msgspec import Struct
 
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
@@ -35,8 +36,19 @@ NUMBERS = frozenset({"Tools", "Tokens now", "Everything", "Saved"})
 SETS = ("Tool set", "Tools", "Equipped on", "Description", "Orders")
 EQUIPS = frozenset({"toolset", "search"})
 """Exposures under which a tool set changes what is in view."""
-NEW, SET = "new", "set"
-"""Parts of paths: of the page for a new tool set, and of the page of one."""
+SET = "set"
+"""Part of the path of a tool set."""
+
+
+class ToolSetDraft(Struct, frozen=True, kw_only=True):
+    """Tool set that somebody is building. `replaces`: a set of this name exists and is changed;
+    `ticked`: tools as `SERVER.TOOL`; `filter`: words that tools must match to be shown."""
+
+    name: str = ""
+    description: str = ""
+    replaces: bool = False
+    ticked: tuple[str, ...] = ()
+    filter: str = ""
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
@@ -47,10 +59,10 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             status = codec.typed(GatewayStatus, await ask("status"))
             return overview(views, sets, status, request.role)
         case ("new",):
-            return choose(await _tools(ask, request), request.query, None)
+            return choose(await _tools(ask), ToolSetDraft())
         case ("set", name):
             sets = codec.typed(ToolSets, await ask("toolsets", {"names": [name]}))
-            return choose(await _tools(ask, request), request.query, sets.toolsets[0])
+            return choose(await _tools(ask), _draft_of(sets.toolsets[0]))
         case _:
             raise Failed(Exit.UNKNOWN_NAME, "there is no such page of views")
 
@@ -58,29 +70,43 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 async def change(ask: Ask, request: PageRequest) -> Node:
     """Show what a tool set would have and cost, or carry out an order."""
     form = request.form
-    order = form.get("order", "")
-    name = form.get("name", "").strip()
+    order = form.get("order", "").rpartition("\n")[2]  # the button's own comes last
+    draft = drafted(form)
+    if order == "choose":
+        return choose(await _tools(ask, draft.filter), draft)
     if order == "review":
-        return review(await _tools(ask, request, everything=True), form)
-    wanted = _order(order, name, form)
-    kept = form.get("replace") == "yes"  # the set may have tools that no server offers just now
-    asked = {"order": wanted, "endpoint": form.get("endpoint", ""), "force": kept}
+        return review((await _tools(ask)).tools, draft)
+    # A set that is changed may have tools that no server offers just now.
+    asked = {
+        "order": _order(order, draft),
+        "endpoint": form.get("endpoint", ""),
+        "force": draft.replaces,
+    }
     changed = codec.typed(ToolSetChanged, await ask("toolsets-change", asked))
-    overview_ = await show(ask, PageRequest(role=request.role))
-    return [ui.notice(_done(order, name, changed), details=changed.warnings), overview_]
+    page = await show(ask, PageRequest(role=request.role))
+    return [ui.notice(_done(order, draft.name, changed), details=changed.warnings), page]
 
 
-def _order(order: str, name: str, form: Mapping[str, str]) -> AnyOrder:
+async def _tools(ask: Ask, query: str = "") -> ToolList:
+    """Return the tools of the default endpoint, as far as they match."""
+    return codec.typed(ToolList, await ask("tools", {"query": query}, timeout_s=SEARCH_S))
+
+
+def _draft_of(one: ToolSetShown) -> ToolSetDraft:
+    ticked = tuple(each.namespacedName for each in one.tools)
+    return ToolSetDraft(name=one.name, description=one.description, replaces=True, ticked=ticked)
+
+
+def _order(order: str, draft: ToolSetDraft) -> AnyOrder:
     """Return an order of the control socket. Raises Failed."""
     match order:
         case "build":
-            pairs = tuple(pair for one in _ticked(form) if (pair := read(one)) is not None)
-            replace = form.get("replace") == "yes"
-            return Build(name, pairs, form.get("description", ""), replace=replace)
+            pairs = tuple(pair for one in draft.ticked if (pair := read(one)) is not None)
+            return Build(draft.name, pairs, draft.description, replace=draft.replaces)
         case "delete":
-            return Delete(name)
+            return Delete(draft.name)
         case "equip":
-            return Equip(name)
+            return Equip(draft.name)
         case "unequip":
             return Unequip()
         case _:
@@ -91,20 +117,6 @@ def _done(order: str, name: str, changed: ToolSetChanged) -> str:
     where = f" on the endpoint {changed.endpoint}" if changed.endpoint else ""
     word = {"build": "saved", "delete": "deleted", "equip": "equipped"}.get(order)
     return f"The tool set {name} is {word}{where}." if word else f"Nothing is equipped{where} now."
-
-
-async def _tools(
-    ask: Ask, request: PageRequest, *, everything: bool = False
-) -> tuple[ToolListed, ...]:
-    """Return the tools to choose from: of servers, as far as they match the filter."""
-    query = request.query
-    asked = {
-        "endpoint": query.get("endpoint", ""),
-        "query": "" if everything else query.get("q", ""),
-        "server": "" if everything else query.get("server", ""),
-    }
-    found = codec.typed(ToolList, await ask("tools", asked, timeout_s=SEARCH_S))
-    return tuple(one for one in found.tools if one.server)
 
 
 # Views and tool sets
@@ -195,101 +207,109 @@ def _set(
 # Building a tool set
 
 
-def choose(
-    tools: Sequence[ToolListed], query: Mapping[str, str], before: ToolSetShown | None
-) -> Node:
-    """Return the form in which tools are ticked. `before`: the tool set that is changed."""
-    chosen = {one.namespacedName for one in before.tools} if before is not None else set[str]()
+def drafted(form: Mapping[str, str]) -> ToolSetDraft:
+    """Return the draft that a form holds."""
+    return ToolSetDraft(
+        name=form.get("name", "").strip(),
+        description=form.get("description", ""),
+        replaces=form.get("replaces") == "yes",
+        ticked=tuple(sorted({one.strip() for one in form.get("tool", "").splitlines()} - {""})),
+        filter=form.get("filter", ""),
+    )
+
+
+def choose(found: ToolList, draft: ToolSetDraft) -> Node:
+    """Return the form in which tools are ticked."""
     servers: dict[str, list[ToolListed]] = {}
-    for one in tools:
-        servers.setdefault(one.server, []).append(one)
-    there = {_written(one) for one in tools}
-    name = before.name if before is not None else ""
-    title = f"Tool set {ui.shown(name, 100)}" if before is not None else "New tool set"
-    path = ui.address("views", SET, name) if before is not None else "/views/new"
-    about = before.description if before is not None else ""
-    box = h.input(type="text", name="name", value=name, required=True, readonly=bool(name))
+    for one in found.tools:
+        if one.server:
+            servers.setdefault(one.server, []).append(one)
+    there = {_written(one) for ours in servers.values() for one in ours}
+    name = ui.shown(draft.name, 100)
+    title = f"Tool set {name}" if draft.replaces else "New tool set"
+    box = h.input(
+        type="text", name="name", value=draft.name, required=True, readonly=draft.replaces
+    )
+    about = h.input(type="text", name="description", value=draft.description)
+    words = h.input(type="search", name="filter", value=draft.filter, maxlength=200)
+    narrow = h.button(type="submit", name="order", value="choose", formnovalidate=True)["Filter"]
     return [
         ui.heading(title, h.p["tick tools; nothing changes before you have seen the cost"]),
-        ui.search(path, query, "Only tools that match"),
         ui.form(
-            path,
-            h.input(type="hidden", name="order", value="review"),
-            h.input(type="hidden", name="replace", value="yes" if name else ""),
-            [
-                h.input(type="hidden", name="tool", value=one)
-                for one in sorted(chosen - there)  # ticked, and not among what matches
-            ],
+            "/views/new",
+            _hidden({"order": "review", "replaces": "yes" if draft.replaces else ""}),
+            # Ticked, and not among the tools that match.
+            [_hidden({"tool": one}) for one in draft.ticked if one not in there],
             ui.field("Name", box),
-            ui.field("Description", h.input(type="text", name="description", value=about)),
-            [_server(server, ours, chosen) for server, ours in sorted(servers.items())],
+            ui.field("Description", about),
+            ui.field("Only tools that match", words),
+            h.p[narrow],
+            [_server(each, ours, draft.ticked) for each, ours in sorted(servers.items())],
             not servers and h.p(class_="empty")["No tool matches."],
+            found.more > 0 and h.p[f"{ui.amount(found.more)} more tools; the filter finds them."],
             submit="Show what it costs",
         ),
     ]
 
 
-def _server(server: str, tools: Sequence[ToolListed], chosen: set[str]) -> Element:
+def _hidden(values: Mapping[str, str]) -> Node:
+    return [h.input(type="hidden", name=name, value=value) for name, value in values.items()]
+
+
+def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> Element:
     tokens = ui.amount(sum(one.tokens for one in tools))
-    return h.fieldset[
-        h.legend[f"{ui.shown(server, 100)}: {len(tools)} tools, {tokens} tokens"],
-        [
-            h.label[
+    rows = [
+        (
+            h.label(class_="beside")[
                 h.input(
                     type="checkbox",
                     name="tool",
                     value=_written(one),
-                    checked=_written(one) in chosen,
+                    checked=_written(one) in ticked,
                 ),
-                " ",
                 ui.shown(one.tool, 200),
-                h.small[f"{ui.amount(one.tokens)} tokens. {ui.shown(one.description, 200)}"],
-            ]
-            for one in sorted(tools, key=lambda each: each.tool)
-        ],
+            ],
+            ui.amount(one.tokens),
+            ui.shown(one.description, 200),
+        )
+        for one in sorted(tools, key=lambda each: each.tool)
     ]
+    caption = f"{ui.shown(server, 100)}: {len(tools)} tools, {tokens} tokens"
+    heads = ("Tool", "Tokens", "Description")
+    return ui.table(caption, heads, rows, empty="", numbers=("Tokens",))
 
 
-def review(tools: Sequence[ToolListed], form: Mapping[str, str]) -> Node:
+def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     """Return what a tool set would have and cost, and the button that saves it."""
-    ticked = _ticked(form)
-    name = form.get("name", "").strip()
     known = {_written(one): one for one in tools}
     everything = sum(one.tokens for one in tools)
-    tokens = sum(known[one].tokens for one in ticked if one in known)
+    tokens = sum(known[one].tokens for one in draft.ticked if one in known)
     percent = 100 - tokens * 100 // everything if everything else 0
     values = {
-        "order": "build", "name": name, "description": form.get("description", ""),
-        "tool": "\n".join(ticked), "replace": form.get("replace", ""),
+        "name": draft.name, "description": draft.description, "tool": "\n".join(draft.ticked),
+        "replaces": "yes" if draft.replaces else "",
     }  # fmt: skip
-    ask = f"Save the tool set {name} with {len(ticked)} tools?"
+    ask = f"Save the tool set {draft.name} with {len(draft.ticked)} tools?"
     rows = [
-        (
-            ui.shown(one, 200),
-            ui.amount(known[one].tokens) if one in known else "not offered now",
-        )
-        for one in ticked
+        (ui.shown(one, 200), ui.amount(known[one].tokens) if one in known else "not offered now")
+        for one in draft.ticked
     ]
     cost = (
-        f"{ui.amount(len(ticked))} tools, about {ui.amount(tokens)} tokens;"
+        f"{ui.amount(len(rows))} tools, about {ui.amount(tokens)} tokens;"
         f" everything costs {ui.amount(everything)}, so {percent} % are saved."
     )
     heads = ("Tool", "Tokens")
     return [
-        ui.heading(f"Tool set {ui.shown(name, 100)}"),
+        ui.heading(f"Tool set {ui.shown(draft.name, 100)}"),
         ui.notice(cost),
         ui.table("Tools of the set", heads, rows, empty="No tool is ticked.", numbers=heads[1:]),
-        ui.action("/views", "Save", values, confirm=ask),
-        ui.link(ui.address("views", SET, name) if values["replace"] else "/views/new", "Back"),
+        ui.action("/views", "Save", {"order": "build", **values}, confirm=ask),
+        ui.action("/views/new", "Back", {"order": "choose", **values}),
     ]
 
 
 def _written(one: ToolListed) -> str:
     return f"{one.server}.{one.tool}"
-
-
-def _ticked(form: Mapping[str, str]) -> list[str]:
-    return sorted({one.strip() for one in form.get("tool", "").splitlines()} - {""})
 
 
 PAGE = Page(name="views", title="Views", show=show, change=change, live=("views",))

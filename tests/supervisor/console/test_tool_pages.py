@@ -15,6 +15,7 @@ from metamcp_supervisor.calls.tool_form import fields
 from metamcp_supervisor.console import calls_page, tools_page, try_out, views_page
 from metamcp_supervisor.console.calls_page import RecentCalls
 from metamcp_supervisor.console.pages import PageRequest
+from metamcp_supervisor.console.views_page import ToolSetDraft
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed, TryPlace
 from metamcp_supervisor.verbs import (
@@ -277,10 +278,10 @@ def test_texts_make_no_element_on_the_pages_of_views(role: Role) -> None:
     views = ViewsShown(token_bytes=4, views=(evil, view()))
     page = markup(views_page.overview(views, sets(EVIL), status(), role))
     assert ("form" in page.tags) is (role >= Role.OPERATOR)
-    markup(
-        views_page.choose([tool(EVIL, server=EVIL, tool=EVIL)], {"q": EVIL}, sets(EVIL).toolsets[0])
-    )
-    markup(views_page.review([tool()], {"name": EVIL, "tool": EVIL, "description": EVIL}))
+    evil_tool = tool(EVIL, server=EVIL, tool=EVIL)
+    draft = ToolSetDraft(name=EVIL, description=EVIL, ticked=(EVIL,), filter=EVIL)
+    markup(views_page.choose(ToolList(endpoint=EVIL, tools=(evil_tool,), more=1), draft))
+    markup(views_page.review([tool()], draft))
 
 
 def test_views_say_what_clients_have_and_what_it_costs() -> None:
@@ -293,25 +294,25 @@ def test_views_say_what_clients_have_and_what_it_costs() -> None:
 
 
 def test_ticks_that_the_filter_hides_stay_in_the_form() -> None:
-    before = ToolSetShown(
-        name="dev", description="", tools=(ToolRef("git.log"), ToolRef("web.get")), createdAt="",
-        updatedAt="",
-    )  # fmt: skip
-    page = markup(views_page.choose([tool(), tool("git__x", tool="x")], {"q": "git"}, before))
-    boxes = [attrs for tag, attrs in page.elements if attrs.get("name") == "tool"]
+    draft = ToolSetDraft(name="dev", replaces=True, ticked=("git.log", "web.get"), filter="git")
+    found = ToolList(endpoint="default", tools=(tool(), tool("git__x", tool="x")))
+    page = markup(views_page.choose(found, draft))
+    boxes = [attrs for _, attrs in page.elements if attrs.get("name") == "tool"]
     assert [(one["type"], one["value"], "checked" in one) for one in boxes] == [
         ("hidden", "web.get", False), ("checkbox", "git.log", True), ("checkbox", "git.x", False),
     ]  # fmt: skip
+    fields = page.fields()
+    assert (fields["name"], fields["replaces"], fields["filter"]) == ("dev", "yes", "git")
 
 
 def test_the_cost_of_a_set_is_shown_before_it_is_saved() -> None:
-    form = {"name": " dev ", "tool": "git.log\ngit.gone", "replace": "yes"}
-    page = markup(views_page.review([tool(), tool("git__x", tool="x", tokens=360)], form))
+    draft = views_page.drafted({"name": " dev ", "tool": "git.log\ngit.gone", "replaces": "yes"})
+    page = markup(views_page.review([tool(), tool("git__x", tool="x", tokens=360)], draft))
     assert "2 tools, about 120 tokens; everything costs 480, so 75 % are saved." in page.text
     assert "git.gone not offered now" in page.text
-    (save,) = (attrs for tag, attrs in page.elements if tag == "form")
-    assert save["hx-confirm"] == "Save the tool set dev with 2 tools?"
-    assert page.fields()["tool"] == "git.gone\ngit.log"
+    questions = [attrs.get("hx-confirm") for tag, attrs in page.elements if tag == "form"]
+    assert questions == ["Save the tool set dev with 2 tools?", None]
+    assert views_page.drafted({"tool": page.fields()["tool"] or ""}).ticked == draft.ticked
 
 
 # Calls
