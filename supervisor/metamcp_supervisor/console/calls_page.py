@@ -122,13 +122,19 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         tool = await client.known(call.name) if call.method == CALL else {}
         ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
     recent = await _calls(status.state_dir)
-    return [repeated(call, ended, result), page(call, recent, request.role)]
+    return _kept([repeated(call, ended, result), page(call, recent, request.role)])
 
 
 async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
     bodies = request.role >= Role.DEVELOPER
     call = await _found(ask, request, bodies=bodies, state_dir=status.state_dir)
-    return page(call, await _calls(status.state_dir), request.role)
+    return _kept(page(call, await _calls(status.state_dir), request.role))
+
+
+def _kept(node: Node) -> Element:
+    """Return a part that news of the gateway do not replace: a call that is over does not
+    change."""
+    return h.div(data_keep=True)[node]
 
 
 async def _found(ask: Ask, request: PageRequest, *, bodies: bool, state_dir: str) -> FinishedCall:

@@ -59,10 +59,10 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             status = codec.typed(GatewayStatus, await ask("status"))
             return overview(views, sets, status, request.role)
         case ("new",):
-            return choose(await _tools(ask), ToolSetDraft())
+            return _kept(choose(await _tools(ask), ToolSetDraft()))
         case ("set", name):
             sets = codec.typed(ToolSets, await ask("toolsets", {"names": [name]}))
-            return choose(await _tools(ask), _draft_of(sets.toolsets[0]))
+            return _kept(choose(await _tools(ask), _draft_of(sets.toolsets[0])))
         case _:
             raise Failed(Exit.UNKNOWN_NAME, "there is no such page of views")
 
@@ -73,9 +73,9 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     order = form.get("order", "").rpartition("\n")[2]  # the button's own comes last
     draft = drafted(form)
     if order == "choose":
-        return choose(await _tools(ask, draft.filter), draft)
+        return _kept(choose(await _tools(ask, draft.filter), draft))
     if order == "review":
-        return review((await _tools(ask)).tools, draft)
+        return _kept(review((await _tools(ask)).tools, draft))
     # A set that is changed may have tools that no server offers just now.
     asked = {
         "order": _order(order, draft),
@@ -84,7 +84,13 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     }
     changed = codec.typed(ToolSetChanged, await ask("toolsets-change", asked))
     page = await show(ask, PageRequest(role=request.role))
-    return [ui.notice(_done(order, draft.name, changed), details=changed.warnings), page]
+    said = ui.notice(_done(order, draft.name, changed), details=changed.warnings)
+    return _kept([said, page])
+
+
+def _kept(node: Node) -> Element:
+    """Return a part that news of the gateway do not replace."""
+    return h.div(data_keep=True)[node]
 
 
 async def _tools(ask: Ask, query: str = "") -> ToolList:
