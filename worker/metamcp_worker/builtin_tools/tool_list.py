@@ -36,9 +36,7 @@ def listing(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply | 
     if wanted.name:
         return _named(wanted.name, view, context)
     if not wanted.query:
-        found = [one for one in _all(view, context) if wanted.server in ("", one.server)]
-        found.sort(key=lambda one: (one.server, one.name))
-        return _replied(found[wanted.offset :])
+        return _page(wanted, view, context)
     allowed = {wanted.server} if wanted.server else None
 
     def then(others: Rankings, now: ToolContext) -> ToolReply:
@@ -73,11 +71,21 @@ def _named(name: str, view: View, context: ToolContext) -> ToolReply:
     return ToolReply("", {"names": names[:NAMES_MAX]})
 
 
-def _all(view: View, context: ToolContext) -> Iterator[ShownTool]:
+def _page(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply:
+    """Return the tools from an offset on, by server and name. Only those that are shown are read:
+    there may be ten thousand."""
+    every: list[tuple[str, str, ListEntry | ShownTool]] = [
+        *((one.server, one.key, one) for one in _entries(view, context)),
+        *((one.server, one.name, one) for one in _withheld(context)),
+    ]
+    found = sorted((one for one in every if wanted.server in ("", one[0])), key=lambda one: one[:2])
+    shown = found[wanted.offset : wanted.offset + TOOLS_SHOWN_MAX]
     listed = _listed(view)
-    for entry in _entries(view, context):
-        yield _row(entry, view, listed, context)
-    yield from _withheld(context)
+    rows = [
+        one if isinstance(one, ShownTool) else _row(one, view, listed, context)
+        for _, _, one in shown
+    ]
+    return _replied(rows, max(0, len(found) - wanted.offset - len(shown)))
 
 
 def _entries(view: View, context: ToolContext) -> Iterator[ListEntry]:
