@@ -60,6 +60,8 @@ def test_a_tool_is_found_called_and_copied(gateway: Gateway, developer: ConsoleB
     page = developer.get("/tools?q=letters")
     assert "/tools/typed__count?endpoint=default" in page.links()
     assert "git__echo" not in page.text
+    page = developer.get("/tools/typed__count")
+    assert "default : listed few : callable closed : with a key" in page.text
     page = developer.post("/tools/typed__count?endpoint=default", a__words="a\nbc", a__upper="true")
     assert "It answered after" in page.text
     assert '{ "A": 1, "BC": 2 }' in page.text

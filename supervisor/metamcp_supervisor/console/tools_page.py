@@ -26,6 +26,8 @@ from metamcp_worker.ipc import codec
 
 SEARCH_S = 15.0
 """Seconds for an answer; a search may wait for an index."""
+ENDPOINTS_MAX = 8
+"""Maximum endpoints of which the page of a tool says whether it is visible there."""
 DIFF_LINES_MAX = 2000
 """Maximum lines of a difference on a page."""
 HEADS = ("Tool", "Server", "State", "Tokens", "Calls", "Errors", "Description")
@@ -55,7 +57,24 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     tool, definition = await _found(ask, request)
     outcome = await try_out.tried(ask, request, tool, definition)
     status = codec.typed(GatewayStatus, await ask("status"))
-    return page(tool, definition, status, request, form(tool, definition, request, outcome.part))
+    where = await _elsewhere(ask, tool, status)
+    part = form(tool, definition, request, outcome.part)
+    return page(tool, definition, where, request, part)
+
+
+async def _elsewhere(ask: Ask, tool: ToolListed, status: GatewayStatus) -> dict[str, str]:
+    """Return the state of a tool at the first endpoints; empty where it has another name."""
+    found: dict[str, str] = {}
+    for name in list(status.endpoints)[:ENDPOINTS_MAX]:
+        try:
+            raw = await ask("tools", {"endpoint": name, "name": tool.name})
+        except Failed as why:
+            if why.exit != Exit.UNKNOWN_NAME:
+                raise
+            continue
+        seen = codec.typed(ToolList, raw)
+        found[name] = seen.tools[0].state if seen.tools else "with a key"
+    return found
 
 
 def _seen(request: PageRequest) -> dict[str, str]:
@@ -86,7 +105,7 @@ async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
             part = drift(await ask("drift", {"server": tool.server, "tool": tool.tool}))
         case _:
             part = form(tool, definition, request)
-    return page(tool, definition, status, request, part)
+    return page(tool, definition, await _elsewhere(ask, tool, status), request, part)
 
 
 # The list
@@ -165,11 +184,11 @@ def _select(
 def page(
     tool: ToolListed,
     definition: Mapping[str, Any],
-    status: GatewayStatus,
+    where: Mapping[str, str],
     request: PageRequest,
     part: Node,
 ) -> Node:
-    """Return the page of a tool. `part`: what its tab shows."""
+    """Return the page of a tool. `where`: its state by endpoint; `part`: what its tab shows."""
     endpoint = request.query.get("endpoint", "")
     tab = request.query.get("tab", "")
 
@@ -195,10 +214,26 @@ def page(
                 ("Calls", f"{ui.amount(tool.calls)}, {ui.amount(tool.errors)} with an error"),
                 ("Changes something", "no, it says" if tool.reads else "it may"),
                 ("Endpoint", ui.shown(endpoint, 80) or "the default one"),
+                ("Visible", _visible(tool, where)),
             ]
         ),
         ui.tabs(path(tab), items),
         part,
+    ]
+
+
+def _visible(tool: ToolListed, where: Mapping[str, str]) -> Node:
+    return h.ul[
+        [
+            h.li[
+                ui.link(
+                    ui.address("tools", tool.name, query={"endpoint": name}), ui.shown(name, 80)
+                ),
+                ": ",
+                state,
+            ]
+            for name, state in where.items()
+        ]
     ]
 
 

@@ -132,7 +132,7 @@ def test_texts_of_servers_make_no_element_on_the_pages_of_tools(role: Role) -> N
     }
     request = asked(role, EVIL, endpoint=EVIL)
     form = tools_page.form(evil, definition, request)
-    markup(tools_page.page(evil, definition, status(EVIL), request, form))
+    markup(tools_page.page(evil, definition, {EVIL: "listed"}, request, form))
 
 
 def test_the_table_of_tools_says_where_each_is_visible() -> None:

@@ -12,7 +12,7 @@ from metamcp_worker.ipc.disclosure import Shown
 from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTools, ShowTools
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.worker.front.offers import offer, tool
-from tests.worker.front.places import Place
+from tests.worker.front.places import Place, structured
 
 pytestmark = pytest.mark.promise("M108")
 
@@ -90,9 +90,8 @@ def test_a_query_finds_what_search_tools_finds() -> None:
     found = listed(at, query="record changes")
     assert found.tools[0].name == "git__commit"
     assert [one.name for one in listed(at, query="commits", server="db").tools] == []
-    everything = at.reply("search_tools", query="record changes").structured
-    assert everything is not None
-    assert [one["name"] for one in everything["tools"]] == [one.name for one in found.tools]
+    theirs = structured(at.reply("search_tools", query="record changes"))["tools"]
+    assert [one["name"] for one in theirs] == [one.name for one in found.tools]
 
 
 def test_one_tool_comes_with_its_definition_and_a_wrong_name_with_all_names() -> None:
