@@ -48,6 +48,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.explain_call:policy",
         "Check policies, and see which one decides.",
     ),
+    "call": (
+        "metamcp_supervisor.cli.call:call",
+        "Call a tool, and print what it returns.",
+    ),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
     "sandbox": (
         "metamcp_supervisor.cli.sandbox_rights:sandbox",

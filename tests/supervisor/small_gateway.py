@@ -40,7 +40,7 @@ from metamcp_supervisor.views.consents import ConsentUnknown
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
-from metamcp_worker.ipc.figures import CallPath, ShowPath
+from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.saved_scripts import Script
 from tests.supervisor import configs
 
@@ -236,6 +236,12 @@ class SmallGateway:
 
     async def path(self, wanted: ShowPath) -> CallPath:
         raise NotNow("no front answers")
+
+    async def tools(self, wanted: ShowTools) -> ShownTools:
+        raise NotNow("no front answers")
+
+    def tool_stats(self) -> Mapping[str, ToolStats]:
+        return {}
 
     def start(self, names: Sequence[str]) -> None:
         for name in self._known(names):
