@@ -49,10 +49,9 @@ MAY_IMPORT = {
     "metamcp_supervisor": {
         "config": "", "client_files": "config", "telemetry": "config",
         "approval": "config telemetry", "processes": "config telemetry",
-        "control": "config telemetry", "systemd": "config control telemetry",
+        "store": "", "control": "config store telemetry", "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes telemetry",
-        "store": "",
         "certificates": "config",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",

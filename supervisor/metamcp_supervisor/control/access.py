@@ -17,7 +17,8 @@ class Role(IntEnum):
 
     VIEWER = 1
     OPERATOR = 2
-    ADMIN = 3
+    DEVELOPER = 3
+    ADMIN = 4
 
     def __str__(self) -> str:
         return self.name.lower()
