@@ -63,6 +63,7 @@ MAY_IMPORT = {
             "approval certificates client_files config control gateway keys processes servers"
             " store systemd telemetry views"
         ),
+        "console": "cli config control telemetry",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
@@ -166,6 +167,7 @@ DEPENDENCIES = {
     "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
     "dbos": {"metamcp_worker.engine.dbos_executor"},
     "psycopg": {"metamcp_worker.engine.dbos_executor"},
+    "htpy": {"metamcp_supervisor.console.*"},
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
     "cryptography": {
         "metamcp_supervisor.certificates.authority",

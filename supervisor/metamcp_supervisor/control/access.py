@@ -23,6 +23,11 @@ class Role(IntEnum):
     def __str__(self) -> str:
         return self.name.lower()
 
+    @classmethod
+    def named(cls, word: str) -> "Role | None":
+        """Return the role with this name, as `__str__` writes it; None if there is none."""
+        return next((role for role in cls if str(role) == word), None)
+
 
 def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) -> Role:
     """Return the role of user `uid`, a member of `groups`, at the gateway of user `owner`, which
@@ -68,6 +73,12 @@ def reason(message: str, problems: Sequence[str]) -> str:
         return message
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{message}: {problems[0]}{more}"
+
+
+def client(who: str, peer: str) -> str:
+    """Return how the journal names a client: in the words of its hello (`who`) if it has some, and
+    as the kernel knows it."""
+    return f"{_shown(who)} through {peer}" if who else peer
 
 
 def sentence(verb: str, names: Sequence[str], caller: str, why: str, left_out: int = 0) -> str:

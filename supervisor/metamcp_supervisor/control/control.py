@@ -11,6 +11,10 @@ client is (`access_io`), printing (`cli.ctl`).
     gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
     gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
 
+A client that asks for somebody else says so in its hello, with the role of that person and words
+for the journal: {"token":"…","role":"viewer","who":"console session 4f2a"}. The connection has the
+lower one of both roles.
+
 While `wait` runs or a verb follows, anything that the client sends ends the connection.
 """
 
@@ -26,7 +30,7 @@ from msgspec import Raw, Struct
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.backoff import Ration
-from metamcp_supervisor.control import access_io, orders
+from metamcp_supervisor.control import access, access_io, orders
 from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -81,7 +85,12 @@ class ControlLimits(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True):
+    """First request. `role`: highest role of the connection, empty for that of the user; `who`:
+    words for the journal, of a client that asks for somebody else."""
+
     token: str = ""
+    role: str = ""
+    who: str = ""
 
 
 class Control:
@@ -240,18 +249,18 @@ class Control:
     def _check_place(self, line: "ControlConnection") -> None:
         """Raise ProtocolError for a connection above a limit."""
         limits = self._limits
-        if line.role is Role.ADMIN:
-            admins = [other for other in self._lines if other.role is Role.ADMIN]
+        if line.own_role is Role.ADMIN:
+            admins = [other for other in self._lines if other.own_role is Role.ADMIN]
             _bound(len(admins), limits.connections_max, "connections")
             return
-        others = [other.uid for other in self._lines if other.role is not Role.ADMIN]
+        others = [other.uid for other in self._lines if other.own_role is not Role.ADMIN]
         _bound(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
         _bound(len(others), limits.others_max, "connections of other users")
 
     def _check(self, line: "ControlConnection") -> None:
         """Raise ProtocolError for another user if the socket is not shared; then it is for its
         owner and root alone."""
-        if self._group is None and line.role is not Role.ADMIN:
+        if self._group is None and line.own_role is not Role.ADMIN:
             raise ProtocolError(
                 Exit.DENIED,
                 f"user id {line.uid} may not steer the gateway of user id {os.geteuid()}; run"
@@ -268,14 +277,15 @@ class Control:
             raise ProtocolError(Exit.DENIED, "the first request must be 'hello' with the token")
         assert self._claim is not None
         try:
-            token = codec.typed(Hello, request.params or b"{}").token
+            hello = codec.typed(Hello, request.params or b"{}")
         except codec.Malformed as error:
             raise ProtocolError(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
-        if not hmac.compare_digest(token.encode(), self._claim.token.encode()):
+        if not hmac.compare_digest(hello.token.encode(), self._claim.token.encode()):
             raise ProtocolError(
                 Exit.DENIED,
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
+        line.speak_for(hello)
         await line.answer({"v": VERSION})
 
     async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
@@ -313,7 +323,10 @@ class ControlConnection:
         self._woken = asyncio.Event()
         self._left: asyncio.Task[bytes] | None = None
         self._peer = access_io.peer(writer.get_extra_info("socket"))
-        self._role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
+        self.own_role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
+        """Role of the user at the other end."""
+        self._role = self.own_role
+        self._who = ""
         self.asked = _NULL
         """Raw id of the request that is being answered."""
         self.in_hand = True
@@ -324,12 +337,29 @@ class ControlConnection:
         return self._peer.uid
 
     @property
+    def who(self) -> str:
+        return self._who
+
+    @property
     def role(self) -> Role:
         return self._role
 
     @property
     def caller(self) -> str:
-        return str(self._peer)
+        return access.client(self._who, str(self._peer))
+
+    def speak_for(self, hello: Hello) -> None:
+        """Lower the role to the one that the hello asks for, and note for whom the client asks.
+        Raises ProtocolError."""
+        if hello.role:
+            asked = Role.named(hello.role)
+            if asked is None:
+                known = ", ".join(map(str, Role))
+                raise ProtocolError(
+                    Code.INVALID_PARAMS, f"role of hello: no role has this name; there are: {known}"
+                )
+            self._role = min(self._role, asked)
+        self._who = hello.who
 
     async def request(self, timeout_s: float) -> codec.Envelope | None:
         """Return the next request, or None at the end or if none comes in `timeout_s` seconds.

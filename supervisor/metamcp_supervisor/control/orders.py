@@ -375,10 +375,12 @@ async def _carried_out(
             f"no verb is named {method[:80]!r}; there are: {', '.join(VERBS)}",
         )
     if line.role < verb.least:
+        asks = line.who or f"user id {line.uid}"
+        other = "" if line.who else "run it as the user of the gateway, or "
         raise ProtocolError(
             Exit.DENIED,
-            f"'{method}' needs the role {verb.least}, and user id {line.uid} is {line.role} here;"
-            " run it as the user of the gateway, or ask who runs it",
+            f"'{method}' needs the role {verb.least}, and {asks} is {line.role} here;"
+            f" {other}ask who runs it",
         )
     try:
         wanted = codec.typed(verb.params, params or b"{}")

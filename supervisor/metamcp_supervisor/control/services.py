@@ -307,6 +307,11 @@ class ControlStream(Protocol):
         ...
 
     @property
+    def who(self) -> str:
+        """Words for whom the client asks, if not for its user; else empty."""
+        ...
+
+    @property
     def uid(self) -> int:
         """Id of the user who asks, -1 where the system does not tell."""
         ...

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metamcp_supervisor.__main__ import main
-from metamcp_supervisor.keys.key_rules import StoredKey
 from metamcp_supervisor.control import audit_segments as reader
+from metamcp_supervisor.keys.key_rules import StoredKey
 from metamcp_supervisor.store.database import FILE
 from metamcp_worker.audit.segments import SegmentFacts, Segments, Unwritten, digest
 from metamcp_worker.ipc import audit_records as audit

@@ -1,0 +1,231 @@
+"""Parts of the console's pages: tables, forms, links, states, and texts of servers made harmless.
+
+Owns: how each part is marked up, and which characters of a foreign text a browser shows as escapes.
+Never: what a page shows (the modules of the pages), the address of a page (`pages`).
+
+Texts are escaped by htpy. No part has a style, a script or a handler: the policy of the page
+forbids them.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+from urllib.parse import quote, urlencode
+
+import htpy as h
+from htpy import Element, Node
+
+from metamcp_supervisor.cli import columns
+
+TEXT_CHARS_MAX = 20_000
+"""Maximum characters of one text of a server on a page; the rest is counted."""
+
+Tone = Literal["ok", "warn", "bad", "off"]
+Attrs = Mapping[str, str | bool | None]
+
+_PLAIN = {9, 10}
+_HIDDEN = [
+    *range(32), *range(0x7F, 0xA0), 0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5,
+    *range(0x180B, 0x180F), *range(0x200B, 0x2010), 0x2028, 0x2029, *range(0x202A, 0x202F),
+    *range(0x2060, 0x2070), 0x3164, *range(0xFE00, 0xFE10), 0xFEFF, 0xFFA0, *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0080), *range(0xE0100, 0xE01F0),
+]  # fmt: skip
+#: Controls, characters that change the direction of a text, and characters that nobody sees.
+_ESCAPES = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{{{code:x}}}"
+    for code in [*_HIDDEN, *range(0xD800, 0xE000)]
+    if code not in _PLAIN
+}
+_FIRST_TONE: dict[str, Tone] = {
+    "ready": "ok", "active": "ok", "idle": "off", "warming": "warn", "draining": "warn",
+    "stopped": "off", "error": "bad", "quarantined": "bad", "starting": "warn",
+}  # fmt: skip
+
+
+def shown(text: str, limit: int = TEXT_CHARS_MAX) -> str:
+    """Return a foreign text as a page shows it: characters that nobody sees as escapes, and at most
+    `limit` characters of it, with the number of the others."""
+    more = len(text) - limit
+    kept = text[:limit].translate(_ESCAPES)
+    return f"{kept}… ({amount(more)} more)" if more > 0 else kept
+
+
+def address(*parts: str, query: Mapping[str, str] = {}) -> str:
+    """Return the path of a page from its parts, which are encoded: ("servers", "a b") becomes
+    `/servers/a%20b`. `query`: empty values are left out."""
+    asked = urlencode({name: value for name, value in query.items() if value})
+    return "/" + "/".join(quote(part, safe="") for part in parts) + (f"?{asked}" if asked else "")
+
+
+def link(path: str, text: Node, **attrs: str | bool | None) -> Element:
+    """Return a link to a page of the console. `path`: as `address` returns it."""
+    return h.a({"href": path, **attrs})[text]
+
+
+def action(
+    path: str,
+    label: str,
+    values: Mapping[str, str] = {},
+    *,
+    confirm: str = "",
+    danger: bool = False,
+) -> Element:
+    """Return a button that changes something: it posts `values` to a page. `confirm`: the question
+    before it, which names the object."""
+    return h.form(_post(path, confirm), class_="action")[
+        [h.input(type="hidden", name=name, value=value) for name, value in values.items()],
+        h.button(type="submit", class_="danger" if danger else None)[label],
+    ]
+
+
+def form(path: str, *fields: Node, submit: str, confirm: str = "") -> Element:
+    """Return a form whose fields are posted to a page. `submit`: text of its button."""
+    return h.form(_post(path, confirm), class_="fields")[
+        fields, h.p[h.button(type="submit")[submit]]
+    ]
+
+
+def field(label: str, control: Node, hint: str = "") -> Element:
+    """Return a control of a form with its label, and a sentence below it."""
+    return h.label[h.span[label], control, hint and h.small[hint]]
+
+
+def search(
+    path: str, query: Mapping[str, str], label: str, *controls: Node, name: str = "q"
+) -> Element:
+    """Return the form that filters a page: `controls` beside a text with this name.
+    Only the address of the page changes."""
+    return h.form(action=path, method="get", role="search", class_="search")[
+        h.label[
+            h.span[label],
+            h.input(type="search", name=name, value=query.get(name, ""), maxlength=200),
+        ],
+        controls,
+        h.button(type="submit")["Filter"],
+    ]
+
+
+def choice(
+    name: str, options: Sequence[tuple[str, str]], chosen: str = "", **attrs: str | bool | None
+) -> Element:
+    """Return a control with which one of `options` (value and text) is chosen."""
+    return h.select({"name": name, **attrs})[
+        [h.option(value=value, selected=value == chosen)[text] for value, text in options]
+    ]
+
+
+def table(
+    caption: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Node]],
+    *,
+    empty: str,
+    numbers: Iterable[str] = (),
+) -> Element:
+    """Return a table, whose first column names the row; without rows, the sentence `empty`.
+    `numbers`: heads of columns that are aligned to the right."""
+    found, right = list(rows), set(numbers)
+    if not found:
+        return h.p(class_="empty")[empty]
+    kinds = ["number" if head in right else None for head in heads]
+    # A name says nothing about columns that are wide: the reader may scroll the table by keyboard.
+    return h.div(class_="table", tabindex="0", role="region", aria_label=caption)[
+        h.table[
+            h.caption[caption],
+            h.thead[
+                h.tr[
+                    [
+                        h.th(scope="col", class_=kind)[head]
+                        for head, kind in zip(heads, kinds, strict=True)
+                    ]
+                ]
+            ],
+            h.tbody[[_row(row, kinds) for row in found]],
+        ]
+    ]
+
+
+def state(word: str, tone: Tone | None = None) -> Element:
+    """Return a state: its word, and a dot whose colour repeats it. `tone`: that of a server in this
+    state, unless it is given."""
+    return h.span(class_=f"state {tone or _FIRST_TONE.get(word, 'off')}")[shown(word, 80)]
+
+
+def notice(text: str, tone: Tone = "ok", details: Sequence[str] = ()) -> Element:
+    """Return a sentence about what happened, which a screen reader says at once."""
+    urgent = tone in ("warn", "bad")
+    return h.div(class_=f"notice {tone}", role="alert" if urgent else "status")[
+        h.p[shown(text)], details and h.ul[[h.li[shown(one)] for one in details]]
+    ]
+
+
+def pairs(rows: Iterable[tuple[str, Node]]) -> Element:
+    """Return a list of names, each with its value."""
+    return h.dl[[h.div[h.dt[name], h.dd[value]] for name, value in rows]]
+
+
+def code(text: str, *, copy: bool = False, label: str = "") -> Element:
+    """Return a text as it is written, with a button that copies it. `label`: of the text."""
+    return h.figure(class_="code")[
+        label and h.figcaption[label],
+        h.pre(tabindex="0", aria_label=label or "text")[h.code[shown(text)]],
+        copy and h.button(type="button", data_copy=True)["Copy"],
+    ]
+
+
+def tabs(here: str, items: Sequence[tuple[str, str]]) -> Element:
+    """Return the links to a page's parts, each with path and title. `here`: path of the part that
+    is shown."""
+    return h.nav(class_="tabs", aria_label="Parts of this page")[
+        [link(path, title, aria_current="page" if path == here else None) for path, title in items]
+    ]
+
+
+def heading(title: Node, *beside: Node) -> Element:
+    """Return the heading of a page, and what stands beside it."""
+    return h.header(class_="page")[h.h1(tabindex="-1")[title], beside]
+
+
+def data(name: str, value: object) -> Element:
+    """Return a value for the script of the console; nobody sees it."""
+    return h.data(id=name, value=json.dumps(value), hidden=True)
+
+
+def when(seconds: float) -> Element:
+    """Return a moment, in seconds since the epoch, which the browser writes in its own time."""
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return h.time(datetime=written)[written]
+
+
+def ago(seconds: float) -> str:
+    """Return a duration in two units at most: 8s, 2m11s, 5h07m."""
+    return columns.span(seconds)
+
+
+def amount(number: float) -> str:
+    """Return a number with separators between thousands."""
+    whole = round(number)
+    return f"{whole:,}" if whole == number or abs(number) >= 100 else f"{number:,.1f}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in three digits at most: 812K, 71M, 1.2G."""
+    return columns.size(count)
+
+
+def _post(path: str, confirm: str) -> Attrs:
+    return {
+        "hx-post": f"/f{path}",
+        "hx-target": "main",
+        "hx-swap": "innerMorph",
+        "hx-confirm": shown(confirm, 500) if confirm else None,
+    }
+
+
+def _row(row: Sequence[Node], kinds: Sequence[str | None]) -> Element:
+    first, *rest = row
+    return h.tr[
+        h.th(scope="row")[first],
+        [h.td(class_=kind)[cell] for cell, kind in zip(rest, kinds[1:], strict=True)],
+    ]
