@@ -47,7 +47,7 @@ GUARD = {
     "middleware", "middleware_calls", "middleware_process", "middleware_tables",
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
-FACE = {"console"}
+FACE = {"audit_orders", "audit_segments", "config_orders", "console", "origins"}
 """Packages and modules for the web console, the site, the pictures and the packages."""
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22

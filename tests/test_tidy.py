@@ -49,7 +49,8 @@ MAY_IMPORT = {
     "metamcp_supervisor": {
         "config": "", "client_files": "config", "telemetry": "config",
         "approval": "config telemetry", "processes": "config telemetry",
-        "store": "", "control": "config store telemetry", "systemd": "config control telemetry",
+        "store": "", "control": "approval config store telemetry",
+        "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes telemetry",
         "certificates": "config",

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from metamcp_supervisor.config.config import ConfigInvalid, Log, Problem, Server
+from metamcp_supervisor.approval.lock_drift import ToolDrift
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Problem, Server
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
@@ -115,6 +116,28 @@ class SmallConsents:
         return tuple(self.given.pop(name) for name in tuple(names) or tuple(self.given))
 
 
+class SmallSettings:
+    """Settings of a gateway without files, of which nothing drifted."""
+
+    def __init__(self) -> None:
+        self.config = self.written = configs.config()
+
+    async def compared(self) -> tuple[ReloadPlan, Config]:
+        return ReloadPlan(hash="0", changes=(), applied=False), self.config
+
+    def drifted(self) -> tuple[str, ...]:
+        return ()
+
+    async def drift(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
+        return (), ""
+
+    def locked(self, server: str) -> bool:
+        return False
+
+    async def approve(self, server: str, tool: str, expect: str) -> int:
+        raise ReloadRefused(f"{server} was not seen yet; start it once")
+
+
 class SmallGateway:
     """A server that is started is ready in the next tick of the loop, one generation later."""
 
@@ -125,6 +148,7 @@ class SmallGateway:
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
         self.results = ResultKeeper(configs.config, frozenset)
         self.consents = SmallConsents()
+        self.settings = SmallSettings()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"

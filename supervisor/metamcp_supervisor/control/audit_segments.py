@@ -37,7 +37,7 @@ class AuditDenied(AuditUnread):
 
 
 class AuditMissing(AuditUnread, LookupError):
-    """Raised if there is no audit, or no record with a number. The text is a sentence."""
+    """Raised for an audit or a record that does not exist. The text is a sentence."""
 
 
 class Segment(Struct, frozen=True):

@@ -52,7 +52,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TlsUnfit, TooLarge
-from metamcp_worker.ipc.figures import CallPath, PathStep
+from metamcp_worker.ipc.figures import CallPath, KeyUse, PathStep, ShowKeyUse
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
     NOTICE,
@@ -249,6 +249,9 @@ class FrontWorker:
             case ShowPath(ticket=ticket):
                 found = self._path(message)
                 self._tell(CallsShown(ticket=ticket), (packets.blob(codec.dump(found)),))
+            case ShowKeyUse(ticket=ticket):
+                used = self._key_use(message.key)
+                self._tell(CallsShown(ticket=ticket), (packets.blob(codec.dump(used)),))
             case Keys(generation=generation):
                 if self._app is not None:
                     self._app.keys_changed(codec.typed(KeyChanges, packets.value(fds)))
@@ -366,6 +369,13 @@ class FrontWorker:
         )
         answer = CallsShown(ticket=wanted.ticket, more=more)
         self._tell(answer, (packets.blob(codec.dump(found)),))
+
+    def _key_use(self, key: str) -> KeyUse:
+        """Return what is open with an API key."""
+        streams, sessions = self._app.held(key) if self._app is not None else (0, 0)
+        origins = (call.origin for call, _ in self._calls.under_way())
+        calls = sum(one is not None and one.principal.key == key for one in origins)
+        return KeyUse(streams=streams, sessions=sessions, calls=calls)
 
     def _path(self, wanted: ShowPath) -> CallPath:
         """Return what would happen to a call."""
