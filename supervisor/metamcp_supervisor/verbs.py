@@ -113,7 +113,7 @@ class FrontStatus(Struct, frozen=True, kw_only=True):
 
 
 class Overridden(Struct, frozen=True, kw_only=True):
-    """SettingShown that differs from the file for a time. `value`: in force, and `written`: in the file,
+    """Setting that differs from the file for a time. `value`: in force, and `written`: in the file,
     both as a user writes them, `none` for no value; `until`: seconds since the epoch."""
 
     key: str

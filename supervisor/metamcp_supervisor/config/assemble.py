@@ -290,6 +290,10 @@ def _gateway(
     health_listen, site = last.health_listen or (None, _NOWHERE)
     if health_listen and health_listen.port and health_listen in (listen[0], ops_listen[0]):
         findings.error(site, f"{health_listen} is taken by 'listen' or 'ops_listen'; change one")
+    tls = network.tls_of(last.tls, listen, state_dir, fronts, findings)
+    if last.console_listen:
+        taken = listen[0], ops_listen[0], health_listen
+        network.refuse_open_console(last.console_listen, taken, tls, findings)
     runtime_dir = last.runtime_dir or default.runtime_dir
     for address, site in (ops_listen, last.socket or (None, _NOWHERE)):
         if isinstance(address, UnixAddress):
@@ -300,10 +304,11 @@ def _gateway(
         listen=listen[0],
         ops_listen=ops_listen[0],
         health_listen=health_listen,
+        console_listen=last.console_listen[0] if last.console_listen else None,
         socket=last.socket[0] if last.socket else None,
         auth=last.auth or (),
         behind_proxy=bool(last.behind_proxy),
-        tls=network.tls_of(last.tls, listen, state_dir, fronts, findings),
+        tls=tls,
         allowed_hosts=last.allowed_hosts or (),
         fronts=fronts,
         watch=default.watch if last.watch is None else last.watch,
@@ -325,6 +330,7 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
             listen=layer.listen or found.listen,
             ops_listen=layer.ops_listen or found.ops_listen,
             health_listen=layer.health_listen or found.health_listen,
+            console_listen=layer.console_listen or found.console_listen,
             socket=layer.socket or found.socket,
             auth=found.auth if layer.auth is None else layer.auth,
             tls=found.tls if layer.tls is None else layer.tls,

@@ -97,6 +97,7 @@ class GatewayConfig:
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: AnyAddress = Address("127.0.0.1", 6271)
     health_listen: Address | None = None
+    console_listen: Address | None = None
     socket: UnixAddress | None = None
     """Unix socket for clients beside `listen`."""
     auth: tuple[str, ...] = ()

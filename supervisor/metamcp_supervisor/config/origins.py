@@ -34,7 +34,7 @@ _FOREIGN = {
 
 
 class SettingShown(Struct, frozen=True):
-    """SettingShown in effect. `table`: text of its brackets, empty for the top of the file; `place`:
+    """Setting in effect. `table`: text of its brackets, empty for the top of the file; `place`:
     file and line, variable or option that sets it, empty for a default."""
 
     table: str
@@ -44,7 +44,7 @@ class SettingShown(Struct, frozen=True):
 
 
 class SettingChange(Struct, frozen=True):
-    """SettingShown that differs. `before`, `after`: empty if it is not there; `place`: of the new
+    """Setting that differs. `before`, `after`: empty if it is not there; `place`: of the new
     one."""
 
     table: str

@@ -75,7 +75,7 @@ SETTINGS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """SettingShown of a server, or of GATEWAY, for a time. `value`: as in the configuration; `text`: as
+    """Setting of a server, or of GATEWAY, for a time. `value`: as in the configuration; `text`: as
     a user writes it; `ends`: time of its end, in seconds of the gateway's own clock."""
 
     server: str

@@ -218,7 +218,7 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
     listen, ops_listen = table.address("listen"), _ops_listen(table, references, home)
     socket = table.text("socket")
     clients = None if socket is None else _socket("socket", socket, table, references, home)
-    health = table.address("health_listen")
+    health, console = table.address("health_listen"), table.address("console_listen")
     fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
     watch = table.flag("watch", default=False)
     return GatewayDraft(
@@ -226,6 +226,7 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
         ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
         socket=(clients, table.site.at("socket")) if clients else None,
         health_listen=(health, table.site.at("health_listen")) if health else None,
+        console_listen=(console, table.site.at("console_listen")) if console else None,
         auth=_auth(table),
         behind_proxy=(
             table.flag("behind_proxy", default=False) if table.has("behind_proxy") else None

@@ -194,8 +194,14 @@ def data(name: str, value: object) -> Element:
 
 def when(seconds: float) -> Element:
     """Return a moment, in seconds since the epoch, which the browser writes in its own time."""
-    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    written = instant(seconds)
     return h.time(datetime=written)[written]
+
+
+def instant(seconds: float) -> str:
+    """Return a moment, in seconds since the epoch, in UTC with milliseconds."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03}Z"
 
 
 def ago(seconds: float) -> str:

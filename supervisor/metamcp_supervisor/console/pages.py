@@ -87,7 +87,8 @@ def shell() -> Element:
 
 
 def frame(pages: Iterable[Page], role: Role, version: str, gateway: str) -> Node:
-    """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the gateway is called."""
+    """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the
+    gateway is called."""
     listed = [one for one in pages if one.title and role >= one.least]
     return [
         h.header(class_="bar")[

@@ -20,7 +20,7 @@ from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.schema import SchemaFinding
 from metamcp_supervisor.config import origins
 from metamcp_supervisor.config.config import Config
-from metamcp_supervisor.config.origins import SettingShown, SettingChange
+from metamcp_supervisor.config.origins import SettingChange, SettingShown
 from metamcp_supervisor.control.services import (
     ChangeParams,
     ControlStream,

@@ -21,6 +21,7 @@ from metamcp_supervisor.control import (
     audit_orders,
     config_orders,
     consent_orders,
+    console_orders,
     describe,
     follow,
     path_orders,
@@ -327,6 +328,15 @@ VERBS: dict[str, Verb] = {
     "lock-approve": Verb(
         config_orders.Approval, config_orders.approve, Role.OPERATOR, about=config_orders.about
     ),
+    "console": Verb(
+        console_orders.ConsoleParams, console_orders.console, about=console_orders.about_link
+    ),
+    "console-login": Verb(
+        console_orders.ConsoleLogin, console_orders.login, about=console_orders.about_login
+    ),
+    "console-sessions": Verb(console_orders.ConsoleQuery, console_orders.sessions, reads=True),
+    "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
+    "news": Verb(console_orders.News, console_orders.news, Role.VIEWER),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 
@@ -400,8 +410,9 @@ async def _carried_out(
             f"no verb is named {method[:80]!r}; there are: {', '.join(VERBS)}",
         )
     if line.role < verb.least:
-        asks = line.who or f"user id {line.uid}"
-        other = "" if line.who else "run it as the user of the gateway, or "
+        session = line.session
+        asks = f"user id {line.uid}" if session is None else "this session"
+        other = "run it as the user of the gateway, or " if session is None else ""
         raise ProtocolError(
             Exit.DENIED,
             f"'{method}' needs the role {verb.least}, and {asks} is {line.role} here;"

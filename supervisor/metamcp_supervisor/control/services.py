@@ -14,6 +14,7 @@ from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.naming import hint, nearest
 from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.console_sessions import ConsoleSession, ConsoleSessions
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
@@ -225,6 +226,18 @@ class SettingsStore(Protocol):
         ...
 
 
+class ConsoleService(Protocol):
+    """The web console. `sessions`: of browsers."""
+
+    @property
+    def sessions(self) -> ConsoleSessions: ...
+
+    def open(self, role: Role) -> str:
+        """Listen, if that is not done yet, and return a link for a login in this role. Raises
+        NotNow."""
+        ...
+
+
 class Steering(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
@@ -252,6 +265,9 @@ class Steering(Protocol):
 
     @property
     def settings(self) -> SettingsStore: ...
+
+    @property
+    def console(self) -> ConsoleService: ...
 
     def status(self) -> GatewayStatus: ...
 
@@ -355,8 +371,8 @@ class ControlStream(Protocol):
         ...
 
     @property
-    def who(self) -> str:
-        """Words for whom the client asks, if not for its user; else empty."""
+    def session(self) -> ConsoleSession | None:
+        """Session of the console for which the client asks; None if it asks for its user."""
         ...
 
     @property

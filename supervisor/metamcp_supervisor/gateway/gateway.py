@@ -39,6 +39,7 @@ from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
 from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.servers.console_process import ConsoleProcess
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
@@ -204,6 +205,10 @@ class Gateway:
     def consents(self) -> Consents:
         return self._house.consents
 
+    @property
+    def console(self) -> ConsoleProcess:
+        return self._house.console
+
     def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
             forker=self._nursery,
@@ -235,7 +240,9 @@ class Gateway:
         )
 
     def _prepared(self) -> Succession:
-        self._house.furnish(self._fronts, self._routes, self.journal, lambda: self.config)
+        self._house.furnish(
+            self._fronts, self._routes, self.journal, lambda: self.config, self.version
+        )
         parts = SurvivingParts(
             self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
             self._control, self.journal, self.logs, self.metrics,
@@ -244,6 +251,7 @@ class Gateway:
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
             quotas=self._house.quotas, code=self._house.code, engine=self._house.engine,
+            console=self._house.console,
             signals=self._signals, check=self._check_not_ending,
         )  # fmt: skip
 
@@ -356,7 +364,8 @@ class Gateway:
         self._reloads.begin(self._signals.hangup)
 
     async def _begin_health(self) -> None:
-        """Listen on `health_listen`, if it is set. Raises CannotBind."""
+        """Listen on `health_listen` and `console_listen`, if they are set. Raises CannotBind."""
+        self.console.begin()
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
 
