@@ -298,7 +298,10 @@ VERBS: dict[str, Verb] = {
         workflow_orders.WorkflowQuery, workflow_orders.workflow, Role.OPERATOR, reads=True
     ),
     "workflow-change": Verb(
-        workflow_orders.WorkflowOrder, workflow_orders.workflow, about=workflow_orders.about
+        workflow_orders.WorkflowOrder,
+        workflow_orders.workflow,
+        Role.DEVELOPER,
+        about=workflow_orders.about,
     ),
     "results": Verb(result_orders.Results, result_orders.results, Role.OPERATOR, reads=True),
     "results-show": Verb(result_orders.ResultWanted, result_orders.show, reads=True),
