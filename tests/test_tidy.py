@@ -49,10 +49,10 @@ MAY_IMPORT = {
     "metamcp_supervisor": {
         "config": "", "client_files": "config", "telemetry": "config",
         "approval": "config telemetry", "processes": "config telemetry",
-        "control": "config telemetry", "systemd": "config control telemetry",
+        "store": "", "control": "approval config store telemetry",
+        "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
-        "servers": "approval config control fronts processes systemd telemetry",
-        "store": "",
+        "servers": "approval config control fronts processes telemetry",
         "certificates": "config",
         "calls": "config control",
         "views": "config fronts servers store telemetry",

@@ -96,7 +96,7 @@ name_argument = click.argument("name")
 @click.pass_obj
 def list_(where: _Where, as_json: bool) -> None:
     """List all scripts of the workspace."""
-    raw = _asked(where)
+    raw = _listed(where)
     if as_json:
         click.echo(raw)
         return
@@ -183,7 +183,7 @@ def import_(where: _Where, files: tuple[Path, ...], as_json: bool) -> None:
 def export(where: _Where, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in codec.typed(ScriptList, _asked(where)).scripts:
+    for each in codec.typed(ScriptList, _listed(where)).scripts:
         (one,) = codec.typed(ScriptList, _asked(where, each.name)).scripts
         path = folder / f"{one.name}{SUFFIXES[_of(one).language]}"
         path.write_bytes(written(_of(one)).encode("utf-8", "replace"))
@@ -352,11 +352,22 @@ def _of(shown: ScriptShown) -> Script:
 # Asking and saying
 
 
-def _asked(where: _Where, name: str = "", version: int = 0) -> bytes:
-    wanted = script_orders.Scripts(where.workspace, name, version)
+def _listed(where: _Where) -> bytes:
     with keys.running(where.place) as gateway:
         if gateway is not None:
-            return gateway.call("scripts", wanted)
+            return gateway.call("scripts", script_orders.Scripts(where.workspace))
+
+    async def answer(store: ScriptStore) -> object:
+        return script_orders.listed(store, where.workspace)
+
+    return _at_rest(where, answer)
+
+
+def _asked(where: _Where, name: str, version: int = 0) -> bytes:
+    wanted = script_orders.ScriptWanted(where.workspace, name, version)
+    with keys.running(where.place) as gateway:
+        if gateway is not None:
+            return gateway.call("scripts-show", wanted)
     return _at_rest(where, lambda store: script_orders.found(store, wanted))
 
 
