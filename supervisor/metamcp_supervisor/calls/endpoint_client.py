@@ -10,10 +10,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_supervisor.calls import tool_call
-from metamcp_supervisor.calls.tool_call import CALL, InputQuestion, InputWanted, RequestForm, Tool
+from metamcp_supervisor.calls.tool_call import (
+    CALL,
+    HttpExchange,
+    InputQuestion,
+    InputWanted,
+    RequestForm,
+    Tool,
+)
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -34,16 +41,6 @@ ROUNDS_MAX = 50
 """Maximum times that one call may ask for input."""
 EVENTS = "text/event-stream"
 _DENIED = {401: "the endpoint wants a valid key", 403: "the endpoint refuses this"}
-
-
-class HttpExchange(Struct, frozen=True):
-    """Request and its answer as they crossed the wire. `headers`: of the request, without the
-    credential; `status`: 0 if no answer came; `received`: a body, or a stream of events."""
-
-    headers: Mapping[str, str]
-    sent: bytes
-    status: int
-    received: bytes
 
 
 Answer = Callable[[InputQuestion], Awaitable[object]]

@@ -77,6 +77,16 @@ class RequestForm(Struct, frozen=True, kw_only=True):
         return found
 
 
+class HttpExchange(Struct, frozen=True):
+    """Request and its answer as they crossed the wire. `headers`: of the request, without the
+    credential; `status`: 0 if no answer came; `received`: a body, or a stream of events."""
+
+    headers: Mapping[str, str]
+    sent: bytes
+    status: int
+    received: bytes
+
+
 def repeated(method: str, params: Mapping[str, object], tool: Tool) -> dict[str, str]:
     """Return the headers in which revision 2026-07-28 wants parts of a request repeated."""
     raw = codec.level(codec.dump(params))

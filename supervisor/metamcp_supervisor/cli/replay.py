@@ -15,7 +15,6 @@ import click
 from msgspec import UNSET, Raw
 
 from metamcp_supervisor.calls import tool_call
-from metamcp_supervisor.calls.endpoint_client import EndpointClient
 from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
 from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
@@ -31,6 +30,7 @@ from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall
 from metamcp_worker.runtime.masking import MASK
 
 if TYPE_CHECKING:
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient
     from metamcp_worker.bridge.http_client import Trust
 
 DIFF_LINES_MAX = 40
@@ -95,8 +95,10 @@ async def _again(
             return tool_call.outcome_of(await asker.ask(call.method, asked, tool))
 
 
-def client_for(call: FinishedCall, url: str, trust: "Trust", timeout_s: float) -> EndpointClient:
+def client_for(call: FinishedCall, url: str, trust: "Trust", timeout_s: float) -> "EndpointClient":
     """Return a client that speaks as the recorded call did."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient
+
     form = RequestForm(protocol=call.protocol or MODERN, name="metamcp replay")
     return EndpointClient(url, trust, form, timeout_s)
 
@@ -130,7 +132,7 @@ def url_of(endpoint: str, runtime_dir: str | None) -> str:
     return status.endpoints[endpoint]
 
 
-async def _ask_first(asker: EndpointClient, name: str, *, yes: bool) -> Mapping[str, Any]:
+async def _ask_first(asker: "EndpointClient", name: str, *, yes: bool) -> Mapping[str, Any]:
     """Return the definition of the tool. Ask first if the tool may change something, unless `yes`.
     Raises Failed if the user does not agree."""
     tool = await asker.tool(name)

@@ -18,7 +18,6 @@ from htpy import Element, Node
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from metamcp_supervisor.calls import tool_call
-from metamcp_supervisor.calls.endpoint_client import EndpointClient
 from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
 from metamcp_supervisor.cli import columns, recordings, replay
 from metamcp_supervisor.cli.recordings import Following, RecordingPlace, pretty
@@ -29,7 +28,6 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import RecordingsShown, TryPlace
 from metamcp_supervisor.verbs import CallsUnderWay, Exit, GatewayStatus
-from metamcp_worker.bridge.http_client import Trust
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import ARGUMENTS, FOLDER, OK, RESULT, FinishedCall
 
@@ -109,6 +107,9 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     """Make a recorded call once more, and show how the result differs."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot
+    from metamcp_worker.bridge.http_client import Trust
+
     status = codec.typed(GatewayStatus, await ask("status"))
     call = await _found(ask, request, bodies=True, state_dir=status.state_dir)
     params = replay.params(call)

@@ -18,15 +18,20 @@ from htpy import Element, Node
 from msgspec import Raw, Struct
 
 from metamcp_supervisor.calls import tool_call, tool_form
-from metamcp_supervisor.calls.endpoint_client import EndpointClient, HttpExchange
-from metamcp_supervisor.calls.tool_call import CALL, ELICIT, InputQuestion, InputWanted, RequestForm
+from metamcp_supervisor.calls.tool_call import (
+    CALL,
+    ELICIT,
+    HttpExchange,
+    InputQuestion,
+    InputWanted,
+    RequestForm,
+)
 from metamcp_supervisor.calls.tool_form import ArgumentsUnfit, FormField
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, PageRequest
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolListed, TryPlace
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.bridge.http_client import Trust
 from metamcp_worker.ipc import codec
 
 TRY_S = 120.0
@@ -61,6 +66,9 @@ async def tried(
     ask: Ask, request: PageRequest, tool: ToolListed, definition: Mapping[str, Any]
 ) -> TryOutcome:
     """Call a tool as the form of its page says, and return what came back. Raises Failed."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot
+    from metamcp_worker.bridge.http_client import Trust
+
     schema = tool_form.table(definition.get("inputSchema"))
     try:
         arguments = _arguments(schema, request.form)

@@ -10,7 +10,7 @@ import pytest
 from htpy import Node
 from msgspec import UNSET, Raw, structs
 
-from metamcp_supervisor.calls.endpoint_client import HttpExchange
+from metamcp_supervisor.calls.tool_call import HttpExchange
 from metamcp_supervisor.calls.tool_form import fields
 from metamcp_supervisor.console import calls_page, tools_page, try_out, views_page
 from metamcp_supervisor.console.calls_page import RecentCalls
