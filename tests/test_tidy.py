@@ -52,7 +52,7 @@ MAY_IMPORT = {
         "store": "", "control": "approval config store telemetry",
         "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
-        "servers": "approval config control fronts processes telemetry",
+        "servers": "approval config control fronts processes systemd telemetry",
         "certificates": "config",
         "calls": "config control",
         "views": "config fronts servers store telemetry",

@@ -83,6 +83,18 @@ def command(gateway: Gateway, *words: str) -> str:
     return done.stdout
 
 
+def shows(browser: ConsoleBrowser, path: str, text: str) -> Markup:
+    """The page as soon as it has this text."""
+    pages: list[Markup] = []
+
+    def found() -> bool:
+        pages[:] = [browser.get(path)]
+        return text in pages[0].text
+
+    until(found, f"{text!r} is on the page {path}")
+    return pages[0]
+
+
 def posted(page: Markup, label: str) -> dict[str, str]:
     """The question before a change that a form of the page asks, by the path of the form."""
     return {
@@ -132,10 +144,7 @@ def test_a_call_waits_for_a_person_on_the_page_and_runs_after_a_yes(
 
     caller = threading.Thread(target=call)
     caller.start()
-    page = until(
-        lambda: (page := admin.get("/approvals")) and "beta/echo" in page.text and page,
-        "the question is on the page",
-    )
+    page = shows(admin, "/approvals", "beta/echo")
     assert "<b>may I?</b>" in page.text  # a text, not an element
     assert "b" not in page.tags
     (waiting,) = [attrs for _, attrs in page.elements if attrs.get("id") == "waiting"]
@@ -145,10 +154,7 @@ def test_a_call_waits_for_a_person_on_the_page_and_runs_after_a_yes(
     assert "beta/echo is allowed." in said.text
     caller.join(30)
     assert "result" in found[0], found
-    assert "Agreed by" in until(
-        lambda: (page := admin.get("/approvals")) and "Agreed by" in page.text and page,
-        "the consent is listed",
-    ).text  # fmt: skip
+    shows(admin, "/approvals", "Agreed by")
     grant = admin.get("/approvals").fields()["id"] or ""
     assert "beta/echo is revoked." in admin.post("/approvals", do="revoke", id=grant).text
 
@@ -158,10 +164,7 @@ def test_a_tool_in_quarantine_is_shown_with_its_words_and_approved(
 ) -> None:
     gateway.says(echo=WORSE)
     gateway.ctl("restart", "alpha", "--wait")
-    page = until(
-        lambda: (page := admin.get("/approvals")) and TOOL in page.links() and page,
-        "the tool is on the page",
-    )
+    page = shows(admin, "/approvals", "alpha.echo")
     assert "quarantine" in page.text
     one = admin.get(TOOL)
     assert {"del", "ins"} & one.tags
@@ -180,14 +183,7 @@ def test_the_audit_is_filtered_checked_and_shown_by_record(
 ) -> None:
     with closing(Client(gateway.port, MODERN)) as client:
         client.call("alpha__echo", text="for the audit")
-    page = until(
-        lambda: (
-            (page := admin.get("/audit?event=call&server=alpha"))
-            and "alpha__echo" in page.text
-            and page
-        ),
-        "the call is on the page",
-    )
+    page = shows(admin, "/audit?event=call&server=alpha", "alpha__echo")
     record = next(link for link in page.links() if re.fullmatch(r"/audit/\d+", link))
     assert "for the audit" in admin.get(record).text
     assert "No record fits." in admin.get("/audit?tool=nothing").text
@@ -228,9 +224,7 @@ def test_a_workflow_is_drawn_run_and_watched_to_its_end(
     assert "The run of rounds has begun." in begun.text
     run = admin.get("/workflows/rounds").links()
     path = next(link for link in run if "run=" in link)
-    ended = until(
-        lambda: (page := admin.get(path)) and "Output" in page.text and page, "the run ends"
-    )
+    ended = shows(admin, path, "Output")
     assert "Hello <i>us</i>" in ended.text
     assert "2 done" in ended.text  # the step that ran for each item
     assert not [1 for _, attrs in ended.elements if attrs.get("hx-trigger")]
