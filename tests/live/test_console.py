@@ -1,4 +1,4 @@
-"""The web console of a real gateway: its link, its process, what it costs, and that nothing hangs on
+"""The web console of a real gateway: its link, its process, its costs, and that nothing else needs
 it."""
 
 import json
