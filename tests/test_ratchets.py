@@ -48,7 +48,9 @@ GUARD = {
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 FACE = {
-    "console", "export", "export_servers", "progress", "shipped_files",
+    "audit_orders", "audit_segments", "call", "calls", "config_orders", "console",
+    "console_orders", "console_process", "console_sessions", "export", "export_servers", "origins",
+    "progress", "shipped_files", "tool_list", "tool_orders",
 }  # fmt: skip
 """Packages and modules for the web console, the site, the pictures and the packages."""
 COUNTED_APART = DOOR | CODE | ENGINE | GUARD | FACE

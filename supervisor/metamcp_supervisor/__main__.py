@@ -48,6 +48,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.explain_call:policy",
         "Check policies, and see which one decides.",
     ),
+    "call": (
+        "metamcp_supervisor.cli.call:call",
+        "Call a tool, and print what it returns.",
+    ),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
     "sandbox": (
         "metamcp_supervisor.cli.sandbox_rights:sandbox",
@@ -96,6 +100,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "consent": (
         "metamcp_supervisor.cli.approvals:consent_",
         "Answer for calls that need the consent of a person.",
+    ),
+    "console": (
+        "metamcp_supervisor.cli.console:console",
+        "Open the web console, and end its sessions.",
     ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
@@ -159,6 +167,9 @@ _CHECK = "the configuration is checked by 'metamcp config check'"
 WORDS = {
     "run": "the gateway starts with 'metamcp up', a script with 'metamcp scripts run NAME'",
     "gateway": "the gateway starts with 'metamcp up'",
+    "ui": "the web console is opened by 'metamcp console'",
+    "web": "the web console is opened by 'metamcp console'",
+    "dashboard": "the web console is opened by 'metamcp console'",
     "daemon": "the gateway is a service with 'metamcp serve'",
     "server": "did you mean 'serve', or 'status' for the servers behind the gateway?",
     "list": _LIST,

@@ -9,7 +9,7 @@ secrets (`config.show`), the meaning of a setting (`sources`, `options`), what h
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +89,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
 @_JSON
 def show(path: Path | None, as_json: bool) -> None:
     """Print the settings in effect, with defaults, and with secrets masked."""
+    from metamcp_supervisor.config.origins import heads, toml
     from metamcp_supervisor.config.show import tables
 
     found = loaded(path)
@@ -99,11 +100,11 @@ def show(path: Path | None, as_json: bool) -> None:
         click.echo(f"# {_shown(file)}")
     shown = tables(found)
     if workflows := shown.pop("workflows", None):
-        click.echo(f"\nworkflows = {_toml(workflows)}")
-    for head, settings in _heads(shown):
+        click.echo(f"\nworkflows = {toml(workflows)}")
+    for head, settings in heads(shown):
         click.echo(f"\n[{head}]")
         for key, value in settings.items():
-            click.echo(f"{key} = {_toml(value)}")
+            click.echo(f"{key} = {toml(value)}")
 
 
 def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> "Config":
@@ -159,37 +160,6 @@ def _shown(path: Path) -> str:
     from metamcp_supervisor.config.document import printable
 
     return printable(str(path))
-
-
-def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the tables with settings in them, each with the text of its brackets."""
-    from metamcp_supervisor.config.document import list_of, table_of
-
-    for section, content in tables.items():
-        if section == "policies":
-            yield from (("[policies]", table_of(each) or {}) for each in list_of(content) or ())
-            continue
-        table = table_of(content) or {}
-        if section not in {"servers", "namespaces", "endpoints", "workspaces"}:
-            yield section, table
-            continue
-        for name, settings in table.items():
-            yield f"{section}.{name}", table_of(settings) or {}
-
-
-def _toml(value: object) -> str:
-    """Return a value as TOML. A string of JSON is also a string of TOML once the characters that
-    are not printable are escaped."""
-    import json
-
-    from metamcp_supervisor.config.document import list_of, printable, table_of
-
-    if (table := table_of(value)) is not None:
-        items = [f"{_toml(key)} = {_toml(item)}" for key, item in table.items()]
-        return "{ " + ", ".join(items) + " }" if items else "{}"
-    if (listed := list_of(value)) is not None:
-        return "[" + ", ".join(map(_toml, listed)) + "]"
-    return printable(json.dumps(value, ensure_ascii=False))
 
 
 @click.command()

@@ -252,6 +252,8 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
         yield from (doctor_checks.moving(each) if each.check in moves else each for each in found)
         if config.gateway.health_listen:
             yield doctor_checks.port("health_listen", config.gateway.health_listen)
+        if config.gateway.console_listen:
+            yield doctor_checks.port("console_listen", config.gateway.console_listen)
     yield doctor_security.security(config)
     yield from doctor_security.private_files(config)
     yield from doctor_security.tls_files(config)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions
@@ -27,16 +27,9 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.services import UnknownName
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import codec, server_catalog, validation
+from metamcp_worker.ipc import server_catalog, validation
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.validation import Invalid
-
-
-class Info(Struct, frozen=True):
-    """Name and version that a server gives itself; other members are ignored."""
-
-    name: str = ""
-    version: str = ""
 
 
 class Offered(NamedTuple):
@@ -193,8 +186,4 @@ def unseen(server: str) -> str:
 def _offered(server: Server, found: ServerCatalogue | None) -> Offered:
     if found is None:
         return Offered(server)
-    try:
-        info = codec.typed(Info, found.serverInfo)
-    except codec.Malformed:
-        info = Info()
-    return Offered(server, found.tools, {"name": info.name, "version": info.version})
+    return Offered(server, found.tools, lock_drift.server_info(found.serverInfo))

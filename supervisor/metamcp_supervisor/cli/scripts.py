@@ -5,8 +5,9 @@ Never: the rules of scripts (`views.ledger`), the form of a file
 (`metamcp_worker.ipc.saved_scripts`).
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from metamcp_worker.ipc.saved_scripts import CODE_BYTES_MAX, SUFFIXES, Script, f
 
 if TYPE_CHECKING:
     from metamcp_supervisor.store.database import Database
+    from metamcp_worker.bridge.http_client import Trust
 
 RUN_SCRIPT = "run_script"
 LIST = ("NAME", "VERSION", "LANGUAGE", "TOOL", "SAVED", "DESCRIPTION")
@@ -94,7 +96,7 @@ name_argument = click.argument("name")
 @click.pass_obj
 def list_(where: _Where, as_json: bool) -> None:
     """List all scripts of the workspace."""
-    raw = _asked(where)
+    raw = _listed(where)
     if as_json:
         click.echo(raw)
         return
@@ -181,7 +183,7 @@ def import_(where: _Where, files: tuple[Path, ...], as_json: bool) -> None:
 def export(where: _Where, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in codec.typed(ScriptList, _asked(where)).scripts:
+    for each in codec.typed(ScriptList, _listed(where)).scripts:
         (one,) = codec.typed(ScriptList, _asked(where, each.name)).scripts
         path = folder / f"{one.name}{SUFFIXES[_of(one).language]}"
         path.write_bytes(written(_of(one)).encode("utf-8", "replace"))
@@ -226,7 +228,6 @@ def run(
 ) -> None:
     """Run a script at an endpoint of the running gateway, and print what it returns."""
     from metamcp_supervisor.cli.connect import trust_of
-    from metamcp_supervisor.cli.replay import MODERN, Asker
 
     try:
         codec.level(args.encode())
@@ -234,18 +235,30 @@ def run(
         raise click.UsageError(f"--args is not a JSON object: {error}") from None
     runtime_dir = where.place.directory()
     trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
+    asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
     for url in _urls(where.workspace, endpoint, runtime_dir):
-        with Asker(url, MODERN, timeout_s, trust) as asker:
-            tool = asker.tool(RUN_SCRIPT)
-            if tool is None:
-                continue
-            asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
-            with progress(f"runs {name}"):
-                answer = asker.ask("tools/call", asked, tool)
-        raise SystemExit(_outcome(answer, as_json=as_json))
+        answer = asyncio.run(_ran(url, asked, trust, timeout_s))
+        if answer is not None:
+            raise SystemExit(_outcome(answer, as_json=as_json))
     where_to = endpoint or f"workspace {where.workspace}"
     why = f"{where_to} has no {RUN_SCRIPT}: set [code] in the configuration and its exposure"
     raise Failed(Exit.FAILED, f'{why} to "code" or "search"')
+
+
+async def _ran(
+    url: str, asked: Mapping[str, object], trust: "Trust", timeout_s: float
+) -> codec.Envelope | None:
+    """Return the answer of the endpoint; None if it has no scripts. Raises Failed."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient
+    from metamcp_supervisor.calls.tool_call import CALL, RequestForm
+
+    form = RequestForm(name="metamcp scripts")
+    async with EndpointClient(url, trust, form, timeout_s) as asker:
+        tool = await asker.tool(RUN_SCRIPT)
+        if tool is None:
+            return None
+        with progress("the script runs"):
+            return await asker.ask(CALL, asked, tool)
 
 
 def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
@@ -339,11 +352,22 @@ def _of(shown: ScriptShown) -> Script:
 # Asking and saying
 
 
-def _asked(where: _Where, name: str = "", version: int = 0) -> bytes:
-    wanted = script_orders.Scripts(where.workspace, name, version)
+def _listed(where: _Where) -> bytes:
     with keys.running(where.place) as gateway:
         if gateway is not None:
-            return gateway.call("scripts", wanted)
+            return gateway.call("scripts", script_orders.Scripts(where.workspace))
+
+    async def answer(store: ScriptStore) -> object:
+        return script_orders.listed(store, where.workspace)
+
+    return _at_rest(where, answer)
+
+
+def _asked(where: _Where, name: str, version: int = 0) -> bytes:
+    wanted = script_orders.ScriptWanted(where.workspace, name, version)
+    with keys.running(where.place) as gateway:
+        if gateway is not None:
+            return gateway.call("scripts-show", wanted)
     return _at_rest(where, lambda store: script_orders.found(store, wanted))
 
 

@@ -62,6 +62,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--exposure", metavar="WORD", help="How much every endpoint shows at first."),
         click.option("--port", metavar="PORT", help="As --listen 127.0.0.1:PORT."),
         click.option("--health-listen", metavar="HOST:PORT", help="Health pages for probes."),
+        click.option("--console-listen", metavar="HOST:PORT", help="Web console."),
         click.option("--allowed-hosts", metavar="NAME,…", help="Further names in Host and Origin."),
         click.option("--behind-proxy", metavar="BOOLEAN", help="A proxy speaks TLS to clients."),
         click.option("--tls", metavar="WORD", help="`off`, `local` or `required`."),

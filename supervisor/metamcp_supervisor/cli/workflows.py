@@ -22,11 +22,11 @@ from metamcp_supervisor.cli.show import printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import SHIPPED
+from metamcp_worker.ipc.engine_runs import SHIPPED, GraphStep
 from metamcp_worker.ipc.process_names import DEFAULT
 
 if TYPE_CHECKING:
-    from metamcp_worker.engine.workflow import AnyStep, Workflow
+    from metamcp_worker.engine.workflow import Workflow
     from metamcp_worker.ipc.engine_runs import Loaded
 
 FOLDER = "workflows"
@@ -55,13 +55,14 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
         def ask(method: str, params: Mapping[str, object]) -> None:
             order = {"method": method, "params": params, "endpoint": endpoint}
             verb = "workflow-change" if method in CHANGES else "workflow"
-            found: dict[str, Any] = {}
             with client.connect_here(runtime_dir) as gateway, steps() as tell:
-                for kind, raw in gateway.stream(verb, order, timeout_s=ORDER_S_MAX):
-                    found = codec.value(raw)
-                    if kind == "progress":
-                        tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
-            _tell(found, as_json=as_json)
+
+                def heard(kind: str, raw: bytes) -> None:
+                    found: dict[str, Any] = codec.value(raw)
+                    tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
+
+                raw = gateway.call(verb, order, timeout_s=ORDER_S_MAX, heard=heard)
+            _tell(codec.value(raw), as_json=as_json)
 
         command(ask, **given)
 
@@ -293,64 +294,43 @@ def _loaded(files: Sequence[str]) -> "Loaded":
     return load.load([(DEFAULT, path) for path in paths])
 
 
-def _label(step: "AnyStep") -> str:
-    """Return what a step does, on one line."""
-    from metamcp_worker.engine import workflow as kinds
-
-    if isinstance(step, kinds.CallStep):
-        text = f"call {step.server}.{step.tool}" if step.server else f"call {step.tool}"
-    elif isinstance(step, kinds.ForeachStep):
-        text = f"foreach {step.name} in {step.items}"
-    elif isinstance(step, kinds.WaitStep):
-        text = f"wait {step.pause or f'until {step.until}'}"
-    elif isinstance(step, kinds.AiStep):
-        text = f"ai: {step.prompt}"
-    elif isinstance(step, kinds.ElicitStep):
-        text = f"elicit: {step.message}"
-    else:
-        names = {kinds.ParallelStep: "parallel", kinds.SwitchStep: "switch",
-                 kinds.CodeStep: "run_code", kinds.OutputStep: "output"}  # fmt: skip
-        text = names[type(step)]
-    text = f"{step.id}: {text}" if step.id else text
-    text = " ".join(text.split()) + (f", when {step.when}" if step.when else "")
-    cut = text if len(text) <= LABEL_CHARACTERS_MAX else f"{text[: LABEL_CHARACTERS_MAX - 1]}…"
-    return printable(cut)
-
-
-def _groups(step: "AnyStep") -> list[tuple[str, tuple["AnyStep", ...]]]:
-    """Return the lists of steps inside a step, each with its condition."""
-    from metamcp_worker.engine import workflow as kinds
-
-    if isinstance(step, kinds.SwitchStep):
-        return [(f"when {case.when}" if case.when else "else", case.steps) for case in step.cases]
-    return [("", inner) for inner in kinds.blocks(step)]
+def _label(step: GraphStep) -> str:
+    """Return what a step does, short enough for a drawing."""
+    text, most = step.text, LABEL_CHARACTERS_MAX
+    return printable(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def _text(workflow: "Workflow") -> Iterator[str]:
+    from metamcp_worker.engine.workflow import graph
+
     inputs = ", ".join(
         f"{name}{'' if one.required else '?'}{' (secret)' if one.secret else ''}"
         for name, one in workflow.inputs.items()
     )
     yield f"{workflow.name}({inputs})"
-    yield from _tree(workflow.steps, "")
+    yield from _tree(graph(workflow.steps), "")
 
 
-def _tree(steps: Sequence["AnyStep"], before: str) -> Iterator[str]:
+def _tree(steps: Sequence[GraphStep], before: str) -> Iterator[str]:
     for at, step in enumerate(steps):
         last = at == len(steps) - 1
         yield f"{before}{'└─' if last else '├─'} {_label(step)}"
         inside = f"{before}{'   ' if last else '│  '}"
-        for head, inner in _groups(step):
-            if head:
-                yield f"{inside}{printable(head)}"
-            yield from _tree(inner, inside)
+        if step.kind == "switch":
+            for group in step.groups:
+                yield f"{inside}{printable(group.head)}"
+                yield from _tree(group.steps, inside)
+        else:
+            yield from _tree([one for group in step.groups for one in group.steps], inside)
 
 
 def _mermaid(workflow: "Workflow") -> Iterator[str]:
+    from metamcp_worker.engine.workflow import graph
+
     yield "flowchart TD"
     drawing = _Drawing()
     start = drawing.node(f"([{_quoted(workflow.name)}])")
-    ends = drawing.steps(workflow.steps, [(start, "")])
+    ends = drawing.steps(graph(workflow.steps), [(start, "")])
     drawing.join(ends, drawing.node("([end])"))
     yield from drawing.lines
 
@@ -377,27 +357,22 @@ class _Drawing:
             self.lines.append(f"  {node} -->{f'|{_quoted(text)}|' if text else ''} {to}")
 
     def steps(
-        self, steps: Sequence["AnyStep"], ends: list[tuple[str, str]]
+        self, steps: Sequence[GraphStep], ends: list[tuple[str, str]]
     ) -> list[tuple[str, str]]:
         """Draw steps one after the other, and return their ends."""
         for step in steps:
-            groups = _groups(step)
             label = _quoted(_label(step))
-            node = self.node(f"{{{label}}}" if len(groups) > 1 else f"[{label}]")
+            fork = step.kind == "switch" and len(step.groups) > 1
+            node = self.node(f"{{{label}}}" if fork else f"[{label}]")
             self.join(ends, node)
-            ends = self._inside(step, node, groups)
+            ends = self._inside(step, node)
         return ends
 
-    def _inside(
-        self, step: "AnyStep", node: str, groups: list[tuple[str, tuple["AnyStep", ...]]]
-    ) -> list[tuple[str, str]]:
-        from metamcp_worker.engine import workflow as kinds
-
-        if isinstance(step, kinds.ForeachStep):
-            self.join(self.steps(step.steps, [(node, "each")]), node)
+    def _inside(self, step: GraphStep, node: str) -> list[tuple[str, str]]:
+        groups = step.groups
+        inner = [end for one in groups for end in self.steps(one.steps, [(node, one.head)])]
+        if step.kind == "foreach":
+            self.join(inner, node)
             return [(node, "all")]
-        if isinstance(step, kinds.ParallelStep):
-            return [end for one in step.steps for end in self.steps((one,), [(node, "")])]
-        ends = [end for head, inner in groups for end in self.steps(inner, [(node, head)])]
-        complete = not groups or any(head == "else" for head, _ in groups)
-        return ends + ([(node, "")] if not groups or not complete else [])
+        complete = step.kind == "parallel" or any(one.head == "else" for one in groups)
+        return inner if complete else [*inner, (node, "")]

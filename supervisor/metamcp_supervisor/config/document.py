@@ -238,6 +238,7 @@ class GatewayDraft:
     listen: tuple[Address, Site] | None = None
     ops_listen: tuple[AnyAddress, Site] | None = None
     health_listen: tuple[Address, Site] | None = None
+    console_listen: tuple[Address, Site] | None = None
     socket: tuple[UnixAddress, Site] | None = None
     auth: tuple[str, ...] | None = None
     behind_proxy: bool | None = None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from metamcp_supervisor.config import sections, units
-from metamcp_supervisor.config.config import Address, Endpoint, GatewayConfig, Tls
+from metamcp_supervisor.config.config import Address, AnyAddress, Endpoint, GatewayConfig, Tls
 from metamcp_supervisor.config.document import ConfigFindings, Site, Table
 from metamcp_supervisor.config.program import warn_of_literal, warn_of_short
 from metamcp_supervisor.config.references import Resolving
@@ -28,6 +28,25 @@ def refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> 
             site,
             f"other machines could reach {address}, and nothing there asks who they are; use"
             " 127.0.0.1, [::1] or localhost",
+        )
+
+
+def refuse_open_console(
+    console: tuple[Address, Site],
+    taken: Iterable[AnyAddress | None],
+    tls: Tls | None,
+    findings: ConfigFindings,
+) -> None:
+    """Refuse an address of the console that another listener has, or that other machines can reach
+    without TLS."""
+    address, site = console
+    if address.port and address in taken:
+        findings.error(site, f"{address} is taken by another listener of [gateway]; change one")
+    if not units.is_loopback(address.host) and tls is None:
+        findings.error(
+            site,
+            f"what people see and do would travel unencrypted to {address}; write tls ="
+            ' "required" in [gateway], or use 127.0.0.1, [::1] or localhost',
         )
 
 

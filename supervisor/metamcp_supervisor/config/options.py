@@ -199,6 +199,8 @@ OPTIONS: tuple[Option, ...] = (
            "Metrics and health, away from the clients' port; loopback, or `unix:PATH`."),
     Option("gateway", "health_listen", "address", "", "full restart",
            "Health pages without names of servers, for probes from other machines too."),
+    Option("gateway", "console_listen", "address", "", "full restart",
+           "The web console; off until it is set or `metamcp console` is run."),
     Option("gateway", "socket", "path", "", "full restart",
            "A unix socket where clients connect, too, without TLS."),
     Option("gateway", "allowed_hosts", "strings", "[]", "full restart",

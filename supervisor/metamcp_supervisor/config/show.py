@@ -234,6 +234,7 @@ def _gateway(gateway: GatewayConfig) -> dict[str, object]:
         "behind_proxy": gateway.behind_proxy,
         "ops_listen": str(gateway.ops_listen),
         **({"health_listen": str(gateway.health_listen)} if gateway.health_listen else {}),
+        **({"console_listen": str(gateway.console_listen)} if gateway.console_listen else {}),
         **({"socket": str(gateway.socket.path)} if gateway.socket else {}),
         "allowed_hosts": list(gateway.allowed_hosts),
         "fronts": gateway.fronts,

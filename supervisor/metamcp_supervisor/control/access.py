@@ -75,12 +75,6 @@ def reason(message: str, problems: Sequence[str]) -> str:
     return f"{message}: {problems[0]}{more}"
 
 
-def client(who: str, peer: str) -> str:
-    """Return how the journal names a client: in the words of its hello (`who`) if it has some, and
-    as the kernel knows it."""
-    return f"{_shown(who)} through {peer}" if who else peer
-
-
 def sentence(verb: str, names: Sequence[str], caller: str, why: str, left_out: int = 0) -> str:
     """Return the journal's sentence about a refused order. `left_out`: number of refusals before
     it that the journal does not show."""

@@ -48,14 +48,23 @@ class ControlClient:
         self._reader = sock.makefile("rb")
         self._asked = 0
 
-    def call(self, method: str, params: object = None, *, timeout_s: float = ANSWER_S) -> bytes:
-        """Send one verb and return its raw JSON result. Raises Failed."""
+    def call(
+        self,
+        method: str,
+        params: object = None,
+        *,
+        timeout_s: float = ANSWER_S,
+        heard: Callable[[str, bytes], None] = lambda kind, raw: None,
+    ) -> bytes:
+        """Send one verb and return its raw JSON result. `heard`: called with each notification
+        before it, kind and raw JSON. Raises Failed."""
         self._sock.settimeout(timeout_s)
         self._ask(method, params)
         while True:
             message = self._read()
             if message.method is None:
-                return _result(message)
+                return result(message)
+            heard(message.method, bytes(message.params))
 
     def stream(
         self,
@@ -77,7 +86,7 @@ class ControlClient:
             if message.method is not None:
                 yield message.method, bytes(message.params)
                 continue
-            _result(message)
+            result(message)
             if not follow:
                 return
             begun()
@@ -109,7 +118,7 @@ class ControlClient:
         self._sock.settimeout(timeout_s)
         message = self._read()
         if message.method != "hello":
-            _result(message)  # raises what the gateway refused with
+            result(message)  # raises what the gateway refused with
             raise Failed(Exit.FAILED, f"{self._path} is not the control socket of a gateway")
         self.call("hello", {"token": token}, timeout_s=timeout_s)
 
@@ -165,7 +174,7 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
         sock.close()
         raise _unreachable(error, path) from None
     try:
-        client.greet(_token(directory), timeout_s)
+        client.greet(token(directory), timeout_s)
     except Failed:
         client.close()
         raise
@@ -240,7 +249,7 @@ def _check_owner(path: str, *, given: bool) -> None:
         )
 
 
-def _token(directory: str) -> str:
+def token(directory: str) -> str:
     path = os.path.join(directory, runtime.TOKEN)
     try:
         with open(path, encoding="ascii", errors="replace") as file:
@@ -277,7 +286,7 @@ class _Error(Struct, frozen=True):
     data: Raw = Raw(b"{}")
 
 
-def _result(message: codec.Envelope) -> bytes:
+def result(message: codec.Envelope) -> bytes:
     """Return the result of an answer. Raises Failed with the exit code that the gateway chose."""
     if bytes(message.result):
         return bytes(message.result)

@@ -11,9 +11,8 @@ client is (`access_io`), printing (`cli.ctl`).
     gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
     gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
 
-A client that asks for somebody else says so in its hello, with the role of that person and words
-for the journal: {"token":"…","role":"viewer","who":"console session 4f2a"}. The connection has the
-lower one of both roles.
+The console asks for its users: its hello has the token of a session, too. The connection then has
+the role of the session, and the journal names the session.
 
 While `wait` runs or a verb follows, anything that the client sends ends the connection.
 """
@@ -30,8 +29,9 @@ from msgspec import Raw, Struct
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.backoff import Ration
-from metamcp_supervisor.control import access, access_io, orders
+from metamcp_supervisor.control import access_io, orders
 from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
+from metamcp_supervisor.control.console_sessions import ConsoleSession
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.serve import Acceptor
@@ -85,12 +85,10 @@ class ControlLimits(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True):
-    """First request. `role`: highest role of the connection, empty for that of the user; `who`:
-    words for the journal, of a client that asks for somebody else."""
+    """First request. `session`: token of a session of the console, empty for the user itself."""
 
     token: str = ""
-    role: str = ""
-    who: str = ""
+    session: str = ""
 
 
 class Control:
@@ -285,8 +283,14 @@ class Control:
                 Exit.DENIED,
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
-        line.speak_for(hello)
-        await line.answer({"v": VERSION})
+        if hello.session:
+            session = self._steering.console.sessions.used(hello.session)
+            if session is None:
+                raise ProtocolError(
+                    Exit.DENIED, "this session has ended; 'metamcp console' makes a new link"
+                )
+            line.session = session
+        await line.answer({"v": VERSION, "role": str(line.role)})
 
     async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and
@@ -325,8 +329,7 @@ class ControlConnection:
         self._peer = access_io.peer(writer.get_extra_info("socket"))
         self.own_role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
         """Role of the user at the other end."""
-        self._role = self.own_role
-        self._who = ""
+        self.session: ConsoleSession | None = None
         self.asked = _NULL
         """Raw id of the request that is being answered."""
         self.in_hand = True
@@ -337,29 +340,13 @@ class ControlConnection:
         return self._peer.uid
 
     @property
-    def who(self) -> str:
-        return self._who
-
-    @property
     def role(self) -> Role:
-        return self._role
+        session = self.session
+        return self.own_role if session is None else min(self.own_role, session.role)
 
     @property
     def caller(self) -> str:
-        return access.client(self._who, str(self._peer))
-
-    def speak_for(self, hello: Hello) -> None:
-        """Lower the role to the one that the hello asks for, and note for whom the client asks.
-        Raises ProtocolError."""
-        if hello.role:
-            asked = Role.named(hello.role)
-            if asked is None:
-                known = ", ".join(map(str, Role))
-                raise ProtocolError(
-                    Code.INVALID_PARAMS, f"role of hello: no role has this name; there are: {known}"
-                )
-            self._role = min(self._role, asked)
-        self._who = hello.who
+        return self.session.who if self.session is not None else str(self._peer)
 
     async def request(self, timeout_s: float) -> codec.Envelope | None:
         """Return the next request, or None at the end or if none comes in `timeout_s` seconds.

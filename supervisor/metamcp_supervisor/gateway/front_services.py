@@ -19,6 +19,7 @@ from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.audit_writer import AuditWriter
 from metamcp_supervisor.servers.code_process import CodeProcess
+from metamcp_supervisor.servers.console_process import ConsoleProcess
 from metamcp_supervisor.servers.embedder import Embedder
 from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_supervisor.servers.middleware_process import Middlewares
@@ -55,6 +56,7 @@ class Household:
     embedder: Embedder
     audit: AuditWriter
     code: CodeProcess
+    console: ConsoleProcess
     engine: EngineProcess
     results: ResultKeeper
     middlewares: Middlewares
@@ -75,9 +77,15 @@ class Household:
         self._hearts = hearts
 
     def furnish(
-        self, fronts: Fronts, routes: Routes, journal: Journal, config: Callable[[], Config]
+        self,
+        fronts: Fronts,
+        routes: Routes,
+        journal: Journal,
+        config: Callable[[], Config],
+        version: str,
     ) -> None:
-        """Make the parts that are left; see the attributes. `config`: returns the one in force."""
+        """Make the parts that are left; see the attributes. `config`: returns the one in force;
+        `version`: of the gateway."""
 
         def note(sentence: str) -> None:
             journal.add("gateway", "error", sentence)
@@ -117,7 +125,9 @@ class Household:
         self.audit = AuditWriter(*own, self._metrics.audited)
         self.code = CodeProcess(*own, self._metrics.ran)
         self.engine = EngineProcess(*own, self._metrics.ordered, fronts.reconfigure)
-        roles |= {each.who: each for each in (self.engine, self.embedder, self.code, self.audit)}
+        self.console = ConsoleProcess(*own, version)
+        kept = self.console, self.engine, self.embedder, self.code, self.audit
+        roles |= {each.who: each for each in kept}
         self.roles = roles
 
     def welcome(self, front: FrontProcess) -> None:

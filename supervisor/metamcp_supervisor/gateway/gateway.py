@@ -39,6 +39,7 @@ from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
 from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
 from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.servers.console_process import ConsoleProcess
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
@@ -70,7 +71,7 @@ from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
-from metamcp_worker.ipc.figures import CallPath, ShowPath
+from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0
@@ -197,8 +198,16 @@ class Gateway:
         return self._house.results
 
     @property
+    def settings(self) -> Reloads:
+        return self._reloads
+
+    @property
     def consents(self) -> Consents:
         return self._house.consents
+
+    @property
+    def console(self) -> ConsoleProcess:
+        return self._house.console
 
     def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
@@ -231,7 +240,9 @@ class Gateway:
         )
 
     def _prepared(self) -> Succession:
-        self._house.furnish(self._fronts, self._routes, self.journal, lambda: self.config)
+        self._house.furnish(
+            self._fronts, self._routes, self.journal, lambda: self.config, self.version
+        )
         parts = SurvivingParts(
             self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
             self._control, self.journal, self.logs, self.metrics,
@@ -240,6 +251,7 @@ class Gateway:
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
             quotas=self._house.quotas, code=self._house.code, engine=self._house.engine,
+            console=self._house.console,
             signals=self._signals, check=self._check_not_ending,
         )  # fmt: skip
 
@@ -352,7 +364,8 @@ class Gateway:
         self._reloads.begin(self._signals.hangup)
 
     async def _begin_health(self) -> None:
-        """Listen on `health_listen`, if it is set. Raises CannotBind."""
+        """Listen on `health_listen` and `console_listen`, if they are set. Raises CannotBind."""
+        self.console.begin()
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
 
@@ -519,6 +532,15 @@ class Gateway:
         if found is None:
             raise NotNow("no front answers; see 'metamcp status'")
         return found
+
+    async def tools(self, wanted: ShowTools) -> ShownTools:
+        found = await reports.tools([one for one in self._fronts.serving() if one.able], wanted)
+        if found is None:
+            raise NotNow("no front answers; see 'metamcp status'")
+        return found
+
+    def tool_stats(self) -> Mapping[str, ToolStats]:
+        return self.metrics.tool_stats()
 
     async def roll(self) -> None:
         self._check_not_ending()

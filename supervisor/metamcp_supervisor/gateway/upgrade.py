@@ -31,6 +31,7 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_supervisor.servers.code_process import CodeProcess
+from metamcp_supervisor.servers.console_process import ConsoleProcess
 from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
@@ -295,6 +296,7 @@ class Succession:
         quotas: Quotas,
         code: CodeProcess,
         engine: EngineProcess,
+        console: ConsoleProcess,
         signals: Signals,
         check: Callable[[], None],
     ) -> None:
@@ -313,6 +315,7 @@ class Succession:
         self._quotas = quotas
         self._code = code
         self._engine = engine
+        self._console = console
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -355,6 +358,7 @@ class Succession:
             ) from None
         self._code.adopt(before.code)
         self._engine.adopt(before.engine)
+        self._console.adopt(before.console)
         parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
@@ -409,6 +413,7 @@ class Succession:
             ops=tuple(sock.fileno() for sock in self.ops),
             code=self._code.handed(),
             engine=self._engine.handed(),
+            console=self._console.handed(),
             overrides=self._reloads.handed(),
             config=upgrade_state.pack_config(self._reloads.written),
             lock=self._parts.tree.pinned.handed(),

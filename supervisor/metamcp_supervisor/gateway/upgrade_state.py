@@ -51,7 +51,8 @@ class StateUnreadable(MetaMCPError):
 class GatewayState(Struct, frozen=True, kw_only=True):
     """State of the gateway itself. `version`: of the program that hands over; `upgrades`: number of
     upgrades so far, with this one; `started`: monotonic time of the first program's start;
-    `hangup_ends`: see `signals`; `clients`, `ops`, `code`, `engine`: descriptors of listeners;
+    `hangup_ends`: see `signals`; `clients`, `ops`, `code`, `engine`, `console`: descriptors of
+    listeners;
     `ops_path`: path of a unix socket in place of `ops_listen`, `ops_made`: the gateway made its
     file;
     `overrides`: server, setting, value and end; `config`: configuration of the files, packed by
@@ -67,6 +68,7 @@ class GatewayState(Struct, frozen=True, kw_only=True):
     ops: tuple[int, ...]
     code: int = -1
     engine: int = -1
+    console: int = -1
     ops_path: str = ""
     ops_made: bool = False
     overrides: tuple[tuple[str, str, str, float], ...] = ()
@@ -152,7 +154,8 @@ def descriptors(state: State) -> list[int]:
     """Return all descriptors that must stay open."""
     found = [*state.gateway.clients, *state.gateway.ops]
     found += [state.control.lock, state.control.listener]
-    found += [fd for fd in (state.gateway.code, state.gateway.engine) if fd >= 0]
+    gateway = state.gateway
+    found += [fd for fd in (gateway.code, gateway.engine, gateway.console) if fd >= 0]
     found += [state.control.state] if state.control.state >= 0 else []
     lines = [front.line for front in state.fronts.fronts]
     for nursery in state.nurseries:

@@ -37,8 +37,11 @@ class _Ring:
         self._blocks: deque[bytes] = deque()
         self._latest: list[LogLine] = []
         self._cost = 0
+        self.last = 0
+        """Number of the newest line."""
 
     def add(self, line: LogLine) -> None:
+        self.last = line.seq
         self._latest.append(line)
         self._cost += _cost(line)
         if len(self._latest) >= BLOCK_LINES:
@@ -123,6 +126,10 @@ class ServerLogs:
                     break
                 found.append(line)
         return sorted(found, key=lambda line: line.seq)
+
+    def lasts(self) -> dict[str, int]:
+        """Return the number of the newest line, by server."""
+        return {name: ring.last for name, ring in self._rings.items()}
 
     @property
     def last(self) -> int:

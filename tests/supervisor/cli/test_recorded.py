@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import Raw
 
+from metamcp_supervisor.calls.tool_call import outcome_of, repeated
 from metamcp_supervisor.cli import listings, recordings, replay
 from metamcp_supervisor.cli import recordings as shown
-from metamcp_supervisor.cli.replay import outcome_of, repeated
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec

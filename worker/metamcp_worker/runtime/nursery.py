@@ -49,6 +49,7 @@ ROLES = {
     "front": "metamcp_worker.front.run",
     "child": "metamcp_worker.child.run",
     "code": "metamcp_worker.sandbox.run",
+    "console": "metamcp_supervisor.console.run",
     "embedder": "metamcp_worker.embedder.run",
     "engine": "metamcp_worker.engine.run",
     "middleware": "metamcp_worker.middleware.run",

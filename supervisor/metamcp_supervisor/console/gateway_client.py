@@ -1,0 +1,129 @@
+"""Connection of the console to the control socket, in the name of a session.
+
+Owns: the hello with the token of the session, requests one after the other, what an answer means.
+Never: rights (the gateway has the role of the session), what a verb does.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from msgspec import Struct
+
+from metamcp_supervisor import runtime
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import ANSWER_S, LINE_BYTES_MAX, Failed
+from metamcp_supervisor.verbs import Exit
+from metamcp_worker.ipc import codec
+
+CLOSED = "the gateway closed the connection; it may be stopping"
+
+
+class _Welcome(Struct, frozen=True):
+    role: str = ""
+
+
+class SessionEnded(Failed):
+    """Raised if the gateway does not know the session, or not any more."""
+
+
+class GatewayClient:
+    """Connection that may ask, a `pages.Ask`. Made by `connected`. `role`: of the session."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._asked = 0
+        self._turn = asyncio.Lock()
+        self.role = Role.VIEWER
+
+    async def __call__(
+        self, verb: str, params: object = None, *, timeout_s: float = ANSWER_S
+    ) -> bytes:
+        async with self._turn:
+            await self._send(verb, params)
+            return (await self._answered(timeout_s))[1]
+
+    async def items(
+        self, verb: str, params: object = None, *, timeout_s: float = ANSWER_S
+    ) -> list[bytes]:
+        """Return the raw items that a verb sends before its result. Raises Failed."""
+        async with self._turn:
+            await self._send(verb, params)
+            return (await self._answered(timeout_s))[0]
+
+    async def stream(self, verb: str) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield kind and raw parameters of each notification of a verb that follows, to its end.
+        Raises Failed."""
+        await self._send(verb, None)
+        await self._answered(ANSWER_S)
+        while True:
+            message = await self._read(None)
+            if message.method is None:
+                return
+            yield message.method, bytes(message.params)
+
+    def close(self) -> None:
+        """End what is being waited for, too."""
+        self._writer.close()
+
+    async def greet(self, directory: str, session: str) -> None:
+        """Show the token of the gateway and of the session. Raises Failed, and SessionEnded."""
+        message = await self._read(ANSWER_S)
+        if message.method != "hello":
+            client.result(message)
+        wanted = {"token": client.token(directory), "session": session}
+        await self._send("hello", wanted)
+        try:
+            _, raw = await self._answered(ANSWER_S)
+        except Failed as why:
+            raise (SessionEnded if session else Failed)(why.exit, str(why)) from None
+        self.role = Role.named(codec.typed(_Welcome, raw).role) or Role.VIEWER
+
+    async def _send(self, verb: str, params: object) -> None:
+        self._asked += 1
+        request: dict[str, object] = {"jsonrpc": "2.0", "id": self._asked, "method": verb}
+        if params is not None:
+            request["params"] = params
+        self._writer.write(codec.dump(request) + b"\n")
+
+    async def _answered(self, timeout_s: float) -> tuple[list[bytes], bytes]:
+        """Return the items of an answer and its raw result. Raises Failed."""
+        items: list[bytes] = []
+        while True:
+            message = await self._read(timeout_s)
+            if message.method is None:
+                return items, client.result(message)
+            items.append(bytes(message.params))
+
+    async def _read(self, timeout_s: float | None) -> codec.Envelope:
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = await self._reader.readline()
+        except TimeoutError:
+            raise Failed(
+                Exit.TIMEOUT, f"the gateway gave no answer in {timeout_s or 0:g} s"
+            ) from None
+        except (OSError, ValueError):
+            line = b""
+        if not line:
+            raise Failed(Exit.NOT_RUNNING, CLOSED)
+        return codec.envelope(line)
+
+
+@contextlib.asynccontextmanager
+async def connected(directory: str, session: str) -> AsyncGenerator[GatewayClient]:
+    """Connect to the gateway of this runtime directory for a session; with an empty one, for the
+    gateway's own user. Raises Failed, and SessionEnded."""
+    path = runtime.socket_path(directory)
+    try:
+        reader, writer = await asyncio.open_unix_connection(path, limit=LINE_BYTES_MAX)
+    except OSError:
+        raise Failed(Exit.NOT_RUNNING, CLOSED) from None
+    try:
+        found = GatewayClient(reader, writer)
+        await found.greet(directory, session)
+        yield found
+    finally:
+        writer.close()

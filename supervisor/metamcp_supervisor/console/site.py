@@ -1,0 +1,329 @@
+"""HTTP of the console: who may ask, which page answers, and the headers of every answer.
+
+Owns: the check of `Host`, of the origin and of the session, the paths. Never: pages (`rail`),
+rights and sessions (the gateway), sockets (the server).
+
+No cookie exists, so a request that another page makes a browser send has no session. Still each
+request for data must come from the console's own page, as the browser says itself.
+"""
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import resources
+from urllib.parse import parse_qsl, unquote
+
+import htpy as h
+from htpy import Node
+from msgspec import Struct
+
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import rail
+from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connected
+from metamcp_supervisor.console.pages import Page, PageRequest
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.console_sessions import ConsoleOn
+from metamcp_supervisor.verbs import Exit, LogLine
+from metamcp_worker.http import request_head
+from metamcp_worker.http.request_head import Head, Hosts, place_of
+from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import TooLarge
+
+log = logging.getLogger("metamcp.console")
+
+BODY_BYTES_MAX = 1024 * 1024
+"""Maximum bytes of a form."""
+FIELDS_MAX = 2000
+"""Maximum fields of a form or a query."""
+STATIC = {
+    "htmx.js": "text/javascript; charset=utf-8",
+    "console.js": "text/javascript; charset=utf-8",
+    "console.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src"
+        " 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-embedder-policy": "require-corp",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cache-control": "no-store",
+}
+_TLS = {"strict-transport-security": "max-age=31536000"}
+_STATUS = {
+    Exit.DENIED: 403, Exit.UNKNOWN_NAME: 404, Exit.TIMEOUT: 504, Exit.NOT_RUNNING: 503,
+    Exit.USAGE: 400, Exit.CONFIG: 422,
+}  # fmt: skip
+ENDED = "This session has ended. Run 'metamcp console' for a new link."
+
+
+class NotServed(Exception):
+    """The request is not carried out. `status`: of the answer."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class _Login(Struct, frozen=True):
+    link: str
+
+
+class ConsoleSite:
+    """The application. `on`: settings from the supervisor; `requests`: number of requests so far;
+    `streams`: open streams of news."""
+
+    def __init__(self, on: ConsoleOn) -> None:
+        self._on = on
+        self._hosts = Hosts(on.hosts)
+        folder = resources.files("metamcp_supervisor.console") / "static"
+        self._files = {name: (folder / name).read_bytes() for name in STATIC}
+        self._marks = {
+            name: f'"{hashlib.sha256(data).hexdigest()[:16]}"' for name, data in self._files.items()
+        }
+        self._shell = str(rail.shell()).encode()
+        self._secure = {**HEADERS, **(_TLS if on.tls is not None else {})}
+        self.requests = self.streams = 0
+
+    def __call__(self, request: HttpRequest) -> Pending:
+        self.requests += 1
+        where, query = request_head.path_and_query(request.head.target)
+        path = where.decode("utf-8", "replace")
+        try:
+            self._check_host(request.head)
+            if path.startswith("/static/"):
+                self._static(request, path.removeprefix("/static/"))
+                return None
+            kind = path.partition("/")[2].partition("/")[0]
+            if kind not in ("f", "login", "frame", "events", "download"):
+                self._check_method(request.head, "GET", "HEAD")
+                self._send(request, 200, HTML, self._shell)
+                return None
+            self._check_origin(request.head)
+            return self._private(request, kind, path, query.decode("utf-8", "replace"))
+        except NotServed as why:
+            self._send(request, why.status, TEXT, f"{why}\n".encode())
+            return None
+
+    # Checks
+
+    def _check_host(self, head: Head) -> None:
+        """Raise NotServed for a foreign name in `Host`, as after DNS rebinding."""
+        found = [value for name, value in head.headers if name == b"host"]
+        place = place_of(found[0]) if len(found) == 1 else None
+        if place is None or not self._hosts.allow(place):
+            raise NotServed(
+                421, "Ask by the address of the console, or allow the name: allowed_hosts in"
+                " [gateway].",
+            )  # fmt: skip
+
+    def _check_origin(self, head: Head) -> None:
+        """Raise NotServed unless the browser says that a page of the console asks."""
+        headers = dict(head.headers)
+        site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+        scheme = b"http" if self._on.tls is None else b"https"
+        own = b"%b://%b" % (scheme, headers.get(b"host", b"").lower())
+        if (origin is not None and origin.lower() != own) or (
+            site != b"same-origin" and (site is not None or origin is None)
+        ):
+            raise NotServed(403, "Only pages of the console itself may ask for this.")
+
+    def _check_method(self, head: Head, *methods: str) -> None:
+        if head.method not in methods:
+            raise NotServed(405, f"Use {' or '.join(methods)} here.")
+
+    def _session(self, head: Head) -> str:
+        """Return the token of the session. Raises NotServed."""
+        for name, value in head.headers:
+            scheme, _, token = value.decode("latin-1").partition(" ")
+            if name == b"authorization" and scheme.lower() == "bearer" and token:
+                return token
+        raise NotServed(401, ENDED)
+
+    # Answers
+
+    def _static(self, request: HttpRequest, name: str) -> None:
+        self._check_method(request.head, "GET", "HEAD")
+        data = self._files.get(name)
+        if data is None:
+            raise NotServed(404, "No file has this name.")
+        # The same bytes after each look: a browser asks, and mostly gets them from its own disk.
+        marks = {"cache-control": "no-cache", "etag": self._marks[name]}
+        if dict(request.head.headers).get(b"if-none-match", b"").decode() == self._marks[name]:
+            self._send(request, 304, STATIC[name], b"", marks)
+        else:
+            self._send(request, 200, STATIC[name], data, marks)
+
+    def _private(self, request: HttpRequest, kind: str, path: str, query: str) -> Pending:
+        if kind == "login":
+            self._check_method(request.head, "POST")
+            return self._login(request)
+        session = self._session(request.head)
+        if kind == "events":
+            self._check_method(request.head, "GET")
+            return self._events(request, session)
+        if kind == "frame":
+            self._check_method(request.head, "GET")
+            return self._answered(request, session, self._frame)
+        if kind == "download":
+            self._check_method(request.head, "GET")
+            name = unquote(path.removeprefix("/download/logs/"))
+            return self._download(request, session, name)
+        self._check_method(request.head, "GET", "POST")
+        name, *parts = [unquote(part) for part in path.removeprefix("/f").lstrip("/").split("/")]
+        page = rail.page(name)
+        if page is None:
+            raise NotServed(404, f"No page is named '{ui.shown(name, 40)}'.")
+        return self._page(request, session, page, (tuple(parts), _fields(query)))
+
+    async def _login(self, request: HttpRequest) -> None:
+        body = await request.body(BODY_BYTES_MAX)
+        if body is None:
+            return
+        try:
+            link = codec.typed(_Login, body).link
+            async with connected(self._on.runtime_dir, "") as ask:
+                begun = await ask("console-login", {"link": link})
+        except codec.Malformed:
+            self._send(request, 400, TEXT, b"A login is a JSON object with the secret of a link.\n")
+        except Failed as why:
+            self._send(request, _STATUS.get(why.exit, 502), TEXT, f"{why}\n".encode())
+        else:
+            self._send(request, 200, JSON, begun)
+
+    async def _frame(self, ask: GatewayClient) -> Node:
+        return rail.frame(ask.role, self._on.version, self._on.runtime_dir)
+
+    async def _page(
+        self,
+        request: HttpRequest,
+        session: str,
+        page: Page,
+        asked: tuple[tuple[str, ...], Mapping[str, str]],
+    ) -> None:
+        posted = request.head.method == "POST"
+        form: Mapping[str, str] = {}
+        if posted:
+            try:
+                body = await request.body(BODY_BYTES_MAX)
+            except TooLarge as why:
+                request.last(413, f"{why}\n".encode())
+                return
+            if body is None:
+                return
+            form = _fields(body.decode("utf-8", "replace"))
+
+        async def content(ask: GatewayClient) -> Node:
+            wanted = PageRequest(role=ask.role, path=asked[0], query=asked[1], form=form)
+            if not posted:
+                return rail.content(page, await page.show(ask, wanted))
+            if page.change is None:
+                raise Failed(Exit.USAGE, "nothing on this page can be changed")
+            try:
+                return rail.content(page, await page.change(ask, wanted))
+            except Failed as why:  # the page stays, with the reason above it
+                said = ui.notice(str(why), "bad", why.details)
+                with contextlib.suppress(Failed):
+                    return rail.content(page, [said, await page.show(ask, wanted)])
+                return rail.content(page, said)
+
+        await self._answered(request, session, content)
+
+    async def _answered(
+        self,
+        request: HttpRequest,
+        session: str,
+        content: Callable[[GatewayClient], Awaitable[Node]],
+    ) -> None:
+        """Answer with a fragment, or with the reason why there is none."""
+        try:
+            async with connected(self._on.runtime_dir, session) as ask:
+                body = str(h.fragment[await content(ask)])
+                status = 200
+        except SessionEnded:
+            status, body = 401, str(ui.notice(ENDED, "warn"))
+        except Failed as why:
+            status = _STATUS.get(why.exit, 502)
+            body = str(h.div(id="page")[ui.notice(str(why), "bad", why.details)])
+        except Exception:
+            log.exception("a page failed by a fault of the console: %r", request.head.target[:200])
+            status = 500
+            said = ui.notice("The console has a fault; the log of the gateway says more.", "bad")
+            body = str(h.div(id="page")[said])
+        self._send(request, status, HTML, body.encode("utf-8", "replace"))
+
+    async def _download(self, request: HttpRequest, session: str, name: str) -> None:
+        """Answer with all lines of a server that are kept."""
+        try:
+            async with connected(self._on.runtime_dir, session) as ask:
+                items = await ask.items("logs", {"name": name, "n": None})
+        except Failed as why:
+            status = 401 if isinstance(why, SessionEnded) else _STATUS.get(why.exit, 502)
+            self._send(request, status, TEXT, f"{why}\n".encode())
+            return
+        lines = (codec.typed(LogLine, item) for item in items)
+        text = "".join(f"{ui.instant(line.time)}  {line.stream}  {line.text}\n" for line in lines)
+        self._send(request, 200, TEXT, text.encode("utf-8", "replace"))
+
+    async def _events(self, request: HttpRequest, session: str) -> None:
+        """Pass on the kinds of news, as long as the page is open and the session lasts."""
+        try:
+            async with connected(self._on.runtime_dir, session) as ask:
+                request.begin(self._head(200, "text/event-stream"))
+                self.streams += 1
+                try:
+                    await self._pass_on(request, ask)
+                finally:
+                    self.streams -= 1
+        except Failed as why:
+            if not request.begun:
+                status = 401 if isinstance(why, SessionEnded) else 503
+                self._send(request, status, TEXT, f"{why}\n".encode())
+                return
+        request.end()
+
+    async def _pass_on(self, request: HttpRequest, ask: GatewayClient) -> None:
+        request.on_lost = ask.close
+        async for kind, raw in ask.stream("news"):
+            if request.lost:
+                return
+            await request.send(b"event: %b\ndata: %b\n\n" % (kind.encode(), raw))
+
+    def _head(self, status: int, kind: str, more: Mapping[str, str] = {}) -> bytes:
+        found = {"content-type": kind, **self._secure, **more}
+        return request_head.head(
+            status, [(name.encode(), value.encode()) for name, value in found.items()]
+        )
+
+    def _send(
+        self,
+        request: HttpRequest,
+        status: int,
+        kind: str,
+        body: bytes,
+        more: Mapping[str, str] = {},
+    ) -> None:
+        if not request.lost:
+            request.answer(self._head(status, kind, more), body)
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return the fields of a form or query; values of a name that stands several times are joined
+    by line ends. Raises NotServed."""
+    found: dict[str, str] = {}
+    try:
+        given = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise NotServed(400, f"A form has at most {FIELDS_MAX} fields.") from None
+    for name, value in given:
+        found[name] = f"{found[name]}\n{value}" if name in found else value
+    return found

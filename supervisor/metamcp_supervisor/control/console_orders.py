@@ -1,0 +1,190 @@
+"""Verbs about the web console: links for it, its sessions, and news for its open pages.
+
+Owns: which kinds of news there are, and how often a page hears of them. Never: links and sessions
+themselves (`console_sessions`), pages.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.console_sessions import LINK_S
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.verbs import VERSION, Exit, JournalEvent
+from metamcp_worker.ipc.errors import ProtocolError
+
+NEWS_S = 0.25
+"""Seconds between two news to one page at least."""
+LOOK_S = 1.0
+"""Seconds between two looks for what no event tells of, as calls and lines of a log."""
+RoleName = Literal["viewer", "operator", "developer", "admin"]
+
+
+class ConsoleParams(ChangeParams, frozen=True):
+    """Parameters of `console`: the role of the session."""
+
+    role: RoleName = "admin"
+
+
+class ConsoleLogin(ChangeParams, frozen=True):
+    """Parameters of `console-login`: the secret of a link."""
+
+    link: str
+
+
+class ConsoleQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `console-sessions`."""
+
+
+class ConsoleRevoke(ChangeParams, frozen=True):
+    """Parameters of `console-revoke`: ids of sessions, or none for all."""
+
+    names: tuple[str, ...] = ()
+
+
+class ConsoleLink(Struct, frozen=True, kw_only=True):
+    """Result of `console`. `url`: with the secret; `expires_s`: seconds for which it can be
+    used."""
+
+    v: int = VERSION
+    url: str
+    role: str
+    expires_s: float = LINK_S
+
+
+class ConsoleBegun(Struct, frozen=True, kw_only=True):
+    """Result of `console-login`. `token`: of the session, shown this once."""
+
+    v: int = VERSION
+    token: str
+    id: str
+    role: str
+
+
+class SessionShown(Struct, frozen=True, kw_only=True):
+    """Session of the console. `age_s`, `idle_s`: seconds since its login and its last page."""
+
+    id: str
+    role: str
+    age_s: float
+    idle_s: float
+
+
+class SessionList(Struct, frozen=True, kw_only=True):
+    v: int = VERSION
+    sessions: tuple[SessionShown, ...]
+
+
+async def console(steering: Steering, line: ControlStream, params: ConsoleParams) -> object:
+    role = Role.named(params.role) or Role.VIEWER
+    return ConsoleLink(url=steering.console.open(role), role=str(role))
+
+
+def about_link(params: ConsoleParams, result: ConsoleLink) -> Sequence[str]:
+    return (result.role,)
+
+
+async def login(steering: Steering, line: ControlStream, params: ConsoleLogin) -> object:
+    token, session = steering.console.sessions.login(params.link)
+    steering.journal.add("console", "login", session.who)
+    return ConsoleBegun(token=token, id=session.id, role=str(session.role))
+
+
+def about_login(params: ConsoleLogin, result: ConsoleBegun) -> Sequence[str]:
+    return result.id, result.role
+
+
+async def sessions(steering: Steering, line: ControlStream, params: ConsoleQuery) -> object:
+    found, now = steering.console.sessions.all(), steering.console.sessions.now()
+    return SessionList(
+        sessions=tuple(
+            SessionShown(
+                id=one.id, role=str(one.role), age_s=now - one.began, idle_s=now - one.used
+            )
+            for one in found
+        )
+    )
+
+
+async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke) -> object:
+    known = {one.id for one in steering.console.sessions.all()}
+    if unknown := [name for name in params.names if name not in known]:
+        raise ProtocolError(
+            Exit.UNKNOWN_NAME,
+            f"no session has the id '{unknown[0][:16]}'; 'metamcp console sessions' lists them",
+        )
+    ended = steering.console.sessions.end(params.names)
+    for one in ended:
+        steering.journal.add("console", "revoke", f"{one.who} asked by {line.caller}")
+    return {"v": VERSION, "ended": [one.id for one in ended]}
+
+
+class NewsWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `news`."""
+
+
+#: Kinds of news for events of the journal, by who or what they are about; any other event is about
+#: a server or a front.
+_KINDS = {
+    "reload": "config", "toolsets": "views", "keys": "keys", "consent": "approvals",
+    "scripts": "runs", "workflow": "runs", "engine": "runs", "quarantine": "approvals",
+}  # fmt: skip
+
+
+def kind_of(event: JournalEvent) -> str:
+    """Return the kind of news that an event is."""
+    for word in (event.what, event.who):
+        if kind := _KINDS.get(word):
+            return kind
+    return "servers"
+
+
+async def news(steering: Steering, line: ControlStream, params: NewsWanted) -> object:
+    """Push the kinds of what has happened, not more often than every NEWS_S, until the client
+    leaves or its session ends. `logs:NAME` tells of lines of a server."""
+    follower = steering.journal.follow(line.wake)
+    seen = _Seen(steering)
+    try:
+        await line.answer({"v": VERSION})
+        line.push("news", {"kinds": []})
+        while line.session is None or steering.console.sessions.goes_on(line.session):
+            begun = time.monotonic()
+            await line.woken(LOOK_S)
+            kinds = {kind_of(event) for event in follower.take()} | seen.new()
+            if follower.lagged:
+                steering.journal.unfollow(follower)
+                follower = steering.journal.follow(line.wake)
+            line.push("news", {"kinds": sorted(kinds)})
+            left = NEWS_S - (time.monotonic() - begun)
+            while left > 0:
+                await line.woken(left)
+                left = NEWS_S - (time.monotonic() - begun)
+    finally:
+        steering.journal.unfollow(follower)
+    line.push("ended", {})
+    return None
+
+
+class _Seen:
+    """Figures that one page knows and no event tells of: calls, lines, consent, views."""
+
+    def __init__(self, steering: Steering) -> None:
+        self._steering = steering
+        self._figures: dict[str, object] = {}
+        self.new()
+
+    def new(self) -> set[str]:
+        """Return the kinds of which something is new since the last time."""
+        steering = self._steering
+        found: dict[str, object] = {
+            "calls": steering.latencies(),
+            "approvals": (steering.consents.questions(), steering.consents.grants()),
+            "views": steering.views(),
+            **{f"logs:{name}": last for name, last in steering.logs.lasts().items()},
+        }
+        kinds = {name for name, value in found.items() if self._figures.get(name) != value}
+        self._figures = found
+        return kinds
