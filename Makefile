@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUITE := tests/conformance/node_modules/.installed
 CLIENTS := tests/clients/node_modules/.installed
+BROWSER := tests/browser/node_modules/.installed
 PYTHON_V1 := $(VENV)/python-v1/.installed
 PEERS := benchmarks/peers
 PEERS_NPM := $(PEERS)/npm/node_modules/.installed
@@ -51,7 +52,7 @@ pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
 	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(if $(PROFILE),--hypothesis-profile=$(PROFILE)) tests
 
-test: check strict $(SUITE) $(CLIENTS) $(PYTHON_V1) ## everything: check, then the real processes
+test: check strict $(SUITE) $(CLIENTS) $(BROWSER) $(PYTHON_V1) ## everything: check, then the real processes
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
 
@@ -64,6 +65,10 @@ $(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
 $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	npm ci --prefix tests/clients --silent --no-audit --no-fund --ignore-scripts
 	@touch $(CLIENTS)
+
+$(BROWSER): tests/browser/package.json tests/browser/package-lock.json
+	npm ci --prefix tests/browser --silent --no-audit --no-fund --ignore-scripts
+	@touch $(BROWSER)
 
 $(PYTHON_V1): tests/clients/v1/requirements.txt $(STAMP)
 	$(PYTHON) -m venv $(@D)
@@ -121,4 +126,4 @@ lock: ## resolve the requirements of development and of the demo anew
 	$(COMPILE) -o examples/demo/requirements.txt pyproject.toml examples/demo/requirements.in
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules tests/browser/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis
