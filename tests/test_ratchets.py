@@ -48,7 +48,8 @@ GUARD = {
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 FACE = {
-    "call", "calls", "console", "tool_list", "tool_orders",
+    "call", "calls", "console", "console_orders", "console_process", "console_sessions",
+    "tool_list", "tool_orders",
 }  # fmt: skip
 """Packages and modules for the web console, the site, the pictures and the packages."""
 APART = DOOR | CODE | ENGINE | GUARD | FACE
@@ -56,7 +57,7 @@ DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22
 ENGINE_MODULES_MAX = 30
 GUARD_MODULES_MAX = 43
-FACE_MODULES_MAX = 19
+FACE_MODULES_MAX = 24
 """Modules of these packages."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7

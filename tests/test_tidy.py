@@ -51,7 +51,7 @@ MAY_IMPORT = {
         "approval": "config telemetry", "processes": "config telemetry",
         "control": "config telemetry", "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
-        "servers": "approval config control fronts processes telemetry",
+        "servers": "approval config control fronts processes systemd telemetry",
         "store": "",
         "certificates": "config",
         "calls": "config control",

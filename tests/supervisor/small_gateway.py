@@ -14,6 +14,8 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import ConfigInvalid, Log, Problem, Server
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import NotNow, Particulars, ReloadRefused, UnknownName
@@ -115,6 +117,16 @@ class SmallConsents:
         return tuple(self.given.pop(name) for name in tuple(names) or tuple(self.given))
 
 
+class SmallConsole:
+    """Sessions of a console that listens nowhere; a test serves its pages."""
+
+    def __init__(self) -> None:
+        self.sessions = ConsoleSessions(time.monotonic)
+
+    def open(self, role: Role) -> str:
+        return f"http://127.0.0.1:6272/#k={self.sessions.link(role)}"
+
+
 class SmallGateway:
     """A server that is started is ready in the next tick of the loop, one generation later."""
 
@@ -125,6 +137,7 @@ class SmallGateway:
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
         self.results = ResultKeeper(configs.config, frozenset)
         self.consents = SmallConsents()
+        self.console = SmallConsole()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"

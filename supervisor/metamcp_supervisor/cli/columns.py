@@ -216,11 +216,11 @@ def _row(server: ServerStatus) -> tuple[str, ...]:
         latency(server.p95_s),
         size(server.rss_bytes) if server.rss_bytes else NONE,
         str(server.restarts),
-        _outlook(server),
+        outlook(server),
     )
 
 
-def _outlook(server: ServerStatus) -> str:
+def outlook(server: ServerStatus) -> str:
     """Return what happens next with the server, and the reason of its state."""
     said = " ".join(server.message.split())
     if server.reason and said:

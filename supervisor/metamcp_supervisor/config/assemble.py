@@ -5,7 +5,7 @@ that two servers would have. Never: reading single files (`parse`, `foreign_file
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from metamcp_supervisor import runtime
@@ -324,29 +324,11 @@ def _gateway(
 
 
 def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
-    found = GatewayDraft()
-    for layer in layers:
-        found = GatewayDraft(
-            listen=layer.listen or found.listen,
-            ops_listen=layer.ops_listen or found.ops_listen,
-            health_listen=layer.health_listen or found.health_listen,
-            console_listen=layer.console_listen or found.console_listen,
-            socket=layer.socket or found.socket,
-            auth=found.auth if layer.auth is None else layer.auth,
-            tls=found.tls if layer.tls is None else layer.tls,
-            behind_proxy=(found.behind_proxy if layer.behind_proxy is None else layer.behind_proxy),
-            allowed_hosts=(
-                found.allowed_hosts if layer.allowed_hosts is None else layer.allowed_hosts
-            ),
-            fronts=layer.fronts or found.fronts,
-            watch=found.watch if layer.watch is None else layer.watch,
-            state_dir=layer.state_dir or found.state_dir,
-            runtime_dir=layer.runtime_dir or found.runtime_dir,
-            drain_delay_s=(
-                found.drain_delay_s if layer.drain_delay_s is None else layer.drain_delay_s
-            ),
-        )
-    return found
+    """Return each setting as the last layer has it that sets it."""
+    names = [field.name for field in fields(GatewayDraft)]
+    found = [{name: getattr(layer, name) for name in names} for layer in layers]
+    last = {name: value for layer in found for name, value in layer.items() if value is not None}
+    return GatewayDraft(**last)
 
 
 def _refuse_control(

@@ -220,7 +220,6 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
     clients = None if socket is None else _socket("socket", socket, table, references, home)
     health, console = table.address("health_listen"), table.address("console_listen")
     fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
-    watch = table.flag("watch", default=False)
     return GatewayDraft(
         listen=(listen, table.site.at("listen")) if listen else None,
         ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
@@ -234,7 +233,7 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
         tls=_tls(table, references, home),
         allowed_hosts=_allowed_hosts(table),
         fronts=fronts if table.has("fronts") else None,
-        watch=watch if table.has("watch") else None,
+        watch=table.flag("watch", default=False) if table.has("watch") else None,
         state_dir=_directory("state_dir", table, references, home),
         runtime_dir=_directory("runtime_dir", table, references, home),
         drain_delay_s=(

@@ -54,13 +54,17 @@ def shown(text: str, limit: int = TEXT_CHARS_MAX) -> str:
 def address(*parts: str, query: Mapping[str, str] = {}) -> str:
     """Return the path of a page from its parts, which are encoded: ("servers", "a b") becomes
     `/servers/a%20b`. `query`: empty values are left out."""
-    asked = urlencode({name: value for name, value in query.items() if value})
-    return "/" + "/".join(quote(part, safe="") for part in parts) + (f"?{asked}" if asked else "")
+    asked = urlencode({key: value for key, value in query.items() if value}, errors="replace")
+    return (
+        "/"
+        + "/".join(quote(part, safe="", errors="replace") for part in parts)
+        + (f"?{asked}" if asked else "")
+    )
 
 
 def link(path: str, text: Node, **attrs: str | bool | None) -> Element:
     """Return a link to a page of the console. `path`: as `address` returns it."""
-    return h.a({"href": path, **attrs})[text]
+    return h.a(href=path, **attrs)[text]
 
 
 def action(
@@ -110,7 +114,7 @@ def choice(
     name: str, options: Sequence[tuple[str, str]], chosen: str = "", **attrs: str | bool | None
 ) -> Element:
     """Return a control with which one of `options` (value and text) is chosen."""
-    return h.select({"name": name, **attrs})[
+    return h.select(name=name, **attrs)[
         [h.option(value=value, selected=value == chosen)[text] for value, text in options]
     ]
 
@@ -122,9 +126,10 @@ def table(
     *,
     empty: str,
     numbers: Iterable[str] = (),
+    head: int = 0,
 ) -> Element:
-    """Return a table, whose first column names the row; without rows, the sentence `empty`.
-    `numbers`: heads of columns that are aligned to the right."""
+    """Return a table, whose first column names the row, or else the column `head`; without rows,
+    the sentence `empty`. `numbers`: heads of columns that are aligned to the right."""
     found, right = list(rows), set(numbers)
     if not found:
         return h.p(class_="empty")[empty]
@@ -141,7 +146,7 @@ def table(
                     ]
                 ]
             ],
-            h.tbody[[_row(row, kinds) for row in found]],
+            h.tbody[[_row(row, kinds, head) for row in found]],
         ]
     ]
 
@@ -229,9 +234,10 @@ def _post(path: str, confirm: str) -> Attrs:
     }
 
 
-def _row(row: Sequence[Node], kinds: Sequence[str | None]) -> Element:
-    first, *rest = row
+def _row(row: Sequence[Node], kinds: Sequence[str | None], head: int) -> Element:
     return h.tr[
-        h.th(scope="row")[first],
-        [h.td(class_=kind)[cell] for cell, kind in zip(rest, kinds[1:], strict=True)],
+        [
+            h.th(scope="row")[cell] if number == head else h.td(class_=kind)[cell]
+            for number, (cell, kind) in enumerate(zip(row, kinds, strict=True))
+        ]
     ]

@@ -1,14 +1,27 @@
-"""The table of all pages of the console, in the order of the rail.
+"""The table of all pages of the console, and the document and the frame around them.
 
-Never: what a page shows (its own module), how the rail looks (`pages`).
+Owns: the order of the rail, the static document, the top bar. Never: what a page shows (its own
+module).
 """
 
-from metamcp_supervisor.console import calls_page, servers_page, tools_page, views_page
+import htpy as h
+from htpy import Element, Node
+
+from metamcp_supervisor.console import (
+    calls_page,
+    logs_page,
+    servers_page,
+    tools_page,
+    views_page,
+)
+from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Page
+from metamcp_supervisor.control.access import Role
 
 #: Servers, Logs, Tools, Views, Calls, Scripts, Workflows, Keys, Approvals, Audit, Config.
 PAGES: tuple[Page, ...] = (
     servers_page.PAGE,
+    logs_page.PAGE,
     tools_page.PAGE,
     views_page.PAGE,
     calls_page.PAGE,
@@ -18,3 +31,59 @@ PAGES: tuple[Page, ...] = (
 def page(name: str) -> Page | None:
     """Return the page with this name; the empty name stands for the first page."""
     return next((one for one in PAGES if one.name == (name or PAGES[0].name)), None)
+
+
+def shell() -> Element:
+    """Return the document that a browser gets for every path. The script in it asks for
+    the content, in the name of a session."""
+    return h.html(lang="en")[
+        h.head[
+            h.meta(charset="utf-8"),
+            h.meta(name="viewport", content="width=device-width"),
+            h.meta(name="color-scheme", content="dark light"),
+            h.meta({"name": "htmx-config"}, content="history:false includeIndicatorCSS:false"),
+            h.title["MetaMCP"],
+            h.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+            h.link(rel="stylesheet", href="/static/console.css"),
+            h.script(src="/static/htmx.js", defer=True),
+            h.script(src="/static/console.js", type="module"),
+        ],
+        h.body[
+            h.a(class_="skip", href="#main")["Skip to the content"],
+            h.div(id="frame"),
+            h.main({"hx-sync": "replace"}, id="main", tabindex="-1")[
+                h.noscript[
+                    h.p[
+                        "The console needs JavaScript; ",
+                        h.code["metamcp status"],
+                        " shows the same without.",
+                    ]
+                ]
+            ],
+            h.p(id="said", role="status", aria_live="polite"),
+        ],
+    ]
+
+
+def frame(role: Role, version: str, gateway: str) -> Node:
+    """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the
+    gateway is called."""
+    listed = [one for one in PAGES if one.title and role >= one.least]
+    return [
+        h.header(class_="bar")[
+            h.strong["MetaMCP"],
+            h.span[ui.shown(gateway, 80)],
+            h.span[version],
+            h.span(title="Role of this session")[str(role)],
+            h.span(id="pulse", class_="state off")["connecting"],
+            h.button(type="button", id="keys", aria_haspopup="dialog")["Keys ?"],
+        ],
+        h.nav(id="rail", aria_label="Pages")[
+            h.ul[[h.li[ui.link(ui.address(one.name), one.title)] for one in listed]]
+        ],
+    ]
+
+
+def content(of: Page, node: Node) -> Element:
+    """Return the content of a page with the news after which the browser gets it again."""
+    return h.div(id="page", data_live=" ".join(of.live), data_title=of.title)[node]

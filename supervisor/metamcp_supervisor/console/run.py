@@ -6,7 +6,7 @@ Owns: the server, its figures, and when nobody looks any more. Never: paths and 
 import logging
 import socket
 
-from metamcp_supervisor.console.site import Site
+from metamcp_supervisor.console.site import ConsoleSite
 from metamcp_supervisor.control.console_sessions import ConsoleFigures, ConsoleIdle, ConsoleOn
 from metamcp_worker.http.serve import ClientLimits, HttpServer
 from metamcp_worker.ipc import codec, packets
@@ -41,7 +41,7 @@ class ConsoleWorker(RoleWorker):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, _read)
-        self._site: Site | None = None
+        self._site: ConsoleSite | None = None
         self._server: HttpServer | None = None
         self._seen = 0
         self._active = self._loop.time()
@@ -57,7 +57,7 @@ class ConsoleWorker(RoleWorker):
 
             tls = TlsFiles(on.tls)
             self._chores.begin(tls.follow())
-        self._site = Site(on)
+        self._site = ConsoleSite(on)
         limits = ClientLimits(connections_max=CONNECTIONS_MAX)
         self._server = HttpServer(self._site, limits=limits, tls=tls)
         listener.setblocking(False)

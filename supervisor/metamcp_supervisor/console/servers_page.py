@@ -1,37 +1,235 @@
 """Page of the servers: the words of `ctl status`, what is wrong now, and orders for servers.
 
-Owns: columns, filter and orders of the page.
+Owns: columns, filter and orders of the table, the rate of calls, the page for a gateway without
+servers. Never: the page of one server (`server_page`).
 """
 
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
 import htpy as h
-from htpy import Node
+from htpy import Element, Node
 
 from metamcp_supervisor.cli import columns
 from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import server_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
-from metamcp_supervisor.verbs import GatewayStatus
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.telemetry.health import not_ready
+from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import codec
+
+RATE_S = 10.0
+"""Seconds over which the rate of calls is measured."""
+WRONG_MAX = 8
+"""Maximum servers that the banner names."""
+HEADS = (
+    "Server", "State", "Up", "Restarts", "Calls", "Calls/s", "p95", "Errors", "Memory", "Tools",
+    "Tokens", "Next / reason",
+)  # fmt: skip
+NUMBERS = HEADS[2:-1]
+ORDERS = {"start": "Start", "stop": "Stop", "restart": "Restart", "drain": "Drain"}
+_BULK = "bulk"
+_STATES = (
+    ("", "all states"), ("wrong", "not as wanted"), ("ready", "ready"), ("active", "active"),
+    ("idle", "idle"), ("warming", "warming"), ("stopped", "stopped"), ("error", "error"),
+    ("quarantined", "quarantined"),
+)  # fmt: skip
+
+
+class Rates:
+    """Calls per second by server, from the counts of the last RATE_S seconds and a little more."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def of(self, now: float, calls: Mapping[str, int]) -> dict[str, float]:
+        """Note these counts; return the rates, none for a server that is new."""
+        self._seen.append((now, calls))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= RATE_S:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        if now - since < 0.5:
+            return {}
+        return {
+            name: max(0, count - before[name]) / (now - since)
+            for name, count in calls.items()
+            if name in before
+        }
+
+
+_rates = Rates()
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
+    if request.path:
+        return await server_page.show(ask, request)
     status = codec.typed(GatewayStatus, await ask("status"))
+    now = asyncio.get_running_loop().time()
+    rates = _rates.of(now, {one.name: one.calls for one in status.servers})
+    return page(status, rates, request)
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    if request.path:
+        return await server_page.change(ask, request)
+    order = request.form.get("order", "")
+    names = request.form.get("names", "").split()
+    if order not in ORDERS or not names:
+        said = ui.notice("Nothing is changed: tick servers, then choose what to do.", "warn")
+    else:
+        await ask(order, {"names": names})
+        said = ui.notice(f"{ORDERS[order]} was ordered: {', '.join(names)}.")
+    return [said, await show(ask, request)]
+
+
+def page(status: GatewayStatus, rates: Mapping[str, float], request: PageRequest) -> Node:
+    """Return the content of the page."""
+    if not status.servers:
+        return _welcome(status)
+    steers = request.role >= Role.OPERATOR
+    kept = _kept(status, request.query)
+    heads = (*(("Tick",) if steers else ()), *HEADS)
     return [
         ui.heading("Servers", h.p[columns.status_head(status)]),
+        _wrong(status),
+        ui.search(
+            "/servers",
+            request.query,
+            "Filter by name, state or reason",
+            h.label[h.span["State"], ui.choice("state", _STATES, request.query.get("state", ""))],
+        ),
+        _orders() if steers and kept else None,
         ui.table(
-            "Servers of this gateway",
-            columns.STATUS,
-            (
-                [
-                    ui.link(ui.address("servers", row[0]), ui.shown(row[0])),
-                    ui.state(row[1]),
-                    *map(ui.shown, row[2:]),
-                ]
-                for row in columns.status_rows(status)
-            ),
-            empty="No servers are configured.",
-            numbers=columns.RIGHT,
+            f"{len(kept)} of {len(status.servers)} servers: {columns.status_foot(status)}",
+            heads,
+            (_row(one, rates.get(one.name), steers=steers) for one in kept),
+            empty="No server fits this filter.",
+            numbers=NUMBERS,
+            head=1 if steers else 0,
+        ),
+        h.h2["Processes of the gateway"],
+        ui.table(
+            "Processes of the gateway itself",
+            ("Process", "State", "Id", "Memory", "Figures"),
+            _processes(status),
+            empty="No process runs yet.",
         ),
     ]
 
 
-PAGE = Page(name="servers", title="Servers", show=show, live=("servers", "calls"))
+def _kept(status: GatewayStatus, query: Mapping[str, str]) -> list[ServerStatus]:
+    """Return the servers that fit the filter, those that are not ready first."""
+    missed = {one.name for one in not_ready(status, ())}
+    word, state = query.get("q", "").casefold(), query.get("state", "")
+    found = [
+        one
+        for one in status.servers
+        if word in f"{one.name} {one.state} {one.reason} {one.message}".casefold()
+        and (not state or one.state == state or (state == "wrong" and one.name in missed))
+    ]
+    return sorted(found, key=lambda one: one.name not in missed)
+
+
+def _wrong(status: GatewayStatus) -> Node:
+    """Return the banner of what is wrong now; nothing if all is as wanted."""
+    found = [one for one in not_ready(status, ()) if one.state in ("error", "quarantined")]
+    troubles = [one for one in status.roles if one.trouble or one.state == "error"]
+    if not found and not troubles:
+        return None
+    more = len(found) - WRONG_MAX
+    return h.div(class_="notice bad", role="alert")[
+        h.ul[
+            [
+                h.li[
+                    ui.link(ui.address("servers", one.name), ui.shown(one.name)),
+                    f" ({one.state}): ",
+                    ui.shown(columns.outlook(one), 400),
+                ]
+                for one in found[:WRONG_MAX]
+            ],
+            more > 0 and h.li[ui.link("/servers?state=wrong", f"and {more} more")],
+            [h.li[f"{one.role}: {ui.shown(one.trouble or one.state, 400)}"] for one in troubles],
+        ]
+    ]
+
+
+def _orders() -> Element:
+    """Return the form with the orders for all rows that are ticked."""
+    confirm = "{order}: {ticked}?"
+    return h.form(
+        {"hx-post": "/f/servers", "hx-target": "#main", "hx-swap": "innerMorph",
+         "hx-confirm": confirm},
+        id=_BULK, class_="beside",
+    )[
+        h.label[h.input(type="checkbox", data_tick_all="names"), " all that are shown"],
+        [
+            h.button(
+                type="submit", name="order", value=order,
+                class_="danger" if order == "stop" else None,
+            )[label]
+            for order, label in ORDERS.items()
+        ],
+    ]  # fmt: skip
+
+
+def _row(server: ServerStatus, rate: float | None, *, steers: bool) -> Sequence[Node]:
+    name = ui.shown(server.name)
+    tick = h.input(
+        type="checkbox", name="names", value=server.name, form=_BULK, aria_label=f"tick {name}"
+    )
+    return [
+        *((tick,) if steers else ()),
+        ui.link(ui.address("servers", server.name), name),
+        ui.state(server.state),
+        columns.span(server.up_s) if server.up_s > 0 else columns.NONE,
+        str(server.restarts),
+        ui.amount(server.calls),
+        columns.NONE if rate is None else f"{rate:.1f}",
+        columns.latency(server.p95_s),
+        f"{100 * server.errors / server.calls:.1f} %" if server.errors else "0",
+        ui.size(server.rss_bytes) if server.rss_bytes else columns.NONE,
+        f"{server.tools}{'*' if server.from_cache else ''}" if server.tools else columns.NONE,
+        ui.amount(server.token_cost) if server.token_cost else columns.NONE,
+        h.span[
+            ui.shown(columns.outlook(server), 400), " ",
+            ui.link(ui.address("logs", server.name), "logs", aria_label=f"logs of {name}"),
+        ],
+    ]  # fmt: skip
+
+
+def _processes(status: GatewayStatus) -> Iterator[Sequence[Node]]:
+    for front in status.fronts:
+        figures = f"connections {front.connections}, sessions {front.sessions}"
+        yield f"front-{front.number}", ui.state(front.state), str(front.pid), columns.NONE, figures
+    for role in status.roles:
+        counts = ", ".join(f"{what} {count}" for what, count in role.counts.items())
+        memory = ui.size(role.memory_bytes) if role.memory_bytes else columns.NONE
+        pid = str(role.pid) if role.pid else columns.NONE
+        yield ui.shown(role.role), ui.state(role.state), pid, memory, ui.shown(counts)
+
+
+def _welcome(status: GatewayStatus) -> Node:
+    """Return the page for a gateway that has no server yet."""
+    files = ", ".join(status.config_files) or "no file yet"
+    return [
+        ui.heading("Welcome", h.p[columns.status_head(status)]),
+        h.p["The gateway runs, and no server is configured. Take those of another client, or add"
+            " one; the page shows it as soon as it is there."],
+        ui.code("metamcp import", copy=True, label="Take the servers of other clients"),
+        ui.code(
+            "metamcp add time -- uvx mcp-server-time", copy=True, label="Or add one by its command"
+        ),
+        ui.code(
+            f"claude mcp add --transport http metamcp {status.url}", copy=True,
+            label="Then connect a client, for example Claude Code",
+        ),
+        ui.pairs([
+            ("Configuration", ui.shown(files)), ("State", ui.shown(status.state_dir)),
+            ("Clients", status.url), ("Metrics", status.ops_url),
+        ]),
+    ]  # fmt: skip
+
+
+PAGE = Page(name="servers", title="Servers", show=show, change=change, live=("servers", "calls"))

@@ -19,7 +19,7 @@ from htpy import Node
 from msgspec import Struct
 
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import pages, rail
+from metamcp_supervisor.console import rail
 from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connected
 from metamcp_supervisor.console.pages import Page, PageRequest
 from metamcp_supervisor.control.client import Failed
@@ -39,7 +39,6 @@ FIELDS_MAX = 2000
 """Maximum fields of a form or a query."""
 STATIC = {
     "htmx.js": "text/javascript; charset=utf-8",
-    "hx-sse.js": "text/javascript; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
     "console.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
@@ -67,7 +66,7 @@ _STATUS = {
 ENDED = "This session has ended. Run 'metamcp console' for a new link."
 
 
-class Refused(Exception):
+class NotServed(Exception):
     """The request is not carried out. `status`: of the answer."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -79,7 +78,7 @@ class _Login(Struct, frozen=True):
     link: str
 
 
-class Site:
+class ConsoleSite:
     """The application. `on`: settings from the supervisor; `requests`: number of requests so far;
     `streams`: open streams of news."""
 
@@ -91,7 +90,7 @@ class Site:
         self._marks = {
             name: f'"{hashlib.sha256(data).hexdigest()[:16]}"' for name, data in self._files.items()
         }
-        self._shell = str(pages.shell()).encode()
+        self._shell = str(rail.shell()).encode()
         self._secure = {**HEADERS, **(_TLS if on.tls is not None else {})}
         self.requests = self.streams = 0
 
@@ -102,31 +101,33 @@ class Site:
         try:
             self._check_host(request.head)
             if path.startswith("/static/"):
-                return self._static(request, path.removeprefix("/static/"))
+                self._static(request, path.removeprefix("/static/"))
+                return None
             kind = path.partition("/")[2].partition("/")[0]
             if kind not in ("f", "login", "frame", "events", "download"):
                 self._check_method(request.head, "GET", "HEAD")
-                return self._send(request, 200, HTML, self._shell)
+                self._send(request, 200, HTML, self._shell)
+                return None
             self._check_origin(request.head)
             return self._private(request, kind, path, query.decode("utf-8", "replace"))
-        except Refused as why:
+        except NotServed as why:
             self._send(request, why.status, TEXT, f"{why}\n".encode())
             return None
 
     # Checks
 
     def _check_host(self, head: Head) -> None:
-        """Raise Refused for a foreign name in `Host`, as after DNS rebinding."""
+        """Raise NotServed for a foreign name in `Host`, as after DNS rebinding."""
         found = [value for name, value in head.headers if name == b"host"]
         place = place_of(found[0]) if len(found) == 1 else None
         if place is None or not self._hosts.allow(place):
-            raise Refused(
+            raise NotServed(
                 421, "Ask by the address of the console, or allow the name: allowed_hosts in"
                 " [gateway].",
             )  # fmt: skip
 
     def _check_origin(self, head: Head) -> None:
-        """Raise Refused unless the browser says that a page of the console asks."""
+        """Raise NotServed unless the browser says that a page of the console asks."""
         headers = dict(head.headers)
         site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
         scheme = b"http" if self._on.tls is None else b"https"
@@ -134,19 +135,19 @@ class Site:
         if (origin is not None and origin.lower() != own) or (
             site != b"same-origin" and (site is not None or origin is None)
         ):
-            raise Refused(403, "Only pages of the console itself may ask for this.")
+            raise NotServed(403, "Only pages of the console itself may ask for this.")
 
     def _check_method(self, head: Head, *methods: str) -> None:
         if head.method not in methods:
-            raise Refused(405, f"Use {' or '.join(methods)} here.")
+            raise NotServed(405, f"Use {' or '.join(methods)} here.")
 
     def _session(self, head: Head) -> str:
-        """Return the token of the session. Raises Refused."""
+        """Return the token of the session. Raises NotServed."""
         for name, value in head.headers:
             scheme, _, token = value.decode("latin-1").partition(" ")
             if name == b"authorization" and scheme.lower() == "bearer" and token:
                 return token
-        raise Refused(401, ENDED)
+        raise NotServed(401, ENDED)
 
     # Answers
 
@@ -154,12 +155,13 @@ class Site:
         self._check_method(request.head, "GET", "HEAD")
         data = self._files.get(name)
         if data is None:
-            raise Refused(404, "There is no such file.")
+            raise NotServed(404, "No file has this name.")
         # The same bytes after each look: a browser asks, and mostly gets them from its own disk.
         marks = {"cache-control": "no-cache", "etag": self._marks[name]}
         if dict(request.head.headers).get(b"if-none-match", b"").decode() == self._marks[name]:
-            return self._send(request, 304, STATIC[name], b"", marks)
-        return self._send(request, 200, STATIC[name], data, marks)
+            self._send(request, 304, STATIC[name], b"", marks)
+        else:
+            self._send(request, 200, STATIC[name], data, marks)
 
     def _private(self, request: HttpRequest, kind: str, path: str, query: str) -> Pending:
         if kind == "login":
@@ -180,7 +182,7 @@ class Site:
         name, *parts = [unquote(part) for part in path.removeprefix("/f").lstrip("/").split("/")]
         page = rail.page(name)
         if page is None:
-            raise Refused(404, f"There is no page '{ui.shown(name, 40)}'.")
+            raise NotServed(404, f"No page is named '{ui.shown(name, 40)}'.")
         return self._page(request, session, page, (tuple(parts), _fields(query)))
 
     async def _login(self, request: HttpRequest) -> None:
@@ -199,7 +201,7 @@ class Site:
             self._send(request, 200, JSON, begun)
 
     async def _frame(self, ask: GatewayClient) -> Node:
-        return pages.frame(rail.PAGES, ask.role, self._on.version, self._on.runtime_dir)
+        return rail.frame(ask.role, self._on.version, self._on.runtime_dir)
 
     async def _page(
         self,
@@ -223,16 +225,16 @@ class Site:
         async def content(ask: GatewayClient) -> Node:
             wanted = PageRequest(role=ask.role, path=asked[0], query=asked[1], form=form)
             if not posted:
-                return pages.content(page, await page.show(ask, wanted))
+                return rail.content(page, await page.show(ask, wanted))
             if page.change is None:
                 raise Failed(Exit.USAGE, "nothing on this page can be changed")
             try:
-                return pages.content(page, await page.change(ask, wanted))
+                return rail.content(page, await page.change(ask, wanted))
             except Failed as why:  # the page stays, with the reason above it
                 said = ui.notice(str(why), "bad", why.details)
                 with contextlib.suppress(Failed):
-                    return pages.content(page, [said, await page.show(ask, wanted)])
-                return pages.content(page, said)
+                    return rail.content(page, [said, await page.show(ask, wanted)])
+                return rail.content(page, said)
 
         await self._answered(request, session, content)
 
@@ -316,12 +318,12 @@ class Site:
 
 def _fields(text: str) -> dict[str, str]:
     """Return the fields of a form or query; values of a name that stands several times are joined
-    by line ends. Raises Refused."""
+    by line ends. Raises NotServed."""
     found: dict[str, str] = {}
     try:
         given = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
-        raise Refused(400, f"A form has at most {FIELDS_MAX} fields.") from None
+        raise NotServed(400, f"A form has at most {FIELDS_MAX} fields.") from None
     for name, value in given:
         found[name] = f"{found[name]}\n{value}" if name in found else value
     return found

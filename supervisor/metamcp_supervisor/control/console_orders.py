@@ -122,7 +122,7 @@ async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke)
     return {"v": VERSION, "ended": [one.id for one in ended]}
 
 
-class News(Struct, frozen=True, forbid_unknown_fields=True):
+class NewsWanted(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of `news`."""
 
 
@@ -142,7 +142,7 @@ def kind_of(event: JournalEvent) -> str:
     return "servers"
 
 
-async def news(steering: Steering, line: ControlStream, params: News) -> object:
+async def news(steering: Steering, line: ControlStream, params: NewsWanted) -> object:
     """Push the kinds of what has happened, not more often than every NEWS_S, until the client
     leaves or its session ends. `logs:NAME` tells of lines of a server."""
     follower = steering.journal.follow(line.wake)
@@ -169,7 +169,7 @@ async def news(steering: Steering, line: ControlStream, params: News) -> object:
 
 
 class _Seen:
-    """What one page knows of things that no event tells of: calls, lines, consent, views."""
+    """Figures that one page knows and no event tells of: calls, lines, consent, views."""
 
     def __init__(self, steering: Steering) -> None:
         self._steering = steering

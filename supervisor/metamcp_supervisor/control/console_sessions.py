@@ -3,8 +3,8 @@
 Owns: how long a link and a session last, how many there are; the messages to the process of the
 console. Never: the process itself (`servers.console_process`), what a role may do (`orders`).
 
-A link is for one login within a minute. The session that comes of it has the role of the link. Of
-both only hashes are kept. The next program of the gateway knows none of them.
+A link is for one login within a minute. The session that comes of it has the role of the link. The
+gateway keeps only hashes of both. The next program of the gateway knows none of them.
 """
 
 import hashlib

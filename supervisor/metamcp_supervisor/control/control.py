@@ -11,8 +11,8 @@ client is (`access_io`), printing (`cli.ctl`).
     gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
     gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
 
-The console asks for its users: its hello has the token of a session, too. Such a connection has the
-role of the session, and the journal names the session.
+The console asks for its users: its hello has the token of a session, too. The connection then has
+the role of the session, and the journal names the session.
 
 While `wait` runs or a verb follows, anything that the client sends ends the connection.
 """

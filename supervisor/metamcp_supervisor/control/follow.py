@@ -47,14 +47,15 @@ class Logs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Events(Struct, frozen=True, forbid_unknown_fields=True):
-    """Events after number `since`, of the last `since_s` seconds, with `type` in what happened; of
-    these events the last `n`, or all. `after`: as in `Logs`."""
+    """Events after number `since`, of the last `since_s` seconds, with `type` in what happened, and
+    about `who` if it is given; of these events the last `n`, or all. `after`: as in `Logs`."""
 
     since: int = 0
     n: int | None = None
     follow: bool = False
     since_s: float | None = None
     type: str = ""
+    who: str = ""
     after: tuple[int, float] | None = None
 
 
@@ -85,7 +86,7 @@ async def events(steering: Steering, line: ControlStream, params: Events) -> obj
     journal = steering.journal
 
     def fits(item: JournalEvent) -> bool:
-        return params.type in item.what
+        return params.type in item.what and params.who in ("", item.who)
 
     follower = journal.follow(line.wake) if params.follow else None
     try:

@@ -317,7 +317,7 @@ VERBS: dict[str, Verb] = {
     ),
     "console-sessions": Verb(console_orders.ConsoleQuery, console_orders.sessions, reads=True),
     "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
-    "news": Verb(console_orders.News, console_orders.news, Role.VIEWER),
+    "news": Verb(console_orders.NewsWanted, console_orders.news, Role.VIEWER),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 

@@ -74,7 +74,7 @@ async function frame() {
 async function load(quietly = false) {
   const path = here();
   main.setAttribute("aria-busy", "true");
-  await htmx.ajax("GET", "/f" + path, { source: main, target: "#main", swap: "innerMorph" });
+  await htmx.ajax("GET", "/f" + path, { source: main, target: "#main", swap: quietly ? "innerMorph" : "innerHTML" });
   main.removeAttribute("aria-busy");
   if (!quietly && path === here()) {
     main.querySelector("h1")?.focus({ preventScroll: true });
@@ -170,33 +170,47 @@ async function download(path, name) {
 /* --- logs: at the end they follow; scrolled up they stay, and a button counts what is new --------- */
 
 const logs = new WeakMap();
+htmx.config.morphIgnore.push("data-stays");
+htmx.config.morphSkipChildren = "[data-stays]";
 
 function logShown(log) {
   const bottom = () => log.scrollHeight - log.scrollTop - log.clientHeight < 8;
+  const button = log.parentElement.querySelector("[data-newest]");
+  const seqs = JSON.parse(log.parentElement.querySelector("data").value);
   let at = logs.get(log);
   if (!at) {
-    at = { follows: true, last: -1, kept: "" };
+    at = { read: -1 };
     logs.set(log, at);
     log.addEventListener("scroll", () => {
-      at.follows = bottom();
-      if (at.follows) newer(log, 0);
+      if (bottom() === !("stays" in log.dataset)) return;
+      if (bottom()) { delete log.dataset.stays; load(true); }
+      else log.dataset.stays = "";
     });
-    log.parentElement.querySelector("[data-newest]").addEventListener("click", () => {
-      at.follows = true;
-      log.scrollTop = log.scrollHeight;
+    button.addEventListener("click", () => {
+      delete log.dataset.stays;
       log.focus();
+      load(true);
     });
   }
-  const last = Number(log.lastElementChild?.dataset.seq ?? -1);
-  if (at.follows) { log.scrollTop = log.scrollHeight; newer(log, 0); at.read = last; }
-  else newer(log, [...log.children].filter((line) => Number(line.dataset.seq) > (at.read ?? last)).length);
+  if ("stays" in log.dataset) {
+    const count = seqs.filter((seq) => seq > at.read).length;
+    button.hidden = count === 0;
+    button.textContent = `${count} new ↓`;
+  } else {
+    at.read = seqs.at(-1) ?? -1;
+    button.hidden = true;
+    log.scrollTop = log.scrollHeight;
+  }
 }
 
-function newer(log, count) {
-  const button = log.parentElement.querySelector("[data-newest]");
-  button.hidden = count === 0;
-  button.textContent = `${count} new ↓`;
-}
+/* The question before a change of ticked rows names them. */
+document.addEventListener("htmx:confirm", (event) => {
+  const { ctx } = event.detail;
+  if (!ctx.confirm?.includes("{ticked}")) return;
+  const ticked = [...main.querySelectorAll("input[name=names]:checked")].map((box) => box.value);
+  if (!ticked.length) { event.preventDefault(); event.detail.dropRequest(); return say("Tick a server first."); }
+  ctx.confirm = ctx.confirm.replace("{order}", ctx.request.submitter?.textContent ?? "").replace("{ticked}", ticked.join(", "));
+});
 
 /* --- news: the tab that is looked at and holds the lock follows, and tells the others ------------- */
 
@@ -217,9 +231,10 @@ async function show() {
   timer = 0;
   const live = (document.getElementById("page")?.dataset.live || "").split(" ");
   const busy = document.hidden || main.getAttribute("aria-busy") || inField() || getSelection()?.type === "Range"
-    || main.querySelector("[data-keep]") || document.querySelector("dialog[open]");
+    || main.querySelector("[data-keep], input[name=names]:checked") || document.querySelector("dialog[open]");
   if (busy) { if (!document.hidden) timer = setTimeout(show, 1000); return; }
-  const concerns = live.some((kind) => waiting.has(kind));
+  const logsOpen = [...main.querySelectorAll("[data-log]")].map((log) => log.id.replace(/^log-/, "logs:"));
+  const concerns = [...live, ...logsOpen].some((kind) => waiting.has(kind));
   waiting.clear();
   if (concerns) await load(true);
 }

@@ -1,0 +1,121 @@
+"""Page of one server: why it is in its state, what happened to it, its settings and processes.
+
+Owns: the parts of the page, and orders for this server. Never: the sentences (`cli.describe` and
+the gateway), masking secrets (the gateway).
+"""
+
+import time
+from collections.abc import Sequence
+
+import htpy as h
+from htpy import Element, Node
+
+from metamcp_supervisor.cli import describe
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console.pages import Ask, PageRequest
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.verbs import Description, JournalEvent
+from metamcp_worker.ipc import codec
+
+EVENTS_MAX = 100
+"""Maximum events in the timeline."""
+_RUNS = {"ready", "active", "warming", "error", "draining"}
+#: Orders with the states in which they make sense, the lowest role, and whether they disturb.
+_ORDERS = (
+    ("start", "Start", {"stopped", "idle", "error"}, Role.OPERATOR, False),
+    ("restart", "Restart", _RUNS, Role.OPERATOR, True),
+    ("stop", "Stop", {"idle", *_RUNS}, Role.OPERATOR, True),
+    ("drain", "Drain", {"ready", "active"}, Role.OPERATOR, True),
+    ("undrain", "Undrain", {"draining"}, Role.OPERATOR, False),
+    ("quarantine", "Quarantine", {"ready", "active", "idle", "error"}, Role.ADMIN, True),
+    ("clear", "Let out of quarantine", {"quarantined"}, Role.ADMIN, False),
+)  # fmt: skip
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    name = request.path[0]
+    found = codec.typed(Description, await ask("describe", {"name": name}))
+    items = await ask.items("events", {"who": name, "n": EVENTS_MAX})
+    events = [codec.typed(JournalEvent, item) for item in items]
+    return page(found, events, request.role, time.time())
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    name, order = request.path[0], request.form.get("order", "")
+    if order not in {known for known, *_ in _ORDERS}:
+        said = ui.notice(f"No order is named '{order}'.", "bad")
+    else:
+        await ask(order, {"names": [name]})
+        said = ui.notice(f"{name}: {order} was ordered.")
+    return [said, await show(ask, request)]
+
+
+def page(found: Description, events: Sequence[JournalEvent], role: Role, now: float) -> Node:
+    """Return the content of the page. `now`: seconds since the epoch."""
+    server = found.server
+    first, *rest = describe.facts(found, now)
+    return [
+        ui.heading(ui.shown(server.name), ui.state(server.state)),
+        ui.tabs(
+            ui.address("servers", server.name),
+            [
+                (ui.address("servers", server.name), "Overview"),
+                (ui.address("logs", server.name), "Logs"),
+                (ui.address("tools", query={"server": server.name}), "Tools"),
+                (ui.address("calls", query={"server": server.name}), "Calls"),
+            ],
+        ),
+        h.p(class_="beside")[_orders(server.name, server.state, role)],
+        ui.pairs((label, ui.shown(text)) for label, text in (("state", first[1]), *rest)),
+        h.h2["What happened"],
+        ui.table(
+            "Events of this server, the newest first",
+            ("When", "Event", "Cause"),
+            (
+                [ui.when(one.time), ui.shown(one.what), ui.shown(one.cause, 1000)]
+                for one in reversed(events)
+            ),
+            empty="Nothing is kept about this server.",
+        ),
+        h.h2["Exits"],
+        ui.table(
+            "Times it went down by itself, the newest first",
+            ("When", "Start", "Ready for", "Reason", "Then", "Message"),
+            ([ui.shown(cell) for cell in row] for row in describe.exits(found, now)),
+            empty="It never went down by itself.",
+        ),
+        h.h2["Processes"],
+        ui.table(
+            "Processes of this server",
+            ("Id", "Memory", "Own share", "Processor", "Files", "Command"),
+            ([*row[:-1], _command(row[-1])] for row in describe.processes(found.processes)),
+            empty="No process runs.",
+            numbers=("Memory", "Own share", "Processor", "Files"),
+        ),
+        h.h2["Settings in effect"],
+        ui.pairs(
+            (ui.shown(key), h.code[ui.shown(codec.dump(value).decode(), 2000)])
+            for key, value in found.config.items()
+        ),
+        found.source and h.p["Written in ", h.code[ui.shown(found.source)], "."],
+        h.h2["Last lines"],
+        ui.code("\n".join(line.text for line in found.log) or "none", label="of its log"),
+    ]
+
+
+def _orders(name: str, state: str, role: Role) -> list[Element]:
+    return [
+        ui.action(
+            ui.address("servers", name),
+            label,
+            {"order": order},
+            confirm=f"{label} {name}?" if disturbs else "",
+            danger=disturbs,
+        )
+        for order, label, states, least, disturbs in _ORDERS
+        if state in states and role >= least
+    ]
+
+
+def _command(text: str) -> Element:
+    return h.code[ui.shown(text, 400)]

@@ -1,0 +1,68 @@
+"""The console's pages over HTTP, in front of a small gateway with its real control socket."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx2
+
+from metamcp_supervisor.console.site import ConsoleSite
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.console_sessions import ConsoleOn
+from metamcp_supervisor.verbs import ServerStatus
+from metamcp_worker.http.serve import HttpServer
+from tests.supervisor.small_gateway import SmallGateway, steered
+
+OWN = {"sec-fetch-site": "same-origin"}
+"""Header by which a browser says that a page of the console asks."""
+
+
+class Browser:
+    """A browser that has opened a page of the console. `token`: of its session."""
+
+    def __init__(self, base: str, gateway: SmallGateway) -> None:
+        self.base = base
+        self.gateway = gateway
+        self.http = httpx2.AsyncClient(base_url=base, timeout=20.0)
+        self.token = ""
+
+    async def login(self, role: Role = Role.ADMIN) -> None:
+        link = self.gateway.console.sessions.link(role)
+        answer = await self.http.post("/login", json={"link": link}, headers=OWN)
+        assert answer.status_code == 200, answer.text
+        self.token = answer.json()["token"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**OWN, "authorization": f"Bearer {self.token}"}
+
+    async def get(self, path: str) -> httpx2.Response:
+        return await self.http.get(f"/f{path}", headers=self.headers)
+
+    async def post(self, path: str, **form: str | list[str]) -> httpx2.Response:
+        return await self.http.post(f"/f{path}", data=form, headers=self.headers)
+
+
+@asynccontextmanager
+async def opened(*servers: ServerStatus) -> AsyncGenerator[Browser]:
+    async with steered(*servers) as (gateway, directory):
+        sock = socket.create_server(("127.0.0.1", 0))
+        base = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        on = ConsoleOn(runtime_dir=str(directory), version="9.9", hosts=("127.0.0.1", "localhost"))
+        server = HttpServer(ConsoleSite(on))
+        await server.start([sock])
+        browser = Browser(base, gateway)
+        try:
+            yield browser
+        finally:
+            await browser.http.aclose()
+            await server.drain(0.0)
+
+
+def run(test: Callable[[Browser], Awaitable[None]], *servers: ServerStatus) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), opened(*servers) as browser:
+            await test(browser)
+
+    asyncio.run(main())

@@ -1,0 +1,272 @@
+"""Who may ask the console for what, over HTTP: hosts, origins, sessions, roles."""
+
+import asyncio
+import json
+
+import pytest
+
+from metamcp_supervisor.console import rail, site
+from metamcp_supervisor.control.access import Role
+from tests.supervisor.console.served import OWN, Browser, run
+from tests.supervisor.console.test_fragments import HOSTILE, Elements
+from tests.supervisor.small_gateway import server
+
+pytestmark = pytest.mark.process
+
+SERVERS = server("git"), server("db", "error", reason="exit", message="gone")
+
+
+async def raw(browser: Browser, request: bytes) -> bytes:
+    """The answer to these bytes, to its end."""
+    host, port = browser.base.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    found = await reader.read()
+    writer.close()
+    return found
+
+
+def test_every_answer_has_the_headers_that_close_a_browser() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        answers = [
+            await browser.http.get("/"),
+            await browser.http.get("/static/console.js"),
+            await browser.http.get("/static/none"),
+            await browser.get("/servers"),
+            await browser.get("/none"),
+            await browser.http.get("/frame"),
+        ]
+        for answer in answers:
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert "unsafe" not in answer.headers["content-security-policy"]
+            for name in ("cross-origin-opener-policy", "cross-origin-resource-policy"):
+                assert answer.headers[name] == "same-origin"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["x-frame-options"] == "DENY"
+            assert answer.headers["cache-control"] in ("no-store", "no-cache")
+            assert "set-cookie" not in answer.headers
+
+    run(test, *SERVERS)
+
+
+def test_a_page_without_a_session_has_no_data() -> None:
+    async def test(browser: Browser) -> None:
+        shells = [(await browser.http.get(path)).text for path in ("/", "/servers/git", "/x?y=z")]
+        assert len(set(shells)) == 1
+        assert "git" not in shells[0]
+        for path in ("/f/servers", "/frame", "/events", "/download/logs/git"):
+            answer = await browser.http.get(path, headers=OWN)
+            assert answer.status_code == 401
+            wrong = {**OWN, "authorization": "Bearer wrong"}
+            answer = await browser.http.get(path, headers=wrong)
+            assert answer.status_code == 401
+            assert "has ended" in answer.text
+
+    run(test, *SERVERS)
+
+
+@pytest.mark.promise("M107")
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::"]
+)
+def test_a_foreign_name_of_the_console_is_refused_everywhere(host: str) -> None:
+    async def test(browser: Browser) -> None:
+        for path in ("/", "/static/console.js", "/f/servers", "/login"):
+            head = f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+            assert (await raw(browser, head.encode())).startswith(
+                (b"HTTP/1.1 421", b"HTTP/1.1 400")
+            )
+
+    run(test)
+
+
+@pytest.mark.promise("M107")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:1"},
+        {"sec-fetch-site": "cross-site", "origin": "https://evil.example"},
+        {"sec-fetch-site": "none"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "null"},
+        {"sec-fetch-site": "same-origin", "origin": "https://evil.example"},
+        {},
+    ],
+)
+def test_another_page_changes_nothing_even_with_the_token(headers: dict[str, str]) -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        given = {**headers, "authorization": f"Bearer {browser.token}"}
+        form = {"order": "stop", "names": "git"}
+        answer = await browser.http.post("/f/servers", data=form, headers=given)
+        assert answer.status_code == 403
+        assert (await browser.http.get("/f/servers", headers=given)).status_code == 403
+        assert browser.gateway.servers["git"].state == "ready"
+
+    run(test, *SERVERS)
+
+
+def test_a_get_changes_nothing() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        for page in rail.PAGES:
+            await browser.get(f"/{page.name}?order=stop&names=git")
+        answer = await browser.http.put("/f/servers", headers=browser.headers)
+        assert answer.status_code == 405
+        assert browser.gateway.servers["git"].state == "ready"
+
+    run(test, *SERVERS)
+
+
+@pytest.mark.promise("M67")
+def test_an_order_is_carried_out_in_the_name_of_the_session() -> None:
+    async def test(browser: Browser) -> None:
+        ordered: list[str] = []
+        browser.gateway.journal.ordered = ordered.append
+        await browser.login(Role.OPERATOR)
+        answer = await browser.post("/servers", order="stop", names=["git", "db"])
+        assert answer.status_code == 200
+        assert "Stop was ordered: git, db." in Elements(answer.text).text
+        assert browser.gateway.servers["git"].state == "stopped"
+        assert ordered[-1].startswith("'stop git db' asked by console session ")
+        assert "(operator)" in ordered[-1]
+
+    run(test, *SERVERS)
+
+
+@pytest.mark.promise("M67")
+def test_a_viewer_looks_and_its_orders_are_refused_in_one_sentence() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login(Role.VIEWER)
+        page = await browser.get("/servers")
+        assert page.status_code == 200
+        assert not [tag for tag, _ in Elements(page.text).found if tag == "input" and _.get("form")]
+        answer = await browser.post("/servers/git", order="stop")
+        text = Elements(answer.text).text
+        assert "'stop' needs the role operator, and this session is viewer here" in text
+        assert browser.gateway.servers["git"].state == "ready"
+        frame = await browser.http.get("/frame", headers=browser.headers)
+        assert "viewer" in Elements(frame.text).text
+
+    run(test, *SERVERS)
+
+
+def test_a_link_that_was_used_opens_nothing() -> None:
+    async def test(browser: Browser) -> None:
+        link = {"link": browser.gateway.console.sessions.link(Role.ADMIN)}
+        assert (await browser.http.post("/login", json=link, headers=OWN)).status_code == 200
+        again = await browser.http.post("/login", json=link, headers=OWN)
+        assert again.status_code == 403
+        assert "was used" in again.text
+        assert (await browser.http.post("/login", content=b"[", headers=OWN)).status_code == 400
+        assert (await browser.http.get("/login", headers=OWN)).status_code == 405
+
+    run(test)
+
+
+def test_a_form_that_is_too_large_is_refused() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        answer = await browser.post("/servers", names="a" * (site.BODY_BYTES_MAX + 1))
+        assert answer.status_code == 413
+        answer = await browser.http.get(
+            "/f/servers?" + "&".join(["a=b"] * (site.FIELDS_MAX + 1)), headers=browser.headers
+        )
+        assert answer.status_code in (400, 431)
+
+    run(test)
+
+
+@pytest.mark.promise("M107")
+def test_what_servers_say_is_inert_on_every_page() -> None:
+    hostile = [
+        server("bad", "error", reason=text[:500], message=text, origin=text, lacking=(text,))
+        for text in HOSTILE
+        if text.isascii() or text.isprintable()
+    ]
+    first = hostile[0]
+
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        logs, journal = browser.gateway.logs, browser.gateway.journal
+        for text in HOSTILE:
+            written = text.encode("utf-8", "replace").decode()
+            logs.add("bad", "stderr", [written])
+            journal.add("bad", "error", written)
+        for path in ("/servers", "/servers/bad", "/logs/bad", "/logs/bad?beside=git&q=<b>"):
+            answer = await browser.get(path)
+            assert answer.status_code == 200, path
+            found = Elements(answer.text)
+            assert not {tag for tag, _ in found.found} & {"script", "img", "style", "iframe"}, path
+            for _, attrs in found.found:
+                assert not [name for name in attrs if name.startswith("on")], path
+            assert "\x1b" not in answer.text
+            assert "\u202e" not in answer.text
+
+    for one in (first, *hostile[1:3]):
+        run(test, one, server("git"))
+
+
+@pytest.mark.promise("M107")
+def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        gateway = browser.gateway
+        kinds: set[str] = set()
+        async with browser.http.stream("GET", "/events", headers=browser.headers) as answer:
+            assert answer.headers["content-type"] == "text/event-stream"
+            wanted = {"servers", "config", "logs:git"}
+            async for line in answer.aiter_lines():
+                if line == "event: ended":
+                    break
+                if line.startswith("data: ") and "kinds" in line:
+                    kinds |= set(json.loads(line.removeprefix("data: "))["kinds"])
+                    if not kinds:
+                        gateway.journal.add("git", "ready→error")
+                        gateway.journal.add("gateway", "reload")
+                        gateway.logs.add("git", "stderr", ["a line"])
+                if kinds >= wanted:
+                    gateway.console.sessions.end([])
+            assert kinds >= wanted
+        assert (await browser.get("/servers")).status_code == 401
+
+    run(test, *SERVERS)
+
+
+def test_a_name_that_nobody_knows_gets_a_sentence() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        answer = await browser.get("/servers/nonesuch")
+        assert answer.status_code == 404
+        assert "no server is named 'nonesuch'" in Elements(answer.text).text
+        answer = await browser.get("/nonesuch")
+        assert answer.status_code == 404
+
+    run(test, *SERVERS)
+
+
+def test_an_unchanged_file_is_not_sent_again() -> None:
+    async def test(browser: Browser) -> None:
+        first = await browser.http.get("/static/htmx.js")
+        again = await browser.http.get(
+            "/static/htmx.js", headers={"if-none-match": first.headers["etag"]}
+        )
+        assert (again.status_code, again.content) == (304, b"")
+
+    run(test)
+
+
+def test_all_lines_of_a_log_can_be_downloaded() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        browser.gateway.logs.add("git", "stderr", [f"line {n}" for n in range(3000)])
+        answer = await browser.http.get("/download/logs/git", headers=browser.headers)
+        lines = answer.text.splitlines()
+        assert len(lines) == 3000
+        assert lines[-1].endswith("stderr  line 2999")
+        page = Elements((await browser.get("/logs/git")).text)
+        assert sum(tag == "li" for tag, _ in page.found) == 500
+
+    run(test, *SERVERS)
