@@ -27,7 +27,7 @@ class Pinned(Gateway):
         super().__init__({"beta": fake()})
         self.words = self.folder / "told" / "words.json"
         self.words.parent.mkdir()
-        mine = {**fake("--words", str(self.words), *flags), **alpha}
+        self.entry = mine = {**fake("--words", str(self.words), *flags), **alpha}
         self.write({"alpha": mine, "beta": fake()})
 
     def launch(self) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from metamcp_supervisor.config.config import ConfigInvalid, Log, Problem, Server
+from metamcp_supervisor.approval.lock_drift import ToolDrift
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Problem, Server
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
@@ -127,6 +128,28 @@ class SmallConsole:
         return f"http://127.0.0.1:6272/#k={self.sessions.link(role)}"
 
 
+class SmallSettings:
+    """Settings of a gateway without files, of which nothing drifted."""
+
+    def __init__(self) -> None:
+        self.config = self.written = configs.config()
+
+    async def compared(self) -> tuple[ReloadPlan, Config]:
+        return ReloadPlan(hash="0", changes=(), applied=False), self.config
+
+    def drifted(self) -> tuple[str, ...]:
+        return ()
+
+    async def drift(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
+        return (), ""
+
+    def locked(self, server: str) -> bool:
+        return False
+
+    async def approve(self, server: str, tool: str, expect: str) -> int:
+        raise ReloadRefused(f"{server} was not seen yet; start it once")
+
+
 class SmallGateway:
     """A server that is started is ready in the next tick of the loop, one generation later."""
 
@@ -138,6 +161,7 @@ class SmallGateway:
         self.results = ResultKeeper(configs.config, frozenset)
         self.consents = SmallConsents()
         self.console = SmallConsole()
+        self.settings = SmallSettings()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Raw, structs
+from msgspec import Raw, Struct, structs
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.approval import lock as locks
@@ -212,6 +212,22 @@ def locked(definition: bytes | Raw) -> tuple[str, LockedTool]:
     kept = counted(found)
     del kept["name"]
     return name, LockedTool(print_, kept)
+
+
+class ServerInfo(Struct, frozen=True):
+    """Name and version that a server gives itself; other members are ignored."""
+
+    name: str = ""
+    version: str = ""
+
+
+def server_info(raw: bytes | Raw) -> Mapping[str, str]:
+    """Return the name and version that a server gives itself."""
+    try:
+        found = codec.typed(ServerInfo, raw)
+    except Malformed:
+        found = ServerInfo()
+    return {"name": found.name, "version": found.version}
 
 
 def taken(

@@ -149,6 +149,14 @@ class Pins:
         known = {digest: by_name.get(name or "") for name, digest, _ in named}
         return Judged(server, drifts, kept, None, known, edition)
 
+    def compared(self, server: str, offered: Sequence[bytes | Raw]) -> tuple[ToolDrift, ...]:
+        """Compare every tool of a server with what was approved, with both definitions. Changes
+        nothing."""
+        approved = self._approved(server)
+        if approved is None or self.mode(server) == "off":
+            return ()
+        return lock_drift.drifts(server, approved, offered)
+
     def take(self, judged: Judged) -> QuarantineNews:
         """Put a result of `judge` into force."""
         before = self.last(judged.server)

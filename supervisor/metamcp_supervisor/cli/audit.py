@@ -1,65 +1,43 @@
 """`metamcp audit`: records of the audit as a table, one of them, their proof, all of them as lines.
 
-Owns: reading segments, which records fit, checking the chain over all segments. Never: writing
-records (`metamcp_worker.audit`), the hash of a record (`ipc.audit_records`).
+Owns: these verbs at the prompt, the folder that is meant. Never: reading segments and checking
+their chain (`control.audit_segments`), writing records (`metamcp_worker.audit`).
 
 The segments are read directly, so this works without a gateway.
 """
 
 import os
-import re
-import sqlite3
 import time
-from collections import deque
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import click
-from msgspec import MsgspecError, Struct
 
-from metamcp_supervisor.cli import show
+from metamcp_supervisor.cli import recordings, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.cli.errors import Group
-from metamcp_supervisor.cli.recordings import config_option, ending, state_option
+from metamcp_supervisor.cli.progress import progress
+from metamcp_supervisor.cli.recordings import config_option, state_option
+from metamcp_supervisor.control import audit_segments
+from metamcp_supervisor.control.audit_segments import AuditDenied, AuditQuestion, AuditUnread
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.store import database
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
+from metamcp_worker.ipc.audit_records import AuditRecord
 
 EVENTS_HELP = f"{', '.join(records.ALL_EVENTS)}."
 COLUMNS = ("SEQ", "TIME", "EVENT", "WHO", "SERVER", "WHAT", "OUTCOME", "TOOK")
 LINES = 50
 """Number of records to show if the user does not say."""
 TEXT_CHARACTERS_MAX = 60
-CHECKPOINT = re.compile("([1-9][0-9]{0,17}):([0-9a-f]{64})")
 WORDS = {
     "check": "the chain is checked with 'metamcp audit verify'",
     "ls": "did you mean 'list'?",
     "get": "a record is shown with 'metamcp audit show SEQ'",
 }
-
-
-class Segment(Struct, frozen=True):
-    """Segment as it begins. `before`, `hash`: the last record before it, and the hash of that."""
-
-    path: Path
-    before: int
-    hash: bytes
-
-
-class Proof(Struct, frozen=True):
-    """Outcome of `verify`. `broken`: the first place where the chain does not hold."""
-
-    records: int
-    segments: int
-    first: int
-    last: int
-    last_hash: str
-    broken: Break | None = None
 
 
 @click.group(cls=Group, words=WORDS)
@@ -70,13 +48,15 @@ def audit() -> None:
 @audit.command("list")
 @click.option("--since", type=Duration(past=True), metavar="DURATION", help="Not older: 1h, 2d.")
 @click.option("--until", type=Duration(past=True), metavar="DURATION", help="Older than this.")
-@click.option("--workspace", metavar="NAME")
+@click.option("--workspace", metavar="NAME", help="Of this workspace.")
 @click.option("--key", metavar="ID|NAME", help="Of this API key, or of its principal.")
-@click.option("--server", metavar="NAME")
+@click.option("--server", metavar="NAME", help="Of calls to this server.")
 @click.option("--tool", metavar="NAME", help="As the server or as clients name it.")
 @click.option("--event", type=click.Choice(records.ALL_EVENTS), metavar="WORD", help=EVENTS_HELP)
-@click.option("--outcome", type=click.Choice(records.OUTCOMES))
-@click.option("--limit", type=click.IntRange(min=1), default=LINES, show_default=True)
+@click.option("--outcome", type=click.Choice(records.OUTCOMES), help="Calls that ended so.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=LINES, show_default=True, help="At most so many."
+)
 @json_option
 @state_option
 @config_option
@@ -95,39 +75,26 @@ def list_(
     path: Path | None,
 ) -> None:
     """List records, the newest last."""
-    now = time.time()
-    keys = {key, *_ids(folder(state_dir, path).parent, key)} if key is not None else set[str]()
-
-    def fits(record: AuditRecord) -> bool:
-        return (
-            (since is None or record.ts >= (now - since) * 1e9)
-            and (until is None or record.ts <= (now - until) * 1e9)
-            and workspace in {None, record.workspace}
-            and (
-                key is None
-                or record.key in keys
-                or key in {record.principal, record.principal.removeprefix("key:")}
-            )
-            and event in {None, record.event}
-            and server in {None, record.server}
-            and (tool is None or tool in {record.tool, record.exposed})
-            and outcome in {None, record.outcome}
-        )
 
     def work() -> int:
-        found = deque(
-            (
-                (row, before, record)
-                for row, before, record in _all(state_dir, path)
-                if fits(record)
-            ),
-            maxlen=limit,
+        where, now = folder(state_dir, path), time.time()
+        wanted = AuditQuestion(
+            since=0.0 if since is None else now - since,
+            until=0.0 if until is None else now - until,
+            workspace=workspace or "",
+            keys=() if key is None else (key, *_ids(where.parent, key)),
+            server=server or "",
+            tool=tool or "",
+            event=event or "",
+            outcome=outcome or "",
+            limit=limit,
         )
+        found = audit_segments.found(where, wanted).records
         if as_json:
-            for row, before, _ in found:
-                click.echo(codec.dump(records.shown(row, before.hex())))
+            for one in found:
+                click.echo(codec.dump(one.shown()))
         elif found:
-            show.table(COLUMNS, [_cells(row.seq, record) for row, _, record in found])
+            show.table(COLUMNS, [_cells(one.row.seq, one.record) for one in found])
         else:
             click.echo("no record fits", err=True)
         return Exit.OK
@@ -144,16 +111,13 @@ def show_(seq: int, as_json: bool, state_dir: str | None, path: Path | None) -> 
     """Show all of one record."""
 
     def work() -> int:
-        for row, before, _ in _all(state_dir, path):
-            if row.seq == seq:
-                members = records.shown(row, before.hex())
-                if as_json:
-                    click.echo(codec.dump(members))
-                else:
-                    for name, value in members.items():
-                        click.echo(f"{name:<12}  {show.printable(str(value))}")
-                return Exit.OK
-        raise Failed(Exit.UNKNOWN_NAME, f"the audit has no record {seq}")
+        members = audit_segments.one(folder(state_dir, path), seq).shown()
+        if as_json:
+            click.echo(codec.dump(members))
+        else:
+            for name, value in members.items():
+                click.echo(f"{name:<12}  {show.printable(str(value))}")
+        return Exit.OK
 
     ending(work)
 
@@ -170,10 +134,15 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
     """
 
     def work() -> int:
-        if expect is not None and not CHECKPOINT.fullmatch(expect):
-            what = "--expect takes a checkpoint from the log, written like SEQ:HASH, 64 hex digits"
+        if expect is not None and not audit_segments.CHECKPOINT.fullmatch(expect):
+            what = f"--expect: {audit_segments.CHECKPOINT_FORM}"
             raise Failed(Exit.USAGE, what)
-        found = proof(folder(state_dir, path), expect or "")
+        with progress("checks the chain") as shown:
+
+            def checked(done: int, total: int) -> None:
+                shown.done, shown.total = done, total
+
+            found = audit_segments.proof(folder(state_dir, path), expect or "", checked)
         if as_json:
             click.echo(codec.dump(found))
         elif found.broken is not None:
@@ -197,8 +166,8 @@ def export(as_json: bool, state_dir: str | None, path: Path | None) -> None:
     def work() -> int:
         if not as_json:
             raise Failed(Exit.USAGE, "name the form: metamcp audit export --json")
-        for row, before, _ in _all(state_dir, path):
-            click.echo(codec.dump(records.shown(row, before.hex())))
+        for one in audit_segments.every(folder(state_dir, path)):
+            click.echo(codec.dump(one.shown()))
         return Exit.OK
 
     ending(work)
@@ -219,130 +188,17 @@ def folder(state_dir: str | None, path: Path | None) -> Path:
     return found.gateway.state_dir / records.FOLDER
 
 
-def segments(where: Path) -> list[Path]:
-    """Return the segments, the oldest first. Raises Failed."""
-    try:
-        names = sorted(filter(records.is_segment, os.listdir(where)))
-    except FileNotFoundError:
-        names = []
-    except OSError as error:
-        raise Failed(Exit.DENIED, f"the audit cannot be read: {where}: {error.strerror}") from None
-    if not names:
-        raise Failed(
-            Exit.UNKNOWN_NAME,
-            f"no audit is in {where}; a table [audit] in the configuration begins one",
-        )
-    return [where / name for name in names]
+def ending(work: Callable[[], int]) -> NoReturn:
+    """Do the work of a command, and end with its exit code or with that of its failure."""
 
-
-def rows(path: Path) -> Iterator[Segment | ChainRow]:
-    """Yield the beginning of a segment, then its rows. Raises sqlite3.Error and TypeError for a
-    file that is broken."""
-    with closing(database.read_only(path)) as base:
-        seq, digest = base.execute("SELECT seq, hash FROM start").fetchone()
-        yield Segment(path, int(seq), bytes(digest))
-        for found in base.execute("SELECT seq, body, hash FROM record ORDER BY seq"):
-            yield ChainRow(int(found[0]), bytes(found[1]), bytes(found[2]))
-
-
-def proof(where: Path, expect: str = "") -> Proof:
-    """Check everything that is there. Raises Failed."""
-    paths = segments(where)
-    check = _Check(expect)
-    for path in paths:
-        broken = check.segment(path)
-        if broken is not None:
-            break
-    else:
-        broken = check.rest(paths)
-    return Proof(check.count, len(paths), check.first, check.seq, check.hash.hex(), broken)
-
-
-class _Check:
-    """Check of a chain, segment by segment. `seq`, `hash`: of the last record that holds."""
-
-    def __init__(self, expect: str) -> None:
-        self.count = self.first = self.seq = 0
-        self.hash = START
-        seq, _, self._expected_hash = expect.partition(":")
-        self._expected = int(seq or 0)
-        self._seen = not expect
-        self._begins: Segment | None = None
-        self._sealed: dict[str, tuple[int, str]] = {}
-        self._removed: set[tuple[int, str]] = set()
-
-    def segment(self, path: Path) -> Break | None:
-        """Check one segment behind those before it."""
+    def read() -> int:
         try:
-            found = rows(path)
-            begins = next(found)
-            assert isinstance(begins, Segment)
-            if self._begins is None:
-                self._begins, self.seq, self.hash = begins, begins.before, begins.hash
-                self.first = self.seq + 1
-            if (begins.before, begins.hash) != (self.seq, self.hash):
-                return Break(self.seq + 1, f"{path.name} does not begin where the one before ends")
-            for row in found:
-                assert isinstance(row, ChainRow)
-                broken = records.check(self.hash, self.seq, [row])
-                if broken is not None:
-                    return broken
-                self.seq, self.hash = row.seq, row.hash
-                self._learn(row)
-        except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
-            where = f" behind record {self.seq}" if self.seq else ""
-            return Break(self.seq + 1, f"{path.name} cannot be read{where}: {error}")
-        return None
+            return work()
+        except AuditUnread as why:
+            code = Exit.DENIED if isinstance(why, AuditDenied) else Exit.of(why)
+            raise Failed(code, str(why)) from None
 
-    def rest(self, paths: list[Path]) -> Break | None:
-        """Check the files of sealed segments, the segments that are gone, and the checkpoint."""
-        for path in paths:
-            seq, digest = self._sealed.get(path.name, (0, ""))
-            if digest and _digest(path) != digest:
-                return Break(seq, f"{path.name} is not as it was sealed")
-        begins = self._begins
-        if begins is not None and begins.before:
-            if (begins.before, begins.hash.hex()) not in self._removed:
-                return Break(
-                    1, f"records before {begins.before + 1} are missing, and no record says why"
-                )
-        elif begins is not None and begins.hash != START:
-            return Break(1, "the beginning was changed")
-        if not self._seen:
-            return Break(self._expected, "the checkpoint is not in the chain")
-        return None
-
-    def _learn(self, row: ChainRow) -> None:
-        self.count += 1
-        if row.seq == self._expected and row.hash.hex() == self._expected_hash:
-            self._seen = True
-        if b'"worker":"audit"' in row.body:
-            record = records.read(row.body)
-            if record.event == "sealed":
-                self._sealed[record.segment] = record.first, record.digest
-            elif record.event == "removed":
-                self._removed.add((record.last, record.last_hash))
-
-
-def _digest(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _all(state_dir: str | None, path: Path | None) -> Iterator[tuple[ChainRow, bytes, AuditRecord]]:
-    """Yield every row with the hash before it and its record. Raises Failed."""
-    for each in segments(folder(state_dir, path)):
-        before = START
-        try:
-            for row in rows(each):
-                if isinstance(row, ChainRow):
-                    yield row, before, records.read(row.body)
-                before = row.hash
-        except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
-            what = f"{each} is broken: {error}; 'metamcp audit verify' says where"
-            raise Failed(Exit.FAILED, what) from None
+    recordings.ending(read)
 
 
 def _ids(state_dir: Path, name: str) -> list[str]:

@@ -1,15 +1,15 @@
 """`metamcp config` and `metamcp confirm`: check the configuration, show the settings in effect, and
 confirm the commands that a changed configuration starts.
 
-Owns: the verbs `check`, `show`, `schema` and `confirm`, their output and exit codes. Never: masking
+Owns: the verbs `check`, `show` and `confirm`, their output and exit codes. Never: masking
 secrets (`config.show`), the meaning of a setting (`sources`, `options`), what has to be confirmed
-(`config.confirmation`), reloading (`gateway.reload`).
+(`config.confirmation`), the schema (`shipped_files`), reloading (`gateway.reload`).
 """
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +47,10 @@ _FILE = click.option(
 )
 
 
-@click.group(cls=errors.Group, words=WORDS)
+_ELSEWHERE = {"schema": "metamcp_supervisor.cli.shipped_files:schema"}
+
+
+@click.group(cls=errors.Group, words=WORDS, elsewhere=_ELSEWHERE)
 def config() -> None:
     """Check and show the configuration."""
 
@@ -60,7 +63,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
     """Check the configuration and report every error at once (exit code 65)."""
     from metamcp_supervisor.verbs import Exit
 
-    found = _loaded(path, as_json=as_json)
+    found = loaded(path, as_json=as_json)
     good = not (found.problems or (strict and found.warnings))
     if as_json:
         errors.tell(
@@ -86,9 +89,10 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
 @_JSON
 def show(path: Path | None, as_json: bool) -> None:
     """Print the settings in effect, with defaults, and with secrets masked."""
+    from metamcp_supervisor.config.origins import heads, toml
     from metamcp_supervisor.config.show import tables
 
-    found = _loaded(path)
+    found = loaded(path)
     if as_json:
         errors.tell(files=list(map(str, found.files)), **tables(found))
         return
@@ -96,25 +100,17 @@ def show(path: Path | None, as_json: bool) -> None:
         click.echo(f"# {_shown(file)}")
     shown = tables(found)
     if workflows := shown.pop("workflows", None):
-        click.echo(f"\nworkflows = {_toml(workflows)}")
-    for head, settings in _heads(shown):
+        click.echo(f"\nworkflows = {toml(workflows)}")
+    for head, settings in heads(shown):
         click.echo(f"\n[{head}]")
         for key, value in settings.items():
-            click.echo(f"{key} = {_toml(value)}")
+            click.echo(f"{key} = {toml(value)}")
 
 
-@config.command()
-def schema() -> None:
-    """Print a JSON schema of metamcp.toml, for editors."""
-    from metamcp_supervisor.config.json_schema import schema as made
-    from metamcp_worker.ipc import codec
-
-    click.echo(codec.dump(made()).decode())
-
-
-def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
+def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> "Config":
     """Load the configuration and print its errors and warnings on stderr. End the command if it
-    cannot be used. With `as_json` only the errors of such a configuration are printed, as JSON."""
+    cannot be used. With `as_json` only the errors of such a configuration are printed, as JSON;
+    `quiet`: no warnings."""
     from metamcp_supervisor.config.config import ConfigInvalid
     from metamcp_supervisor.config.sources import load
     from metamcp_supervisor.verbs import Exit
@@ -122,6 +118,8 @@ def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
     try:
         found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
+        if not as_json and errors.json_asked():
+            raise Failed(Exit.CONFIG, errors.UNFIT, tuple(map(str, invalid.problems))) from None
         for problem in () if as_json else invalid.problems:
             click.echo(str(problem), err=True)
         if as_json:
@@ -129,7 +127,7 @@ def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
             errors.tell(ok=False, files=list(map(str, invalid.files)), problems=problems)
         raise SystemExit(Exit.CONFIG) from None
     found = replace(found, warnings=(*found.warnings, *_of_tls(found)))
-    for sentence in () if as_json else (*found.problems, *_warnings(found)):
+    for sentence in () if as_json or quiet else (*found.problems, *_warnings(found)):
         click.echo(str(sentence), err=True)
     return found
 
@@ -162,37 +160,6 @@ def _shown(path: Path) -> str:
     from metamcp_supervisor.config.document import printable
 
     return printable(str(path))
-
-
-def _heads(tables: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the tables with settings in them, each with the text of its brackets."""
-    from metamcp_supervisor.config.document import list_of, table_of
-
-    for section, content in tables.items():
-        if section == "policies":
-            yield from (("[policies]", table_of(each) or {}) for each in list_of(content) or ())
-            continue
-        table = table_of(content) or {}
-        if section not in {"servers", "namespaces", "endpoints", "workspaces"}:
-            yield section, table
-            continue
-        for name, settings in table.items():
-            yield f"{section}.{name}", table_of(settings) or {}
-
-
-def _toml(value: object) -> str:
-    """Return a value as TOML. A string of JSON is also a string of TOML once the characters that
-    are not printable are escaped."""
-    import json
-
-    from metamcp_supervisor.config.document import list_of, printable, table_of
-
-    if (table := table_of(value)) is not None:
-        items = [f"{_toml(key)} = {_toml(item)}" for key, item in table.items()]
-        return "{ " + ", ".join(items) + " }" if items else "{}"
-    if (listed := list_of(value)) is not None:
-        return "[" + ", ".join(map(_toml, listed)) + "]"
-    return printable(json.dumps(value, ensure_ascii=False))
 
 
 @click.command()

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config import sources
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Server
 from metamcp_supervisor.config.naming import hint
@@ -26,16 +27,9 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.services import UnknownName
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import codec, server_catalog, validation
+from metamcp_worker.ipc import server_catalog, validation
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.validation import Invalid
-
-
-class Info(Struct, frozen=True):
-    """Name and version that a server gives itself; other members are ignored."""
-
-    name: str = ""
-    version: str = ""
 
 
 class Offered(NamedTuple):
@@ -132,17 +126,18 @@ def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredO
 
 def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferComparison:
     """Read the offers as `kept` does, for the servers whose tools are compared. Raises Failed."""
-    found = kept(path, state_dir, lock)
-    offered = {
-        name: _offered(found.config.servers[name], each)
-        for name, each in found.catalogues.items()
-        if found.config.servers[name].pinning != "off"
-    }
-    invalid = {
-        name: tuple(validation.invalid(each))
-        for name, each in found.catalogues.items()
-        if each is not None
-    }
+    with progress("reads the definitions of tools"):
+        found = kept(path, state_dir, lock)
+        offered = {
+            name: _offered(found.config.servers[name], each)
+            for name, each in found.catalogues.items()
+            if found.config.servers[name].pinning != "off"
+        }
+        invalid = {
+            name: tuple(validation.invalid(each))
+            for name, each in found.catalogues.items()
+            if each is not None
+        }
     return OfferComparison(
         found.config, found.path, found.lock, found.seen, offered, found.notes, invalid
     )
@@ -191,8 +186,4 @@ def unseen(server: str) -> str:
 def _offered(server: Server, found: ServerCatalogue | None) -> Offered:
     if found is None:
         return Offered(server)
-    try:
-        info = codec.typed(Info, found.serverInfo)
-    except codec.Malformed:
-        info = Info()
-    return Offered(server, found.tools, {"name": info.name, "version": info.version})
+    return Offered(server, found.tools, lock_drift.server_info(found.serverInfo))

@@ -25,6 +25,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
+from metamcp_supervisor.cli.errors import Command
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec, records
@@ -188,17 +189,9 @@ def _read(raw: bytes) -> RecordedLine | None:
 
 
 def ending(work: Callable[[], int]) -> NoReturn:
-    """Do the work of a command, and end with its exit code or with that of its failure."""
-    from metamcp_supervisor.cli.show import printable
-
+    """Do the work of a command, and end with its exit code. Raises Failed."""
     try:
         code = work()
-    except Failed as failed:
-        for line in (str(failed), *failed.details):
-            click.echo(f"metamcp: {printable(line)}", err=True)
-        code = failed.exit
-    except KeyboardInterrupt:
-        code = 130  # as in every shell: 128 plus the number of SIGINT
     except BrokenPipeError:  # the user has left the pager
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = Exit.OK
@@ -220,7 +213,7 @@ config_option = click.option(
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("word", metavar="[ID]", required=False)
 @click.option("--server", metavar="NAME", help="Only calls of this server.")
 @click.option("--tool", metavar="NAME", help="Only of this tool, prompt or resource.")

@@ -19,7 +19,8 @@ from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
 from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration
-from metamcp_supervisor.cli.errors import told
+from metamcp_supervisor.cli.errors import Command, told
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import config_option, pretty, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -36,7 +37,7 @@ DIFF_LINES_MAX = 40
 """Maximum lines of a difference to print; beyond them the result is simply another one."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("word", metavar="ID")
 @click.option("--endpoint", metavar="NAME", help="Another one than that of the recorded call.")
 @click.option("--yes", is_flag=True, help="Also a tool that may change something, unasked.")
@@ -90,7 +91,8 @@ async def _again(
     """Make the call, and return how it ended. Raises Failed."""
     async with client_for(call, url, trust, timeout_s) as asker:
         tool = await _ask_first(asker, call.name, yes=yes) if call.method == CALL else None
-        return tool_call.outcome_of(await asker.ask(call.method, asked, tool))
+        with progress(f"calls {call.name}"):
+            return tool_call.outcome_of(await asker.ask(call.method, asked, tool))
 
 
 def client_for(call: FinishedCall, url: str, trust: "Trust", timeout_s: float) -> "EndpointClient":

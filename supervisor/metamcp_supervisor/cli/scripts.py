@@ -17,8 +17,9 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.cli import columns, keys, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.errors import Group, tell, told
 from metamcp_supervisor.cli.keys import GatewayPlace
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client, script_orders
@@ -69,7 +70,9 @@ class _Where(Struct):
 @outward
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
 @click.option("--state-dir", metavar="PATH", help="Of a gateway that does not run.")
-@click.option("--workspace", default=DEFAULT, show_default=True, metavar="NAME")
+@click.option(
+    "--workspace", default=DEFAULT, show_default=True, metavar="NAME", help="Of this workspace."
+)
 @click.pass_context
 def scripts_(
     ctx: click.Context,
@@ -93,7 +96,7 @@ name_argument = click.argument("name")
 @click.pass_obj
 def list_(where: _Where, as_json: bool) -> None:
     """List all scripts of the workspace."""
-    raw = _asked(where)
+    raw = _listed(where)
     if as_json:
         click.echo(raw)
         return
@@ -180,7 +183,7 @@ def import_(where: _Where, files: tuple[Path, ...], as_json: bool) -> None:
 def export(where: _Where, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in codec.typed(ScriptList, _asked(where)).scripts:
+    for each in codec.typed(ScriptList, _listed(where)).scripts:
         (one,) = codec.typed(ScriptList, _asked(where, each.name)).scripts
         path = folder / f"{one.name}{SUFFIXES[_of(one).language]}"
         path.write_bytes(written(_of(one)).encode("utf-8", "replace"))
@@ -201,7 +204,14 @@ def delete(where: _Where, name: str, as_json: bool) -> None:
 @name_argument
 @click.option("--args", default="{}", metavar="JSON", help="An object, as its parameters say.")
 @click.option("--endpoint", metavar="NAME", help="Else one of the workspace that has code mode.")
-@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Duration(),
+    default="5m",
+    show_default=True,
+    help="How long to wait for the end.",
+)
 @credential_options
 @json_option
 @click.pass_obj
@@ -245,7 +255,10 @@ async def _ran(
     form = RequestForm(name="metamcp scripts")
     async with EndpointClient(url, trust, form, timeout_s) as asker:
         tool = await asker.tool(RUN_SCRIPT)
-        return None if tool is None else await asker.ask(CALL, asked, tool)
+        if tool is None:
+            return None
+        with progress("the script runs"):
+            return await asker.ask(CALL, asked, tool)
 
 
 def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
@@ -255,10 +268,12 @@ def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
     result: dict[str, Any] = codec.value(answer.result)
     failed = result.get("isError") is True
     found: dict[str, Any] | None = result.get("structuredContent")
+    text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
+    if as_json and found is None:
+        raise Failed(Exit.FAILED, text)
     if as_json:
-        click.echo(codec.dump(found))
+        tell(**(found or {}))
     elif failed or found is None:
-        text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
         for line in text.splitlines():
             click.echo(show.printable(line), err=failed)
     else:
@@ -337,11 +352,22 @@ def _of(shown: ScriptShown) -> Script:
 # Asking and saying
 
 
-def _asked(where: _Where, name: str = "", version: int = 0) -> bytes:
-    wanted = script_orders.Scripts(where.workspace, name, version)
+def _listed(where: _Where) -> bytes:
     with keys.running(where.place) as gateway:
         if gateway is not None:
-            return gateway.call("scripts", wanted)
+            return gateway.call("scripts", script_orders.Scripts(where.workspace))
+
+    async def answer(store: ScriptStore) -> object:
+        return script_orders.listed(store, where.workspace)
+
+    return _at_rest(where, answer)
+
+
+def _asked(where: _Where, name: str, version: int = 0) -> bytes:
+    wanted = script_orders.ScriptWanted(where.workspace, name, version)
+    with keys.running(where.place) as gateway:
+        if gateway is not None:
+            return gateway.call("scripts-show", wanted)
     return _at_rest(where, lambda store: script_orders.found(store, wanted))
 
 

@@ -17,6 +17,7 @@ from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
 from metamcp_supervisor.cli import call, lock, offers, recordings, show, tool_costs
 from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names
+from metamcp_supervisor.cli.errors import Command
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.control.client import Failed
@@ -288,7 +289,7 @@ RECORDED = "not locked"
 Row = tuple[str, str, str, str]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("words", metavar="[SERVER[.TOOL] | WORDS…]", nargs=-1)
 @click.option("--server", metavar="NAME", help="Only tools of this server; with WORDS.",
               shell_complete=complete_names)  # fmt: skip
@@ -426,7 +427,7 @@ class CatalogServer(Struct, frozen=True):
     resources: tuple[str, ...] = ()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("server", metavar="[SERVER]", required=False)
 @lock.config_option
 @lock.state_option

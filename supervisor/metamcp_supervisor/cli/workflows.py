@@ -16,16 +16,17 @@ from msgspec import Raw, structs
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
+from metamcp_supervisor.cli.progress import steps
 from metamcp_supervisor.cli.recordings import pretty
-from metamcp_supervisor.cli.show import printable, progress
+from metamcp_supervisor.cli.show import printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import SHIPPED
+from metamcp_worker.ipc.engine_runs import SHIPPED, GraphStep
 from metamcp_worker.ipc.process_names import DEFAULT
 
 if TYPE_CHECKING:
-    from metamcp_worker.engine.workflow import AnyStep, Workflow
+    from metamcp_worker.engine.workflow import Workflow
     from metamcp_worker.ipc.engine_runs import Loaded
 
 FOLDER = "workflows"
@@ -54,13 +55,14 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
         def ask(method: str, params: Mapping[str, object]) -> None:
             order = {"method": method, "params": params, "endpoint": endpoint}
             verb = "workflow-change" if method in CHANGES else "workflow"
-            found: dict[str, Any] = {}
-            with client.connect_here(runtime_dir) as gateway, progress(drawn=not as_json) as tell:
-                for kind, raw in gateway.stream(verb, order, timeout_s=ORDER_S_MAX):
-                    found = codec.value(raw)
-                    if kind == "progress":
-                        tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
-            _tell(found, as_json=as_json)
+            with client.connect_here(runtime_dir) as gateway, steps() as tell:
+
+                def heard(kind: str, raw: bytes) -> None:
+                    found: dict[str, Any] = codec.value(raw)
+                    tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
+
+                raw = gateway.call(verb, order, timeout_s=ORDER_S_MAX, heard=heard)
+            _tell(codec.value(raw), as_json=as_json)
 
         command(ask, **given)
 
@@ -75,8 +77,10 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
 
 def _tell(found: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the outcome of an order."""
-    text = codec.dump(found["structured"]).decode() if as_json else found["text"]
-    click.echo(text if as_json else "\n".join(map(printable, pretty(Raw(text.encode())))))
+    if as_json:
+        errors.tell(**found["structured"])
+    else:
+        click.echo("\n".join(map(printable, pretty(Raw(found["text"].encode())))))
     if found["failed"]:
         raise SystemExit(Exit.FAILED)
 
@@ -115,8 +119,15 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
 
 @workflow_.command()
 @file_argument
-@click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text")
-def graph(file: str, form: str) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid"]),
+    default="text",
+    help="For a terminal, or a diagram for Markdown.",
+)
+@json_option
+def graph(file: str, form: str, as_json: bool) -> None:
     """Draw the steps of a workflow."""
     from metamcp_worker.engine.definition import parse
 
@@ -124,12 +135,15 @@ def graph(file: str, form: str) -> None:
     found = loaded.definitions.get(DEFAULT, {})
     if loaded.problems:
         raise CommandRefused("\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG)
-    drawn: list[str] = []
-    for data in found.values():
+    drawn: dict[str, str] = {}
+    for name, data in found.items():
         workflow, _ = parse(codec.value(bytes(data)))
         assert workflow is not None
-        drawn.append("\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow)))
-    click.echo("\n\n".join(drawn))
+        drawn[name] = "\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow))
+    if as_json:
+        errors.tell(format=form, graphs=drawn)
+    else:
+        click.echo("\n\n".join(drawn.values()))
 
 
 @workflow_.command()
@@ -182,7 +196,14 @@ def list_(ask: "Asking") -> None:
 
 @workflow_.command()
 @click.option("--status", metavar="STATUS", help="Only those, for example needs_decision.")
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most so many.",
+)
 @at_gateway
 def runs(ask: "Asking", status: str | None, limit: int) -> None:
     """List the latest runs."""
@@ -273,64 +294,43 @@ def _loaded(files: Sequence[str]) -> "Loaded":
     return load.load([(DEFAULT, path) for path in paths])
 
 
-def _label(step: "AnyStep") -> str:
-    """Return what a step does, on one line."""
-    from metamcp_worker.engine import workflow as kinds
-
-    if isinstance(step, kinds.CallStep):
-        text = f"call {step.server}.{step.tool}" if step.server else f"call {step.tool}"
-    elif isinstance(step, kinds.ForeachStep):
-        text = f"foreach {step.name} in {step.items}"
-    elif isinstance(step, kinds.WaitStep):
-        text = f"wait {step.pause or f'until {step.until}'}"
-    elif isinstance(step, kinds.AiStep):
-        text = f"ai: {step.prompt}"
-    elif isinstance(step, kinds.ElicitStep):
-        text = f"elicit: {step.message}"
-    else:
-        names = {kinds.ParallelStep: "parallel", kinds.SwitchStep: "switch",
-                 kinds.CodeStep: "run_code", kinds.OutputStep: "output"}  # fmt: skip
-        text = names[type(step)]
-    text = f"{step.id}: {text}" if step.id else text
-    text = " ".join(text.split()) + (f", when {step.when}" if step.when else "")
-    cut = text if len(text) <= LABEL_CHARACTERS_MAX else f"{text[: LABEL_CHARACTERS_MAX - 1]}…"
-    return printable(cut)
-
-
-def _groups(step: "AnyStep") -> list[tuple[str, tuple["AnyStep", ...]]]:
-    """Return the lists of steps inside a step, each with its condition."""
-    from metamcp_worker.engine import workflow as kinds
-
-    if isinstance(step, kinds.SwitchStep):
-        return [(f"when {case.when}" if case.when else "else", case.steps) for case in step.cases]
-    return [("", inner) for inner in kinds.blocks(step)]
+def _label(step: GraphStep) -> str:
+    """Return what a step does, short enough for a drawing."""
+    text, most = step.text, LABEL_CHARACTERS_MAX
+    return printable(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def _text(workflow: "Workflow") -> Iterator[str]:
+    from metamcp_worker.engine.workflow import graph
+
     inputs = ", ".join(
         f"{name}{'' if one.required else '?'}{' (secret)' if one.secret else ''}"
         for name, one in workflow.inputs.items()
     )
     yield f"{workflow.name}({inputs})"
-    yield from _tree(workflow.steps, "")
+    yield from _tree(graph(workflow.steps), "")
 
 
-def _tree(steps: Sequence["AnyStep"], before: str) -> Iterator[str]:
+def _tree(steps: Sequence[GraphStep], before: str) -> Iterator[str]:
     for at, step in enumerate(steps):
         last = at == len(steps) - 1
         yield f"{before}{'└─' if last else '├─'} {_label(step)}"
         inside = f"{before}{'   ' if last else '│  '}"
-        for head, inner in _groups(step):
-            if head:
-                yield f"{inside}{printable(head)}"
-            yield from _tree(inner, inside)
+        if step.kind == "switch":
+            for group in step.groups:
+                yield f"{inside}{printable(group.head)}"
+                yield from _tree(group.steps, inside)
+        else:
+            yield from _tree([one for group in step.groups for one in group.steps], inside)
 
 
 def _mermaid(workflow: "Workflow") -> Iterator[str]:
+    from metamcp_worker.engine.workflow import graph
+
     yield "flowchart TD"
     drawing = _Drawing()
     start = drawing.node(f"([{_quoted(workflow.name)}])")
-    ends = drawing.steps(workflow.steps, [(start, "")])
+    ends = drawing.steps(graph(workflow.steps), [(start, "")])
     drawing.join(ends, drawing.node("([end])"))
     yield from drawing.lines
 
@@ -357,27 +357,22 @@ class _Drawing:
             self.lines.append(f"  {node} -->{f'|{_quoted(text)}|' if text else ''} {to}")
 
     def steps(
-        self, steps: Sequence["AnyStep"], ends: list[tuple[str, str]]
+        self, steps: Sequence[GraphStep], ends: list[tuple[str, str]]
     ) -> list[tuple[str, str]]:
         """Draw steps one after the other, and return their ends."""
         for step in steps:
-            groups = _groups(step)
             label = _quoted(_label(step))
-            node = self.node(f"{{{label}}}" if len(groups) > 1 else f"[{label}]")
+            fork = step.kind == "switch" and len(step.groups) > 1
+            node = self.node(f"{{{label}}}" if fork else f"[{label}]")
             self.join(ends, node)
-            ends = self._inside(step, node, groups)
+            ends = self._inside(step, node)
         return ends
 
-    def _inside(
-        self, step: "AnyStep", node: str, groups: list[tuple[str, tuple["AnyStep", ...]]]
-    ) -> list[tuple[str, str]]:
-        from metamcp_worker.engine import workflow as kinds
-
-        if isinstance(step, kinds.ForeachStep):
-            self.join(self.steps(step.steps, [(node, "each")]), node)
+    def _inside(self, step: GraphStep, node: str) -> list[tuple[str, str]]:
+        groups = step.groups
+        inner = [end for one in groups for end in self.steps(one.steps, [(node, one.head)])]
+        if step.kind == "foreach":
+            self.join(inner, node)
             return [(node, "all")]
-        if isinstance(step, kinds.ParallelStep):
-            return [end for one in step.steps for end in self.steps((one,), [(node, "")])]
-        ends = [end for head, inner in groups for end in self.steps(inner, [(node, head)])]
-        complete = not groups or any(head == "else" for head, _ in groups)
-        return ends + ([(node, "")] if not groups or not complete else [])
+        complete = step.kind == "parallel" or any(one.head == "else" for one in groups)
+        return inner if complete else [*inner, (node, "")]

@@ -4,7 +4,7 @@ Owns: the values, their defaults and units. Never: reading files (`sources`), fi
 (`parse`), the settings sent to a worker (`metamcp_worker.ipc.spec`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -504,6 +504,10 @@ class Endpoint:
         return self.view_scope or ("session" if alone else "principal")
 
 
+def _default(table: str, key: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Whole configuration. Keys of the mappings are names, in the order of the files; those of
@@ -512,7 +516,8 @@ class Config:
     `files`: every file that was read, the main file first; `warnings`: sentences for the operator;
     `problems`: the errors of servers that have a `mistake`; `programs`: the references whose value
     a program prints, such as `cmd:pass show x`; `unrun`: these programs have not run, and the
-    values that refer to them are placeholders.
+    values that refer to them are placeholders; `origin`: returns file and line of a setting by its
+    table and key, empty for a default (`origins`).
     """
 
     gateway: GatewayConfig
@@ -540,6 +545,7 @@ class Config:
     problems: tuple["Problem", ...] = ()
     programs: tuple[str, ...] = ()
     unrun: bool = False
+    origin: Callable[[str, str], str] = field(default=_default, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from metamcp_supervisor.config import (
     formats,
     installation,
     middleware_tables,
+    origins,
     parse,
     places,
     policy_rules,
@@ -134,10 +135,8 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
         raise ConfigInvalid(findings.everything())
     references = _references(environ, cwd, home)
     place = places.of(main, environ=environ, home=home)
-    overrides = [
-        parse.gateway_of(table, references, home)
-        for table in _outside(environ, flags, cwd, findings)
-    ]
+    outside = _outside(environ, flags, cwd, findings)
+    overrides = [parse.gateway_of(table, references, home) for table in outside]
     config = assemble(
         reading.drafts,
         overrides,
@@ -175,7 +174,8 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
         looked_at = (*reading.files, *config.workflows.files)
         raise ConfigInvalid(findings.everything(), looked_at)
     programs = tuple(sorted(reading.printed.noted))
-    return replace(config, problems=findings.everything(), programs=programs)
+    origin = origins.collected(reading.drafts, [table.site for table in outside]).of
+    return replace(config, problems=findings.everything(), programs=programs, origin=origin)
 
 
 def _workflows(reading: "_Reading") -> WorkflowFiles:
@@ -234,7 +234,8 @@ def _none_found(cwd: Path, home: Path) -> str:
     first, second = cwd / "metamcp.toml", places.own_file(home)
     return (
         f"no configuration: there is neither {first} nor {second} nor {places.SYSTEM_FILE}, and no"
-        " .mcp.json in the working directory; name one with --config"
+        " .mcp.json in the working directory; 'metamcp init' makes one here, 'metamcp up --from"
+        " CLIENT' takes the servers of a client, and --config names another file"
     )
 
 

@@ -8,11 +8,17 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.console import (
+    approvals_page,
+    audit_page,
     calls_page,
+    config_page,
+    keys_page,
     logs_page,
+    scripts_page,
     servers_page,
     tools_page,
     views_page,
+    workflows_page,
 )
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Page
@@ -25,6 +31,12 @@ PAGES: tuple[Page, ...] = (
     tools_page.PAGE,
     views_page.PAGE,
     calls_page.PAGE,
+    scripts_page.PAGE,
+    workflows_page.PAGE,
+    keys_page.PAGE,
+    approvals_page.PAGE,
+    audit_page.PAGE,
+    config_page.PAGE,
 )
 
 

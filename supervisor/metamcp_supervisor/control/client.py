@@ -48,14 +48,23 @@ class ControlClient:
         self._reader = sock.makefile("rb")
         self._asked = 0
 
-    def call(self, method: str, params: object = None, *, timeout_s: float = ANSWER_S) -> bytes:
-        """Send one verb and return its raw JSON result. Raises Failed."""
+    def call(
+        self,
+        method: str,
+        params: object = None,
+        *,
+        timeout_s: float = ANSWER_S,
+        heard: Callable[[str, bytes], None] = lambda kind, raw: None,
+    ) -> bytes:
+        """Send one verb and return its raw JSON result. `heard`: called with each notification
+        before it, kind and raw JSON. Raises Failed."""
         self._sock.settimeout(timeout_s)
         self._ask(method, params)
         while True:
             message = self._read()
             if message.method is None:
                 return result(message)
+            heard(message.method, bytes(message.params))
 
     def stream(
         self,

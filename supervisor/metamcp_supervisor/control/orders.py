@@ -18,6 +18,8 @@ from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import (
     access,
+    audit_orders,
+    config_orders,
     consent_orders,
     console_orders,
     describe,
@@ -200,6 +202,13 @@ async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> 
         raise ProtocolError(Exit.of(why), str(why)) from None
 
 
+async def _key_use(steering: Steering, line: ControlStream, params: Name) -> object:
+    try:
+        return await steering.keys.used(params.name)
+    except MetaMCPError as why:
+        raise ProtocolError(Exit.of(why), str(why)) from None
+
+
 async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
     try:
         changed = await steering.keys.ordered(params.order, line.caller)
@@ -279,7 +288,10 @@ VERBS: dict[str, Verb] = {
     "toolsets-change": Verb(
         toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR, about=toolsets.about
     ),
-    "scripts": Verb(script_orders.Scripts, script_orders.scripts, Role.OPERATOR, reads=True),
+    "scripts": Verb(script_orders.Scripts, script_orders.scripts, Role.VIEWER),
+    "scripts-show": Verb(
+        script_orders.ScriptWanted, script_orders.show, Role.DEVELOPER, reads=True
+    ),
     "scripts-change": Verb(
         script_orders.ScriptsChange, script_orders.scripts_change, about=script_orders.about
     ),
@@ -287,7 +299,10 @@ VERBS: dict[str, Verb] = {
         workflow_orders.WorkflowQuery, workflow_orders.workflow, Role.OPERATOR, reads=True
     ),
     "workflow-change": Verb(
-        workflow_orders.WorkflowOrder, workflow_orders.workflow, about=workflow_orders.about
+        workflow_orders.WorkflowOrder,
+        workflow_orders.workflow,
+        Role.DEVELOPER,
+        about=workflow_orders.about,
     ),
     "results": Verb(result_orders.Results, result_orders.results, Role.OPERATOR, reads=True),
     "results-show": Verb(result_orders.ResultWanted, result_orders.show, reads=True),
@@ -301,6 +316,7 @@ VERBS: dict[str, Verb] = {
     ),
     "recordings": Verb(tool_orders.NoWishes, tool_orders.recordings, Role.DEVELOPER, reads=True),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
+    "key-use": Verb(Name, _key_use, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
     "consent": Verb(consent_orders.ConsentQuery, consent_orders.consent, Role.OPERATOR, reads=True),
     "consent-change": Verb(
@@ -308,6 +324,18 @@ VERBS: dict[str, Verb] = {
         consent_orders.consent_change,
         Role.OPERATOR,
         about=consent_orders.about,
+    ),
+    "audit": Verb(audit_orders.AuditQuery, audit_orders.audit, Role.OPERATOR, reads=True),
+    "audit-show": Verb(audit_orders.RecordWanted, audit_orders.show, Role.OPERATOR, reads=True),
+    "audit-verify": Verb(audit_orders.ChainCheck, audit_orders.verify, Role.OPERATOR, reads=True),
+    "audit-export": Verb(audit_orders.PageWanted, audit_orders.export, Role.DEVELOPER, reads=True),
+    "config": Verb(config_orders.SettingsWanted, config_orders.settings, Role.OPERATOR, reads=True),
+    "config-diff": Verb(
+        config_orders.ConfigCompared, config_orders.diff, Role.OPERATOR, reads=True
+    ),
+    "drift": Verb(config_orders.DriftWanted, config_orders.drift, Role.OPERATOR, reads=True),
+    "lock-approve": Verb(
+        config_orders.Approval, config_orders.approve, Role.OPERATOR, about=config_orders.about
     ),
     "console": Verb(
         console_orders.ConsoleParams, console_orders.console, about=console_orders.about_link

@@ -25,11 +25,16 @@ _NOBODY = ViewOwner("", "")
 
 
 class Scripts(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of `scripts`. `name`: script to show with its code; empty means all, without their
-    code. `version`: the version to show; 0 means the newest."""
+    """Parameters of `scripts`, which lists all scripts of a workspace without their code."""
 
     workspace: str = DEFAULT
-    name: str = ""
+
+
+class ScriptWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `scripts-show`. `version`: the version to show; 0 means the newest."""
+
+    workspace: str
+    name: str
     version: int = 0
 
 
@@ -47,6 +52,11 @@ def about(params: ScriptsChange, result: object) -> Sequence[str]:
 
 
 async def scripts(steering: Steering, line: ControlStream, params: Scripts) -> object:
+    check_workspace(params.workspace, [one.name for one in steering.tree().workspaces])
+    return listed(steering.shelf, params.workspace)
+
+
+async def show(steering: Steering, line: ControlStream, params: ScriptWanted) -> object:
     check_workspace(params.workspace, [one.name for one in steering.tree().workspaces])
     return await found(steering.shelf, params)
 
@@ -68,13 +78,16 @@ def check_workspace(workspace: str, known: Collection[str]) -> None:
         raise ProtocolError(Exit.UNKNOWN_NAME, why)
 
 
-async def found(store: ScriptStore, wanted: Scripts) -> ScriptList:
-    """Return the scripts that are meant. Raises ProtocolError."""
-    ours = [one for one in store.everything().scripts if workspace_of(one.name) == wanted.workspace]
-    if not wanted.name:
-        listed = tuple(map(_shown, ours))
-        return ScriptList(workspace=wanted.workspace, scripts=listed)
-    if wanted.name not in (names := [label(one.name) for one in ours]):
+def listed(store: ScriptStore, workspace: str) -> ScriptList:
+    """Return all scripts of a workspace, without their code."""
+    ours = (one for one in store.everything().scripts if workspace_of(one.name) == workspace)
+    return ScriptList(workspace=workspace, scripts=tuple(map(_shown, ours)))
+
+
+async def found(store: ScriptStore, wanted: ScriptWanted) -> ScriptList:
+    """Return one script with its code. Raises ProtocolError."""
+    names = [one.name for one in listed(store, wanted.workspace).scripts]
+    if wanted.name not in names:
         why = f"no script is named {wanted.name[:64]!r}; {hint(wanted.name, names)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, why)
     try:
@@ -97,7 +110,7 @@ async def ordered(store: ScriptStore, params: ScriptsChange) -> ScriptChanged:
     if why := misnamed(name):
         raise ProtocolError(Exit.FAILED, why)
     if isinstance(params.order, DeleteScript):
-        await found(store, Scripts(workspace, name))
+        await found(store, ScriptWanted(workspace, name))
     outcome = await store.carry_out(Wish(_NOBODY, scoped(params.order, workspace)))
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from metamcp_supervisor.approval.lock_drift import ToolDrift
+from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.naming import hint, nearest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import ConsoleSession, ConsoleSessions
@@ -31,7 +33,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
+from metamcp_worker.ipc.figures import CallPath, KeyUse, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.results.result_summary import KeptResult, Piece
 
@@ -133,6 +135,10 @@ class KeyStore(Protocol):
         """Return the keys with these ids or names; without names the next ones after an id."""
         ...
 
+    async def used(self, name: str) -> KeyUse:
+        """Return what ends when the key with this id or name does."""
+        ...
+
     async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, and return when every front has applied it."""
         ...
@@ -181,6 +187,45 @@ class ConsentStore(Protocol):
         ...
 
 
+class SettingsStore(Protocol):
+    """The configuration in force, its files, and what is approved. Each coroutine may raise
+    NotNow."""
+
+    @property
+    def config(self) -> Config:
+        """Configuration in force, with settings that are set for a time."""
+        ...
+
+    @property
+    def written(self) -> Config:
+        """The same without settings that are set for a time."""
+        ...
+
+    async def compared(self) -> tuple[ReloadPlan, Config]:
+        """Return what a reload would do, and the configuration in the files. Raises
+        config.ConfigInvalid."""
+        ...
+
+    def drifted(self) -> Sequence[str]:
+        """Return the servers with tools that are not as approved."""
+        ...
+
+    async def drift(self, server: str) -> tuple[Sequence[ToolDrift], str]:
+        """Return the tools of a server that are not as approved, with both definitions, and the
+        mark of what it offers now."""
+        ...
+
+    def locked(self, server: str) -> bool:
+        """Whether `metamcp.lock` in force has an entry of a server."""
+        ...
+
+    async def approve(self, server: str, tool: str, expect: str) -> int:
+        """Approve what a server offers now, all of it or one tool. `expect`: mark of what was
+        looked at. Return the number of its approved tools. Raises ReloadRefused and
+        config.ConfigInvalid."""
+        ...
+
+
 class ConsoleService(Protocol):
     """The web console. `sessions`: of browsers."""
 
@@ -217,6 +262,9 @@ class Steering(Protocol):
 
     @property
     def consents(self) -> ConsentStore: ...
+
+    @property
+    def settings(self) -> SettingsStore: ...
 
     @property
     def console(self) -> ConsoleService: ...

@@ -38,7 +38,7 @@ class WorkflowQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Parameters of `workflow`. `params`: raw, as of the order `method` (`ipc.engine_runs`);
     `endpoint`: for which it acts, empty for the default one."""
 
-    method: Literal["workflows", "workflow/runs", "workflow/status"]
+    method: Literal["workflows", "workflow/runs", "workflow/status", "workflow/graph"]
     params: Raw = Raw(b"{}")
     endpoint: str = ""
 
@@ -52,11 +52,12 @@ class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
 
 
 class OrderResult(Struct, frozen=True):
-    """Last notification of both verbs, `done`: as `engine_runs.Done`."""
+    """Result of both verbs, as `engine_runs.Done`."""
 
     text: str
     structured: Raw
     failed: bool
+    v: int = VERSION
 
 
 def about(params: WorkflowOrder, result: object) -> Sequence[str]:
@@ -90,13 +91,12 @@ async def workflow(
         try:
             writer.write(FRAME.pack(len(body)) + body)
             await writer.drain()
-            await line.tell("done", await _while_here(reader, line))
+            return await _while_here(reader, line)
         finally:
             writer.close()
     except (OSError, EOFError, codec.Malformed) as error:
         why = "the engine ended before it answered; 'metamcp workflow runs' shows what goes on"
         raise ProtocolError(Exit.FAILED, why) from error
-    return {"v": VERSION}
 
 
 async def _while_here(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:

@@ -16,6 +16,7 @@ from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.disclosure import Applied, Told
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.figures import ShowKeyUse
 from metamcp_worker.ipc.messages import (
     CallsShown,
     Change,
@@ -31,7 +32,7 @@ from metamcp_worker.ipc.messages import (
 )
 from metamcp_worker.ipc.packets import ChannelSnapshot
 
-Question = ShowCalls | ShowPath | ShowTools
+Question = ShowCalls | ShowPath | ShowTools | ShowKeyUse
 Shown = tuple[CallsShown, bytes]
 """The answer, and the blob that came with it."""
 
@@ -45,8 +46,8 @@ class Questions:
         self._open: dict[int, asyncio.Future[Shown]] = {}
 
     async def ask(self, wanted: Question, within_s: float) -> Shown | None:
-        """Ask for calls, the path of one, or tools; return None if no answer comes in time. Sets
-        the ticket of `wanted`."""
+        """Ask for calls, the path of one, tools, or what an API key has open; return None if no
+        answer comes in time. Sets the ticket of `wanted`."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Shown] = asyncio.get_running_loop().create_future()
         self._open[ticket] = answer

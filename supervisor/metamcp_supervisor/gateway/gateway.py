@@ -198,6 +198,10 @@ class Gateway:
         return self._house.results
 
     @property
+    def settings(self) -> Reloads:
+        return self._reloads
+
+    @property
     def consents(self) -> Consents:
         return self._house.consents
 

@@ -21,6 +21,7 @@ from msgspec import structs
 from metamcp_supervisor import runtime
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.approval.lock import Lock
+from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import Config, ConfigInvalid
 from metamcp_supervisor.config.confirmation import NotConfirmed, lost
@@ -31,7 +32,7 @@ from metamcp_supervisor.control.services import NotNow, ReloadRefused, Unconfirm
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.servers import specs
-from metamcp_supervisor.servers.quarantine_io import ReloadDraft
+from metamcp_supervisor.servers.quarantine_io import ApprovalRefused, ReloadDraft
 from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.telemetry.journal import Journal
@@ -180,6 +181,51 @@ class Reloads:
                 self._apply(new, found)
             question = "" if refusal is None else refusal.question
             return structs.replace(found, applied=not dry_run, question=question)
+
+    async def compared(self) -> tuple[ReloadPlan, Config]:
+        """Return what a reload would do, and the configuration in the files. Raises ConfigInvalid
+        and NotNow."""
+        async with self._changing:
+            self._check()
+            new, _, found = await self._planned(dry_run=True, yes=False)
+            refusal = await asyncio.to_thread(self._refusal, new, False)
+            question = "" if refusal is None else refusal.question
+            return structs.replace(found, question=question), new
+
+    def drifted(self) -> tuple[str, ...]:
+        """Return the servers with tools that are not as approved."""
+        return tuple(sorted(self._tree.pinned.drift))
+
+    async def drift(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
+        """Return the tools of a server that are not as approved, with both definitions, and the
+        mark of what it offers now."""
+        return await self._tree.pinned.compared(server)
+
+    def locked(self, server: str) -> bool:
+        """Whether `metamcp.lock` in force has an entry of a server."""
+        return process_names.base(server) in self._tree.pinned.lock.servers
+
+    async def approve(self, server: str, tool: str, expect: str) -> int:
+        """Approve what a server offers now, all of it or one tool, in `metamcp.lock` and in force.
+        `expect`: mark of what was looked at (`Pinned.offer`). Return the number of tools that are
+        approved for the server. Raises NotNow, ReloadRefused and ConfigInvalid; then nothing has
+        changed."""
+        async with self._changing:
+            self._check()
+            path, pinned = lock_io.beside(self.config), self._tree.pinned
+            there = await asyncio.to_thread(lock_io.load, path) or Lock()
+            try:
+                entry = await pinned.approval(there, server, tool, expect)
+                now = await pinned.approval(pinned.lock, server, tool, expect)
+                await asyncio.to_thread(lock_io.save, path, Lock({**there.servers, server: entry}))
+            except OSError as error:
+                raise ReloadRefused(f"{path} cannot be written: {error.strerror}") from None
+            except ApprovalRefused as why:
+                raise ReloadRefused(str(why)) from None
+            lock = Lock({**pinned.lock.servers, server: now})
+            pinned.adopt(await pinned.draft(self.config, lock))
+            self._fronts.reconfigure()
+            return len(now.tools)
 
     async def _planned(self, *, dry_run: bool, yes: bool) -> tuple[Config, ReloadDraft, ReloadPlan]:
         """Read the files, and return what a reload would do. Raises ConfigInvalid."""

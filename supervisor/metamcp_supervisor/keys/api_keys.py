@@ -31,6 +31,7 @@ from metamcp_supervisor.verbs import KeyChanged, KeyList, KeyOrder, KeyShown, Ne
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeySpec
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
@@ -133,6 +134,20 @@ class ApiKeys:
         now = self._clock()
         shown = tuple(_shown(one, now) for one in found[:most])
         return KeyList(keys=shown, more=len(found) - len(shown))
+
+    async def used(self, name: str) -> KeyUse:
+        """Return what ends when a key does, as far as fronts say. Raises KeyUnknown and
+        Unstored."""
+        await self._load_rows()
+        wanted = ShowKeyUse(ticket=0, key=self._found(name).spec.id)
+        fronts = self._fronts.serving() if self._fronts is not None else ()
+        asked = (one.questions.ask(wanted, CONFIRM_S_MAX) for one in fronts)
+        told = [codec.typed(KeyUse, one[1]) for one in await asyncio.gather(*asked) if one]
+        return KeyUse(
+            streams=sum(one.streams for one in told),
+            sessions=sum(one.sessions for one in told),
+            calls=sum(one.calls for one in told),
+        )
 
     async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, to its end even if the caller is cancelled. The answer has

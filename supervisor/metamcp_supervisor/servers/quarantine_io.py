@@ -10,6 +10,7 @@ single task does that for all servers, and only this task writes the file.
 """
 
 import asyncio
+import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from msgspec import Raw
 
 from metamcp_supervisor.approval import lock as locks
 from metamcp_supervisor.approval import lock_drift, lock_io
-from metamcp_supervisor.approval.lock import Lock
-from metamcp_supervisor.approval.lock_drift import QuarantinedTool
+from metamcp_supervisor.approval.lock import Lock, LockedServer
+from metamcp_supervisor.approval.lock_drift import QuarantinedTool, ToolDrift
 from metamcp_supervisor.approval.quarantine import Judged, Pins, counts
 from metamcp_supervisor.backoff import Ration, left_out
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
@@ -29,11 +30,14 @@ from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import ReloadPlan
 from metamcp_worker.ipc import codec, process_names, server_catalog
+from metamcp_worker.ipc.errors import MetaMCPError
 
 TOLD_MAX = 6
 """Maximum number of journal entries of one server in a minute; further ones are only counted."""
 TOOLS_TOLD_MAX = 50
 """Maximum number of changed tools of one server that are named; 'metamcp tools' names all."""
+MARK_DIGITS = 16
+"""Hexadecimal digits of the mark of a catalogue."""
 RETRY_S = 0.5
 """Seconds until a judgement is tried again that failed for lack of a descriptor."""
 
@@ -46,6 +50,10 @@ class ReloadDraft(NamedTuple):
     judged: Mapping[str, Judged]
     data: Mapping[str, bytes]
     changed: bool
+
+
+class ApprovalRefused(MetaMCPError):
+    """Raised for an approval that cannot be. The text is a sentence."""
 
 
 class Pinned:
@@ -145,6 +153,40 @@ class Pinned:
         self._pins.forget(server)
         if kept:
             self._tell()
+
+    # An approval
+
+    @property
+    def lock(self) -> Lock:
+        """The lock in force; empty without one."""
+        return self._pins.lock or Lock()
+
+    async def compared(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
+        """Return the tools of a server that are not as approved, with both definitions, and the
+        mark of what the server offers now; neither if that is not known."""
+        data = self._data.get(server)
+        if data is None:
+            return (), ""
+        found = await asyncio.to_thread(self._pins.compared, server, _tools(data))
+        return tuple(each for each in found if each.is_news), mark(data)
+
+    async def approval(self, lock: Lock, server: str, tool: str, expect: str) -> LockedServer:
+        """Return the entry of a server in `lock` after the approval of all that it offers now, or
+        of one tool. Raises ApprovalRefused."""
+        data = self._data.get(server)
+        if data is None:
+            raise ApprovalRefused(f"{server} was not seen yet; start it once")
+        if mark(data) != expect:
+            raise ApprovalRefused(f"{server} offers something else since; look at it again")
+        before = lock.servers.get(server)
+        if before is None and tool:
+            why = f"metamcp.lock has no entry of {server}; approve all of its tools"
+            raise ApprovalRefused(why)
+        found = server_catalog.unpack(data)
+        info = lock_drift.server_info(found.serverInfo)
+        return await asyncio.to_thread(
+            lock_drift.taken, before or LockedServer(), found.tools, tool or None, info
+        )
 
     # A reload
 
@@ -344,6 +386,11 @@ def _draft(
         if process_names.base(name) in pinnings
     }
     return ReloadDraft(other, judged, data, locks.prints(lock) != locks.prints(pins.lock))
+
+
+def mark(data: bytes) -> str:
+    """Return the mark of a catalogue, which stands for what a person has looked at."""
+    return hashlib.sha256(data).hexdigest()[:MARK_DIGITS]
 
 
 def _tools(data: bytes) -> Sequence[bytes | Raw]:

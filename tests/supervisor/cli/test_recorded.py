@@ -111,7 +111,7 @@ def test_a_state_directory_that_is_not_there_is_said(
 
 
 def test_where_nothing_was_recorded_it_says_so_and_what_turns_it_on(tmp_path: Path) -> None:
-    done = run(tmp_path, "--json")
+    done = run(tmp_path)
     assert (done.exit_code, done.stdout) == (Exit.UNKNOWN_NAME, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"metamcp: there are no recorded calls in {tmp_path / 'calls'}: is it ")

@@ -86,6 +86,7 @@ class EngineWorker(RoleWorker):
             "workflow/status": guarded(self._workflows.status),
             "workflow/cancel": guarded(self._workflows.cancel),
             "workflow/decide": guarded(self._workflows.decide),
+            "workflow/graph": guarded(self._workflows.graph),
         }
 
     async def end(self) -> None:

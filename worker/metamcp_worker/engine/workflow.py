@@ -1,7 +1,7 @@
 """Workflows: the steps of a definition without problems, their paths, and the inputs of a run.
 
-Owns: what each kind of step is, durations. Never: the form of a definition (`definition`), how
-steps run.
+Owns: what each kind of step is, the graph of the steps for people, durations. Never: the form of a
+definition (`definition`), how steps run.
 """
 
 import re
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.engine_runs import Place, shown
+from metamcp_worker.ipc.engine_runs import GraphGroup, GraphStep, Place, shown
 
 Failure: TypeAlias = Literal["error", "timeout", "unavailable"]
 """Failure that a retry is for: the words of a tool, the end of its time, or no answer at all."""
@@ -175,6 +175,50 @@ def blocks(step: AnyStep) -> tuple[tuple[AnyStep, ...], ...]:
     return (step.steps,) if isinstance(step, ParallelStep | ForeachStep) else ()
 
 
+def graph(steps: Sequence[AnyStep]) -> tuple[GraphStep, ...]:
+    """Return these steps with all that are inside of them."""
+    return tuple(
+        GraphStep(path=step.path, kind=_kind(step), text=_text(step), groups=tuple(_groups(step)))
+        for step in steps
+    )
+
+
+def _kind(step: AnyStep) -> str:
+    return str(step.__struct_config__.tag)
+
+
+def _groups(step: AnyStep) -> Iterator[GraphGroup]:
+    if isinstance(step, SwitchStep):
+        for case in step.cases:
+            yield GraphGroup(f"when {case.when}" if case.when else "else", graph(case.steps))
+        return
+    if isinstance(step, ParallelStep):
+        yield from (GraphGroup("", graph((one,))) for one in step.steps)
+        return
+    for inner in blocks(step):
+        yield GraphGroup("each", graph(inner))
+
+
+def _text(step: AnyStep) -> str:
+    """Return what a step does, on one line."""
+    if isinstance(step, CallStep):
+        text = f"call {step.server}.{step.tool}" if step.server else f"call {step.tool}"
+    elif isinstance(step, ForeachStep):
+        text = f"foreach {step.name} in {step.items}"
+    elif isinstance(step, WaitStep):
+        text = f"wait {step.pause or f'until {step.until}'}"
+    elif isinstance(step, AiStep):
+        text = f"ai: {step.prompt}"
+    elif isinstance(step, ElicitStep):
+        text = f"elicit: {step.message}"
+    else:
+        text = _kind(step)
+    text = f"{step.id}: {text}" if step.id else text
+    text = " ".join(text.split()) + (f", when {step.when}" if step.when else "")
+    most = TEXT_CHARACTERS_MAX
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def with_defaults(workflow: Workflow, given: Mapping[str, object]) -> dict[str, object]:
     """Return all inputs of a run."""
     defaults = {name: one.default for name, one in workflow.inputs.items() if not one.required}
@@ -225,6 +269,8 @@ def later_ids(steps: Sequence[AnyStep]) -> set[str]:
     return found
 
 
+TEXT_CHARACTERS_MAX = 200
+"""Maximum characters of the text of a step in a drawing."""
 _WORD_CHARACTERS_MAX = 64
 _UNITS_MS: Final = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)

@@ -107,6 +107,13 @@ class RunQuestion(Struct, frozen=True, forbid_unknown_fields=True):
     wait: bool = False
 
 
+class GraphQuestion(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `workflow/graph`: one of a workflow of the configuration and a run."""
+
+    name: str = ""
+    run: str = ""
+
+
 class RunDecision(Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of `workflow/decide`."""
 

@@ -22,12 +22,13 @@ from metamcp_worker.engine.expressions_io import Evaluator
 from metamcp_worker.engine.host import FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.run_journal import Executor, JournalError, RunJournal
-from metamcp_worker.engine.workflow import Workflow, with_defaults, wrong_inputs
+from metamcp_worker.engine.workflow import Workflow, graph, with_defaults, wrong_inputs
 from metamcp_worker.engine.workflow_run import (
     OPEN,
     RUNS_SHOWN_MAX,
     STEPS_SHOWN_MAX,
     Decision,
+    GraphQuestion,
     RunDecision,
     RunList,
     RunOrder,
@@ -36,7 +37,7 @@ from metamcp_worker.engine.workflow_run import (
 )
 from metamcp_worker.engine.workflow_run_io import RunningWorkflow
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, EngineOn, EngineOrder
+from metamcp_worker.ipc.engine_runs import Done, EngineOn, EngineOrder, WorkflowGraph
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.runtime.loop import Chores
 
@@ -225,6 +226,25 @@ class Workflows:
         lines = [f"{one['name']}: {one['description']}" for one in found]
         text = "\n".join(lines) or "No workflow is configured; name files with 'workflows'."
         return Done(id=order.id, text=text, structured=Raw(json.encode({"workflows": found})))
+
+    async def graph(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflow/graph`: the steps of a workflow, or of a run as it began."""
+        given = _arguments(GraphQuestion, order)
+        if bool(given.name) is bool(given.run):
+            raise Refused("The arguments are wrong: give either 'name' or 'run'.")
+        if given.name:
+            _, workflow = self._definition(order, RunOrder(name=given.name))
+        else:
+            journal = await self._ready()
+            run = await self._seen(order, host, given.run, journal)
+            found, _ = parse(codec.value(await journal.definition(run.hash)))
+            if found is None:
+                raise Refused(f"This version of MetaMCP cannot read the definition of {run.id}.")
+            workflow = found
+        drawn = WorkflowGraph(
+            name=workflow.name, description=workflow.description, steps=graph(workflow.steps)
+        )
+        return Done(id=order.id, text=workflow.name, structured=Raw(json.encode(drawn)))
 
     # Runs
 

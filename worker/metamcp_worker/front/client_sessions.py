@@ -296,6 +296,10 @@ class ClientSessions:
         """Close the sessions that were opened with one of these API keys."""
         self._close([one for one in self._sessions.values() if one.key in keys])
 
+    def held(self, key: str) -> int:
+        """Return the number of sessions that were opened with an API key."""
+        return sum(one.key == key for one in self._sessions.values())
+
     def listed(self, news: Callable[[str, str, str], Iterable[str]]) -> None:
         """Notify the sessions whose lists have changed. `news(endpoint, principal, who)`: returns
         the notifications for a session."""

@@ -210,6 +210,10 @@ class App:
                 if call.origin is not None and call.origin.principal.key in gone:
                     call.cancel(_REVOKED)
 
+    def held(self, key: str) -> tuple[int, int]:
+        """Return the numbers of streams and of sessions that an API key has."""
+        return self._streams.held(key), self._sessions.held(key)
+
     def lists_changed(self, changed: Changed) -> None:
         """Notify the clients whose lists have changed and that want to know."""
 

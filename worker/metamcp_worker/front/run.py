@@ -48,6 +48,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TlsUnfit, TooLarge
+from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
     NOTICE,
@@ -248,6 +249,8 @@ class FrontWorker:
             case ShowTools(ticket=ticket):
                 done = partial(self._answer, ticket)
                 builtin_calls.tools(self._calls, self._app, message, done)
+            case ShowKeyUse(ticket=ticket):
+                self._answer(ticket, codec.dump(self._key_use(message.key)))
             case Keys(generation=generation):
                 if self._app is not None:
                     self._app.keys_changed(codec.typed(KeyChanges, packets.value(fds)))
@@ -369,6 +372,13 @@ class FrontWorker:
     def _answer(self, ticket: int, blob: bytes) -> None:
         """Send the answer to a question. Raises OSError and TooLarge."""
         self._tell(CallsShown(ticket=ticket), (packets.blob(blob),))
+
+    def _key_use(self, key: str) -> KeyUse:
+        """Return what is open with an API key."""
+        streams, sessions = self._app.held(key) if self._app is not None else (0, 0)
+        origins = (call.origin for call, _ in self._calls.under_way())
+        calls = sum(one is not None and one.principal.key == key for one in origins)
+        return KeyUse(streams=streams, sessions=sessions, calls=calls)
 
     async def _listen(self) -> None:
         if self._server is None or not self._listeners or self._draining:

@@ -313,6 +313,10 @@ class Streams:
             if standing.key in keys:
                 standing.stream.end()
 
+    def held(self, key: str) -> int:
+        """Return the number of standing streams that were opened with an API key."""
+        return sum(standing.key == key for standing in self._standing.values())
+
     def expire(self, date: float) -> None:
         """End the standing streams with expired credentials. `date`: seconds since the epoch."""
         for standing in list(self._standing.values()):

@@ -24,7 +24,7 @@ SOCKET = "engine.sock"
 Method = Literal[
     "agent", "suggest",
     "workflows", "workflow/run", "workflow/runs", "workflow/status", "workflow/cancel",
-    "workflow/decide",
+    "workflow/decide", "workflow/graph",
 ]  # fmt: skip
 """Orders to the engine: the last two words of tools and verbs are the same."""
 CALLING = frozenset[Method]({"agent", "workflow/run"})
@@ -235,6 +235,32 @@ class SuggestionRule(Struct, frozen=True):
     keywords: tuple[str, ...]
     match: Literal["any", "all"]
     template: dict[str, object]
+
+
+class GraphGroup(Struct, frozen=True):
+    """Steps inside of a step that run one after the other. `head`: `each` for those of a foreach,
+    the condition of a case, empty for a branch of parallel steps."""
+
+    head: str
+    steps: tuple["GraphStep", ...]
+
+
+class GraphStep(Struct, frozen=True, kw_only=True):
+    """Step of a workflow in a drawing. `path`: as of `workflow/status`, with `[]` for each foreach
+    around it; `kind`: the key of the step in a definition; `text`: what it does, on one line."""
+
+    path: str
+    kind: str
+    text: str
+    groups: tuple[GraphGroup, ...] = ()
+
+
+class WorkflowGraph(Struct, frozen=True, kw_only=True):
+    """Answer to `workflow/graph`."""
+
+    name: str
+    description: str = ""
+    steps: tuple[GraphStep, ...]
 
 
 class Loaded(Struct):

@@ -187,6 +187,22 @@ class ShowPath(Message, frozen=True, kw_only=True):
     arguments: str = ""
 
 
+class ShowKeyUse(Message, frozen=True, kw_only=True):
+    """From the supervisor to a front: what is open with this API key? `ticket`: comes back with the
+    answer; `key`: its id."""
+
+    ticket: int
+    key: str
+
+
+class KeyUse(Struct, frozen=True, kw_only=True):
+    """Numbers of the streams, sessions and calls that end when an API key does."""
+
+    streams: int = 0
+    sessions: int = 0
+    calls: int = 0
+
+
 class PathStep(Struct, frozen=True):
     """Step of the path of a call. `text`: a phrase; `stops`: whether the call ends here."""
 
@@ -274,8 +290,8 @@ class ShownTools(Struct, frozen=True, kw_only=True):
 class CallsShown(Message, frozen=True, kw_only=True):
     """Answer to `ShowCalls`. Descriptor: blob with a JSON list: from a front of `CallUnderWay`, the
     longest first; from a worker of pairs (front, call), the calls that wait for their turn. `more`:
-    number of calls that are not in the list. As an answer to `ShowPath` or `ShowTools`: blob with
-    `CallPath` or `ShownTools`."""
+    number of calls that are not in the list. As an answer to `ShowPath`, `ShowTools` or
+    `ShowKeyUse`: blob with `CallPath`, `ShownTools` or `KeyUse`."""
 
     ticket: int
     more: int = 0

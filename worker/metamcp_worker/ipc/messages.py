@@ -41,6 +41,7 @@ from metamcp_worker.ipc.figures import Durations as Durations  # noqa: PLC0414 -
 from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.figures import ShowKeyUse
 from metamcp_worker.ipc.figures import ShowPath as ShowPath  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ShowTools as ShowTools  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
@@ -525,7 +526,7 @@ Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
     | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
-    | DayCounts | ConsentGrants | ConsentDecided | ShowPath | ShowTools | Stop
+    | DayCounts | ConsentGrants | ConsentDecided | ShowPath | ShowTools | ShowKeyUse | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver

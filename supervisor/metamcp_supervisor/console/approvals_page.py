@@ -1,0 +1,196 @@
+"""Page of the approvals: calls that wait for a person, consent that counts for a time, tools that
+differ from what was approved.
+
+Owns: columns, the parts of the page, orders. Never: which calls wait (fronts decide), how bad a
+difference is (`approval`).
+"""
+
+import time
+from collections.abc import Sequence
+
+import htpy as h
+from htpy import Element, Node
+
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import word_diff
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.config_orders import Approved, DriftList, DriftShown
+from metamcp_supervisor.verbs import ConsentList, Exit
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
+
+ARGUMENTS_CHARACTERS_MAX = 4000
+"""Maximum characters of arguments; a front cuts them before."""
+POLL = "every 1s"
+"""How often the page counts down what waits."""
+SCOPES = (("once", "Allow once"), ("session", "Allow in this session"), ("24h", "Allow for 24 h"))
+_SAID = {"approve": "is allowed", "deny": "is denied", "revoke": "is revoked"}
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    if len(request.path) == 2:
+        server, tool = request.path
+        raw = await ask("drift", {"server": server, "tool": tool})
+        return one_tool(codec.typed(DriftList, raw).tools[0])
+    consent = codec.typed(ConsentList, await ask("consent"))
+    drift = codec.typed(DriftList, await ask("drift"))
+    return [
+        ui.heading("Approvals", h.p["What a person decides."]),
+        waiting(consent.questions, time.time()),
+        grants(consent.grants),
+        drifted(drift),
+    ]
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    form, start = request.form, PageRequest(role=request.role)
+    if form.get("do") == "lock":
+        asked = {
+            "name": form.get("server", ""), "tool": form.get("tool", ""),
+            "offered": form.get("offered", ""),
+        }  # fmt: skip
+        done = codec.typed(Approved, await ask("lock-approve", asked))
+        what = f"{done.server}.{done.tool}" if done.tool else f"What {done.server} offers"
+        said = f"{what} is approved; metamcp.lock has {done.tools} tools of {done.server} now."
+        return [ui.notice(said), await show(ask, start)]
+    order: dict[str, object] = {
+        "what": form.get("do", ""), "ids": form.get("id", "").split(),
+        "scope": form.get("scope", "") or "once",
+    }  # fmt: skip
+    if order["what"] not in _SAID:
+        raise Failed(Exit.USAGE, "choose what to do with the question: approve, deny or revoke")
+    found = codec.typed(ConsentList, await ask("consent-change", order))
+    about = [f"{one.server}/{one.tool}" for one in found.questions]
+    about += [f"{one.server}/{one.tool}" for one in found.grants]
+    said = f"{', '.join(about)} {_SAID[form.get('do', '')]}."
+    return [ui.notice(said), await show(ask, start)]
+
+
+def waiting(questions: Sequence[OpenConsent], now: float) -> Element:
+    """Return the calls that wait for an answer, which the browser asks for again while one does."""
+    polls = {
+        "hx-get": "/f/approvals", "hx-trigger": POLL, "hx-select": "#waiting",
+        "hx-target": "#waiting", "hx-swap": "outerMorph",
+    }  # fmt: skip
+    return h.section(polls if questions else {}, id="waiting")[
+        h.h2["Calls that wait"],
+        [_question(one, now) for one in questions]
+        or h.p(class_="empty")["No call waits for an answer."],
+    ]
+
+
+def _question(one: OpenConsent, now: float) -> Element:
+    name = f"{one.server}/{one.tool}"
+    who = one.client or one.principal or "a client"
+    order = {"id": one.id}
+    return h.section(class_="question", id=f"q-{one.id}")[
+        h.h3[ui.shown(name, 200)],
+        ui.pairs(
+            [
+                ("Time left", ui.state(f"{ui.ago(max(0.0, one.until - now))} left", "warn")),
+                ("Asked by", ui.shown(f"{who} ({one.principal}) at {one.endpoint}", 300)),
+                ("From", f"{ui.shown(one.source, 40)}{'; the client is asked too' * one.asked}"),
+            ]
+        ),
+        ui.code(one.arguments[:ARGUMENTS_CHARACTERS_MAX], label="Arguments"),
+        h.div(class_="beside")[
+            [
+                ui.action(
+                    "/approvals", label, {**order, "do": "approve", "scope": scope},
+                    confirm=f"Let {who} call {name} ({label.lower()})?",
+                )
+                for scope, label in SCOPES
+            ],
+            ui.action(
+                "/approvals", "Deny", {**order, "do": "deny"}, danger=True,
+                confirm=f"Refuse this call of {name} by {who}?",
+            ),
+        ],
+    ]  # fmt: skip
+
+
+def grants(given: Sequence[ConsentGrant]) -> Node:
+    """Return the consent that counts until a time."""
+    rows = [
+        [
+            ui.shown(f"{one.server}/{one.tool}", 200),
+            ui.shown(one.principal, 100),
+            ui.when(one.until),
+            ui.shown(one.by, 100),
+            ui.action(
+                "/approvals", "Revoke", {"do": "revoke", "id": one.id}, danger=True,
+                confirm=f"End the consent of {one.principal} to {one.server}/{one.tool}?",
+            ),
+        ]
+        for one in given
+    ]  # fmt: skip
+    heads = ("Tool", "Of", "Until", "Agreed by", "Order")
+    empty = "No consent counts beyond its call."
+    return [h.h2["Consent for a time"], ui.table("Consent", heads, rows, empty=empty)]
+
+
+def drifted(found: DriftList) -> Node:
+    """Return the tools that differ from what was approved."""
+    rows: list[list[Node]] = [
+        [
+            ui.link(ui.address("approvals", one.server, one.tool), _name(one)),
+            ui.state("quarantine", "bad") if one.kept else ui.state("recorded", "warn"),
+            ui.shown(one.word, 60),
+            ui.shown(one.why, 300),
+        ]
+        for one in found.tools
+    ]
+    heads = ("Tool", "State", "Verdict", "Difference")
+    return [
+        h.h2["Tools that are not as approved"],
+        ui.table("Drift", heads, rows, empty="Every tool that was seen is as approved."),
+        found.more > 0 and h.p[f"{found.more} more are not shown."],
+    ]
+
+
+def one_tool(one: DriftShown) -> Node:
+    """Return both definitions of a tool, what differs, and how to approve it."""
+    order = {"do": "lock", "server": one.server, "offered": one.offered}
+    everything = f"Approve everything that {one.server} offers now, in metamcp.lock?"
+    return [
+        ui.heading(_name(one), ui.link("/approvals", "all approvals")),
+        ui.pairs(
+            [
+                ("State", ui.state("quarantine" if one.kept else "recorded",
+                                   "bad" if one.kept else "warn")),
+                ("Verdict", ui.shown(one.word, 60)),
+                ("Difference", ui.shown(one.why)),
+            ]
+        ),
+        bool(one.findings)
+        and ui.table(
+            "Findings",
+            ("Place", "Weight", "Finding"),
+            [[ui.shown(f.pointer, 200), f.weight, ui.shown(f.text, 500)] for f in one.findings],
+            empty="",
+        ),
+        word_diff.diff(one.before, one.after, "Definition: approved, and offered now"),
+        h.div(class_="beside")[
+            one.locked
+            and ui.action(
+                "/approvals", f"Approve {ui.shown(one.tool, 60)}", {**order, "tool": one.tool},
+                confirm=f"Approve {one.server}.{one.tool} as it is offered now, in metamcp.lock?",
+            ),
+            ui.action(
+                "/approvals", f"Approve all of {ui.shown(one.server, 60)}", order,
+                confirm=everything,
+            ),
+        ],
+    ]  # fmt: skip
+
+
+def _name(one: DriftShown) -> str:
+    return ui.shown(f"{one.server}.{one.tool}", 200)
+
+
+PAGE = Page(
+    name="approvals", title="Approvals", show=show, change=change, least=Role.OPERATOR,
+    live=("approvals", "servers"),
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Page of the configuration: settings in force with their places, the files against what is in
+force, the problems of the files.
+
+Owns: the parts of the page, the question before a reload. Never: masking secrets and the plan of a
+reload (the gateway).
+"""
+
+import htpy as h
+from htpy import Element, Node
+
+from metamcp_supervisor.cli import columns
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.config_orders import ConfigDiff, SettingsShown
+from metamcp_supervisor.verbs import Exit, ReloadPlan
+from metamcp_worker.ipc import codec
+
+RELOAD_S = 60.0
+"""Seconds for a reload, which runs programs that print secrets."""
+TABS = (("/config", "In force"), ("/config/files", "Files"))
+SETTINGS = ("Key", "Value", "Set at")
+CHANGES = ("Setting", "In force", "In the files", "Set at")
+PLAN = ("Name", "Action", "Why")
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    if request.path == ("files",):
+        try:
+            raw = await ask("config-diff", timeout_s=RELOAD_S)
+        except Failed as why:
+            if why.exit != Exit.CONFIG:
+                raise
+            return invalid(why)
+        return files(codec.typed(ConfigDiff, raw), request.role)
+    table = request.query.get("table", "")
+    found = codec.typed(SettingsShown, await ask("config", {"table": table}))
+    return in_force(found, table)
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    order = {"expect": request.form.get("plan", ""), "yes": request.form.get("sure") == "yes"}
+    raw = await ask("reload", order, timeout_s=RELOAD_S)
+    plan = codec.typed(ReloadPlan, raw)
+    said = ui.notice(f"The configuration of the files is in force: plan {plan.hash}.")
+    return [said, await show(ask, PageRequest(role=request.role, path=("files",)))]
+
+
+def in_force(found: SettingsShown, table: str) -> Node:
+    """Return the settings in force: those that something sets, or all of one table."""
+    tables: list[list[Node]] = [
+        [
+            ui.link(ui.address("config", query={"table": one.name}), ui.shown(_table(one.name))),
+            str(one.set),
+            str(one.keys),
+        ]
+        for one in found.tables
+    ]
+    heading = f"Table {_table(table)}, defaults too" if table else "Settings that something sets"
+    return [
+        ui.heading("Config", h.p["Secrets are masked."]),
+        ui.tabs("/config", TABS),
+        _sentences(found.problems, found.warnings),
+        ui.pairs([("Files", [h.div[h.code[ui.shown(one, 500)]] for one in found.files])]),
+        h.h2[ui.shown(heading, 200)],
+        table and h.p[ui.link("/config", "Settings that something sets")],
+        _settings(found, with_table=not table),
+        found.more > 0 and h.p[f"{ui.amount(found.more)} more settings are not shown."],
+        h.h2["Tables"],
+        ui.table(
+            "Tables, with the number of keys that something sets",
+            ("Table", "Set", "Keys"),
+            tables,
+            empty="The configuration has only defaults.",
+            numbers=("Set", "Keys"),
+        ),
+    ]
+
+
+def _settings(found: SettingsShown, *, with_table: bool) -> Element:
+    rows = [
+        [
+            ui.shown(f"{one.table}.{one.key}" if with_table and one.table else one.key, 200),
+            h.code[ui.shown(one.value, 600)],
+            h.code[ui.shown(one.place, 500)] if one.place else "default",
+        ]
+        for one in found.settings
+    ]
+    return ui.table("Settings", SETTINGS, rows, empty="Nothing is set: all keys have defaults.")
+
+
+def files(found: ConfigDiff, role: Role) -> Node:
+    """Return what a reload of the files would do, and the button that does it."""
+    plan = found.plan
+    rows = [[ui.shown(cell, 500) for cell in row[1:]] for row in columns.plan_rows(plan)]
+    idle = all(one.action == "unchanged" for one in plan.changes)
+    return [
+        ui.heading("Config", h.p["The files are not in force before a reload."]),
+        ui.tabs("/config/files", TABS),
+        _sentences(found.problems, found.warnings),
+        h.h2["What a reload would do"],
+        ui.table("Plan", PLAN, rows, empty="Nothing: the files are in force."),
+        h.h2["Settings that differ"],
+        _changes(found),
+        found.more > 0 and h.p[f"{ui.amount(found.more)} more changes are not shown."],
+        h.p["Whole servers, ", ui.link("/approvals", "tools that drifted"), " and secrets aside."],
+        role >= Role.ADMIN and not idle and _reload(plan),
+    ]
+
+
+def _changes(found: ConfigDiff) -> Element:
+    rows = [
+        [
+            ui.shown(f"{one.table}.{one.key}" if one.table else one.key, 200),
+            one.before and h.del_[h.code[ui.shown(one.before, 600)]],
+            one.after and h.ins[h.code[ui.shown(one.after, 600)]],
+            h.code[ui.shown(one.place, 500)],
+        ]
+        for one in found.changes
+    ]
+    return ui.table("Changes", CHANGES, rows, empty="No setting differs.")
+
+
+def _reload(plan: ReloadPlan) -> Node:
+    """Return the button that applies a plan, with what a person has to confirm first."""
+    order = {"plan": plan.hash, "sure": "yes" if plan.question else ""}
+    return [
+        plan.question and ui.notice("This needs a yes:", "warn", plan.question.splitlines()),
+        ui.action(
+            "/config", "Reload", order, danger=bool(plan.question),
+            confirm=f"Put the files into force (plan {plan.hash})?",
+        ),
+    ]  # fmt: skip
+
+
+def invalid(why: Failed) -> Node:
+    """Return why the files cannot be used."""
+    return [
+        ui.heading("Config", h.p["The files are not in force before a reload."]),
+        ui.tabs("/config/files", TABS),
+        ui.notice(str(why), "bad", why.details),
+    ]
+
+
+def _sentences(problems: tuple[str, ...], warnings: tuple[str, ...]) -> Node:
+    return [
+        problems and ui.notice("Servers with a mistake do not start.", "bad", problems),
+        warnings and ui.notice("The files were read with warnings.", "warn", warnings),
+    ]
+
+
+def _table(name: str) -> str:
+    return f"[{name}]" if name else "the top of the file"
+
+
+PAGE = Page(
+    name="config", title="Config", show=show, change=change, least=Role.OPERATOR, live=("config",)
+)

@@ -1,0 +1,167 @@
+"""Page of the scripts: those of a workspace, the code and versions of one, a run with arguments.
+
+Owns: columns, the difference between versions, the form of a run. Never: running a script: the page
+of the tool `run_script` calls it at an endpoint, like any other tool.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import htpy as h
+from htpy import Element, Node
+
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import word_diff
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.verbs import ConfigTree, ScriptList, ScriptShown
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.process_names import DEFAULT
+
+HEADS = ("Name", "Version", "Language", "Tool", "Saved", "Description")
+RUN = "run_script"
+EXAMPLE_NAMES_MAX = 50
+"""Maximum arguments that the form of a run names."""
+_EXAMPLES: dict[str, object] = {
+    "string": "", "number": 0, "integer": 0, "boolean": False, "array": [], "object": {},
+}  # fmt: skip
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    workspace = request.query.get("workspace", "") or DEFAULT
+    tree = codec.typed(ConfigTree, await ask("tree"))
+    if request.path:
+        return await _one(ask, request, workspace, endpoints(tree, workspace))
+    found = codec.typed(ScriptList, await ask("scripts", {"workspace": workspace}))
+    return script_list(found, [one.name for one in tree.workspaces], request)
+
+
+async def _one(ask: Ask, request: PageRequest, workspace: str, places: Sequence[str]) -> Node:
+    asked: dict[str, object] = {"workspace": workspace, "name": request.path[0]}
+    version = request.query.get("version", "")
+    if version.isdecimal():
+        asked["version"] = int(version[:9])
+    raw = await ask("scripts-show", asked)
+    script = codec.typed(ScriptList, raw).scripts[0]
+    before = None
+    older = [each for each in script.versions if each < script.version]
+    if request.query.get("diff") and older:
+        raw = await ask("scripts-show", {**asked, "version": max(older)})
+        before = codec.typed(ScriptList, raw).scripts[0]
+    return one_script(script, before, workspace, places)
+
+
+def endpoints(tree: ConfigTree, workspace: str) -> list[str]:
+    """Return the endpoints of a workspace."""
+    spaces = [one for one in tree.workspaces if one.name == workspace]
+    return [name for one in spaces for each in one.namespaces for name in each.endpoints]
+
+
+def script_list(found: ScriptList, workspaces: Sequence[str], request: PageRequest) -> Node:
+    """Return the scripts of a workspace that a filter leaves."""
+    words = request.query.get("q", "").lower().split()
+    rows = [
+        _row(one, found.workspace, request.role)
+        for one in found.scripts
+        if all(word in f"{one.name} {one.description}".lower() for word in words)
+    ]
+    options = [(name, name) for name in workspaces]
+    choice = h.label[h.span["Workspace"], ui.choice("workspace", options, found.workspace)]
+    empty = "No script fits the filter." if words else "No script is saved in this workspace."
+    return [
+        ui.heading("Scripts", h.p["Programs that a workspace keeps for its agents."]),
+        ui.search("/scripts", request.query, "Name or description", len(options) > 1 and choice),
+        ui.table("Scripts", HEADS, rows, empty=empty, numbers=("Version",)),
+    ]
+
+
+def _row(one: ScriptShown, workspace: str, role: Role) -> Sequence[Node]:
+    name = ui.shown(one.name, 80)
+    path = ui.address("scripts", one.name, query={"workspace": workspace})
+    return [
+        ui.link(path, name) if role >= Role.DEVELOPER else name,
+        str(one.version),
+        one.language,
+        "yes" if one.expose else "no",
+        one.savedAt,
+        ui.shown(" ".join(one.description.split()), 200),
+    ]
+
+
+def one_script(
+    one: ScriptShown, before: ScriptShown | None, workspace: str, places: Sequence[str]
+) -> Node:
+    """Return a script with its code, or with what differs from the version `before`."""
+
+    def at(**query: str) -> str:
+        return ui.address("scripts", one.name, query={"workspace": workspace, **query})
+
+    versions: list[Node] = []
+    for number in sorted(one.versions, reverse=True):
+        here = "page" if number == one.version else None
+        link = ui.link(at(version=str(number)), str(number), aria_current=here)
+        versions += [link, " "]
+    older = any(number < one.version for number in one.versions)
+    title = f"Version {one.version}"
+    return [
+        ui.heading(["Script ", ui.shown(one.name, 80)], ui.link("/scripts", "all scripts")),
+        ui.pairs(
+            [
+                ("Description", ui.shown(one.description)),
+                ("Language", one.language),
+                ("In lists", "as a tool of its own" if one.expose else "no"),
+                ("Saved", one.savedAt),
+                ("Versions kept", versions),
+            ]
+        ),
+        word_diff.diff(before.code, one.code, f"Version {before.version} and {one.version}")
+        if before is not None
+        else ui.code(one.code, copy=True, label=title),
+        older
+        and before is None
+        and ui.link(at(version=str(one.version), diff="1"), "Compare with the version before"),
+        ui.code(_pretty(codec.value(one.parameters)), label="Parameters"),
+        run_form(one, places),
+    ]
+
+
+def run_form(one: ScriptShown, places: Sequence[str]) -> Node:
+    """Return the form that runs a script, one for each endpoint."""
+    if not places:
+        return h.p(class_="empty")["No endpoint belongs to this workspace, so nothing can run it."]
+    call: dict[str, object] = {"name": one.name, "args": example(codec.value(one.parameters))}
+    return [
+        h.h2["Run it"],
+        [_run(place, call) for place in places],
+        h.p["The call is made by the tool ", h.code[RUN], ", in its newest version."],
+    ]
+
+
+def _run(place: str, call: dict[str, object]) -> Element:
+    text = h.textarea(name="json", rows="6", spellcheck="false")[_pretty(call)]
+    return ui.form(
+        ui.address("tools", RUN, query={"endpoint": place}),
+        ui.field(f"Arguments of the call at {ui.shown(place, 80)}", text),
+        submit=f"Run at {ui.shown(place, 80)}",
+    )
+
+
+def example(schema: Any) -> dict[str, object]:
+    """Return arguments that have the names of a schema, to be filled in."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return {}
+    found: dict[str, object] = {}
+    for name, each in list(properties.items())[:EXAMPLE_NAMES_MAX]:
+        kind = each.get("type") if isinstance(each, dict) else None
+        default = each.get("default") if isinstance(each, dict) else None
+        found[str(name)] = default if default is not None else _EXAMPLES.get(str(kind))
+    return found
+
+
+def _pretty(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+PAGE = Page(name="scripts", title="Scripts", show=show, live=("runs",))

@@ -1,0 +1,282 @@
+"""Page of the workflows: those of an endpoint, the graph of one, its runs, a run while it goes on.
+
+Owns: the parts of the page, orders about runs. Never: drawing (`workflow_svg`), carrying out runs
+(the engine).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import htpy as h
+from htpy import Element, Node
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import workflow_svg
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.console.scripts_page import example
+from metamcp_supervisor.console.workflow_svg import RunStep
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.workflow_orders import OrderResult
+from metamcp_supervisor.verbs import Exit, GatewayStatus
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.engine_runs import WorkflowGraph
+
+RUNS_MAX = 50
+"""Maximum runs on the page, the latest ones."""
+POLL = "every 1s"
+"""How often the page asks for a run that goes on."""
+OPEN = frozenset({"queued", "running", "waiting", "needs_decision"})
+_TONES: Mapping[str, ui.Tone] = {
+    "done": "ok", "running": "warn", "queued": "off", "waiting": "warn", "needs_decision": "bad",
+    "failed": "bad", "cancelled": "off", "skipped": "off",
+}  # fmt: skip
+_DECISIONS = (
+    ("retry", "Retry", "Run the step {} of {} again, although it may have happened?"),
+    ("skip", "Skip", "Go on with {1} without the step {0}?"),
+    ("fail", "Fail", "Let the step {} of {} fail?"),
+)
+
+
+class WorkflowListed(Struct, frozen=True):
+    """Workflow, as the engine lists it. `inputs`: schemas by name."""
+
+    name: str
+    description: str = ""
+    inputs: dict[str, Any] = {}
+
+
+class WorkflowsListed(Struct, frozen=True):
+    workflows: tuple[WorkflowListed, ...]
+
+
+class RunListed(Struct, frozen=True):
+    """Run, as the engine tells it. `created`, `ended`: seconds since the epoch."""
+
+    run: str
+    workflow: str
+    status: str
+    step: str = ""
+    error: str = ""
+    created: float = 0.0
+    ended: float | None = None
+    output: Raw = Raw(b"null")
+    steps: tuple[RunStep, ...] = ()
+
+
+class RunsListed(Struct, frozen=True):
+    runs: tuple[RunListed, ...]
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    engine = Engine(ask, request.query.get("endpoint", ""))
+    if run := request.query.get("run", ""):
+        found = codec.typed(RunListed, await engine.ask("workflow/status", run=run))
+        graph = codec.typed(WorkflowGraph, await engine.ask("workflow/graph", run=run))
+        return one_run(found, graph, request)
+    status = codec.typed(GatewayStatus, await ask("status"))
+    try:
+        raw = await engine.ask("workflows")
+    except Failed as why:
+        if why.exit != Exit.FAILED:
+            raise
+        return [ui.heading("Workflows"), h.p(class_="empty")[ui.shown(f"{why}.")]]
+    listed = codec.typed(WorkflowsListed, raw).workflows
+    raw = await engine.ask("workflow/runs", limit=RUNS_MAX)
+    runs = codec.typed(RunsListed, raw).runs
+    if not request.path:
+        return workflow_list(listed, runs, list(status.endpoints), request)
+    name = request.path[0]
+    graph = codec.typed(WorkflowGraph, await engine.ask("workflow/graph", name=name))
+    chosen = next((one for one in listed if one.name == name), WorkflowListed(name))
+    return one_workflow(chosen, graph, [one for one in runs if one.workflow == name], request)
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    form, endpoint = request.form, request.query.get("endpoint", "")
+    engine = Engine(ask, endpoint, "workflow-change")
+    do, run, step = form.get("do", ""), form.get("run", ""), form.get("step", "")
+    if do == "run":
+        try:
+            inputs = codec.typed(dict[str, Raw], form.get("inputs", "{}").encode())
+        except codec.Malformed as why:
+            raise Failed(Exit.USAGE, f"the inputs are not a JSON object: {why}") from None
+        name = request.path[0] if request.path else ""
+        raw = await engine.ask("workflow/run", name=name, inputs=inputs, wait=False)
+        run, said = codec.typed(RunListed, raw).run, f"The run of {name} has begun."
+    elif do == "cancel":
+        await engine.ask("workflow/cancel", run=run)
+        said = f"The run {run} is cancelled."
+    else:
+        await engine.ask("workflow/decide", run=run, step=step, decision=do)
+        said = f"The step {step} of run {run}: {do}."
+    query = {"endpoint": endpoint, "run": run}
+    shown = PageRequest(role=request.role, path=request.path, query=query)
+    return [ui.notice(said), await show(ask, shown)]
+
+
+class Engine(Struct, frozen=True):
+    """Orders to the engine by a verb, for an endpoint."""
+
+    gateway: Ask
+    endpoint: str
+    verb: str = "workflow"
+
+    async def ask(self, method: str, **params: object) -> Raw:
+        """Return the answer to an order. Raises Failed."""
+        wanted = {"method": method, "params": params, "endpoint": self.endpoint}
+        done = codec.typed(OrderResult, await self.gateway(self.verb, wanted))
+        if done.failed:
+            raise Failed(Exit.USAGE, done.text)
+        return done.structured
+
+
+def workflow_list(
+    listed: Sequence[WorkflowListed], runs: Sequence[RunListed], endpoints: Sequence[str],
+    request: PageRequest,
+) -> Node:  # fmt: skip
+    """Return the workflows of an endpoint and the latest runs."""
+    endpoint = request.query.get("endpoint", "")
+    rows: list[list[Node]] = [
+        [
+            ui.link(_at(one.name, endpoint), ui.shown(one.name, 80)),
+            ui.shown(", ".join(one.inputs) or "none", 200),
+            ui.shown(one.description, 300),
+        ]
+        for one in listed
+        if request.query.get("q", "").lower() in f"{one.name} {one.description}".lower()
+    ]
+    options = [("", "default"), *((name, name) for name in endpoints)]
+    choice = h.label[h.span["Endpoint"], ui.choice("endpoint", options, endpoint)]
+    empty = "No workflow is configured for this endpoint, or none fits the filter."
+    return [
+        ui.heading("Workflows", h.p["Steps that the engine carries out to their end."]),
+        ui.search("/workflows", request.query, "Name or description", choice),
+        ui.table("Workflows", ("Name", "Inputs", "Description"), rows, empty=empty),
+        h.h2["Latest runs"],
+        run_table(runs, endpoint),
+    ]
+
+
+def run_table(runs: Sequence[RunListed], endpoint: str) -> Element:
+    """Return a table of runs, the latest first."""
+    rows: list[list[Node]] = [
+        [
+            ui.link(_at(one.workflow, endpoint, one.run), one.run),
+            ui.shown(one.workflow, 80),
+            ui.state(one.status, _TONES.get(one.status, "off")),
+            ui.shown(one.step, 100),
+            ui.when(one.created),
+            ui.ago(one.ended - one.created) if one.ended else "",
+            ui.shown(one.error, 200),
+        ]
+        for one in runs
+    ]
+    heads = ("Run", "Workflow", "State", "Step", "Began", "Took", "Error")
+    return ui.table("Runs", heads, rows, empty="No run is recorded.")
+
+
+def one_workflow(
+    one: WorkflowListed, graph: WorkflowGraph, runs: Sequence[RunListed], request: PageRequest
+) -> Node:
+    """Return the graph of a workflow, its latest runs and the form of a new one."""
+    endpoint = request.query.get("endpoint", "")
+    text = json.dumps(example({"properties": one.inputs}), ensure_ascii=False, indent=2)
+    return [
+        ui.heading(["Workflow ", ui.shown(one.name, 80)], ui.link("/workflows", "all workflows")),
+        graph.description and h.p[ui.shown(graph.description)],
+        workflow_svg.graph(graph.steps, (), f"Steps of {ui.shown(one.name, 80)}"),
+        h.h2["Runs"],
+        run_table(runs, endpoint),
+        request.role >= Role.DEVELOPER
+        and [
+            h.h2["Run it"],
+            ui.form(
+                _at(one.name, endpoint),
+                h.input(type="hidden", name="do", value="run"),
+                ui.field("Inputs", h.textarea(name="inputs", rows="5", spellcheck="false")[text]),
+                submit="Run",
+                confirm=f"Run the workflow {one.name}?",
+            ),
+            ui.code(json.dumps(one.inputs, ensure_ascii=False, indent=2), label="Inputs"),
+        ],
+    ]
+
+
+def one_run(run: RunListed, graph: WorkflowGraph, request: PageRequest) -> Node:
+    """Return a run; while it goes on, the browser asks for it again."""
+    endpoint = request.query.get("endpoint", "")
+    path = _at(run.workflow, endpoint, run.run)
+    goes_on = run.status in OPEN
+    polls = {
+        "hx-get": f"/f{path}", "hx-trigger": POLL, "hx-select": "#run", "hx-target": "#run",
+        "hx-swap": "outerMorph",
+    }  # fmt: skip
+    name = ui.shown(run.workflow, 80)
+    return [
+        ui.heading(["Run of ", name], ui.link(_at(run.workflow, endpoint), "the workflow")),
+        h.section(polls if goes_on else {}, id="run")[
+            ui.pairs(
+                [
+                    ("Run", h.code[run.run]),
+                    ("State", ui.state(run.status, _TONES.get(run.status, "off"))),
+                    ("Began", ui.when(run.created)),
+                    ("Took", ui.ago(run.ended - run.created) if run.ended else "goes on"),
+                    *([("Error", ui.shown(run.error))] if run.error else []),
+                ]
+            ),
+            request.role >= Role.DEVELOPER and goes_on and _orders(run, path),
+            workflow_svg.graph(graph.steps, run.steps, f"Steps of the run, {run.status}"),
+            _steps(run),
+            not goes_on and ui.code(_pretty(run.output), copy=True, label="Output"),
+        ],
+    ]
+
+
+def _orders(run: RunListed, path: str) -> Element:
+    """Return the buttons for a run that goes on."""
+    parked = [one.step for one in run.steps if one.status == "needs_decision"]
+    return h.div(class_="beside")[
+        ui.action(
+            path, "Cancel the run", {"do": "cancel", "run": run.run}, danger=True,
+            confirm=f"Cancel the run {run.run} of {run.workflow}?",
+        ),
+        [
+            ui.action(
+                path, f"{label} {ui.shown(step, 60)}", {"do": do, "run": run.run, "step": step},
+                confirm=question.format(step, run.workflow),
+            )
+            for step in parked
+            for do, label, question in _DECISIONS
+        ],
+    ]  # fmt: skip
+
+
+def _steps(run: RunListed) -> Element:
+    rows = [
+        [
+            ui.shown(one.step, 200),
+            ui.state(one.status, _TONES.get(one.status, "off")),
+            str(one.attempts),
+            ui.shown(one.error, 500),
+        ]
+        for one in run.steps
+    ]
+    heads = ("Step", "State", "Attempts", "Error")
+    return ui.table("Steps", heads, rows, empty="No step has begun.", numbers=("Attempts",))
+
+
+def _pretty(raw: Raw) -> str:
+    return json.dumps(codec.value(raw), ensure_ascii=False, indent=2)
+
+
+def _at(name: str, endpoint: str, run: str = "") -> str:
+    return ui.address("workflows", name, query={"endpoint": endpoint, "run": run})
+
+
+PAGE = Page(
+    name="workflows", title="Workflows", show=show, change=change, least=Role.OPERATOR,
+    live=("runs",),
+)  # fmt: skip

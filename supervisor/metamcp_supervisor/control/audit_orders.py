@@ -1,0 +1,164 @@
+"""The verbs about the audit: records that fit, one record, proof of the chain, all records.
+
+Owns: their parameters and limits, the form of the answers. Never: reading segments
+(`audit_segments`), writing records (`metamcp_worker.audit`).
+
+Segments are read in a thread, because an audit may have millions of records.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.control import audit_segments
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.audit_segments import (
+    AuditQuestion,
+    AuditUnread,
+    Proof,
+    StoredRecord,
+)
+from metamcp_supervisor.control.services import ControlStream, Steering
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_worker.ipc import audit_records, codec
+from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
+
+RECORDS_MAX = 200
+"""Maximum records of one answer; each has up to two kilobytes without arguments and result."""
+SEARCHED_MAX = 500_000
+"""Maximum records that one question reads, the newest ones; about two seconds of a processor."""
+PAGE_BYTES_MAX = 512 * 1024
+"""Maximum bytes of the records in a page of the export, half of a line of the control socket."""
+BODIES = ("arguments", "result")
+"""Members of a record that need the role of a developer."""
+
+T = TypeVar("T")
+P = ParamSpec("P")
+_verifying = asyncio.Lock()
+"""Held by the only check of a chain at a time, because a check keeps a processor busy."""
+
+
+class AuditQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `audit`, as of `AuditQuestion`. `key`: name or id of an API key, or the name of
+    a principal."""
+
+    since: float = 0.0
+    until: float = 0.0
+    workspace: str = ""
+    key: str = ""
+    server: str = ""
+    tool: str = ""
+    event: str = ""
+    outcome: str = ""
+    limit: int = 50
+
+
+class RecordWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `audit-show`."""
+
+    seq: int
+
+
+class ChainCheck(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `audit-verify`. `expect`: a checkpoint `SEQ:HASH` that must be in the chain."""
+
+    expect: str = ""
+
+
+class PageWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `audit-export`. `after`: number of the last record that the client has."""
+
+    after: int = 0
+
+
+class AuditRecords(Struct, frozen=True, kw_only=True):
+    """Records of the audit, the newest last, each as `audit_records.shown`. `searched`: number of
+    the newest records that were looked at; `whole`: whether these were all."""
+
+    v: int = VERSION
+    records: tuple[Raw, ...]
+    searched: int
+    whole: bool
+
+
+class AuditPage(Struct, frozen=True, kw_only=True):
+    """Part of the export of the audit, the oldest record first. `more`: whether records follow."""
+
+    v: int = VERSION
+    records: tuple[Raw, ...]
+    more: bool
+
+
+async def audit(steering: Steering, line: ControlStream, params: AuditQuery) -> object:
+    """Return the newest records that fit, the newest last. Raises ProtocolError."""
+    if not 1 <= params.limit <= RECORDS_MAX:
+        raise ProtocolError(Exit.USAGE, f"limit is a number from 1 to {RECORDS_MAX}")
+    question = AuditQuestion(
+        since=params.since, until=params.until, workspace=params.workspace,
+        keys=await _keys(steering, params.key), server=params.server, tool=params.tool,
+        event=params.event, outcome=params.outcome, limit=params.limit,
+    )  # fmt: skip
+    found = await _read(audit_segments.found, _folder(steering), question, SEARCHED_MAX)
+    return AuditRecords(
+        records=tuple(_shown(one, bodies=False) for one in found.records),
+        searched=found.searched,
+        whole=found.whole,
+    )
+
+
+async def show(steering: Steering, line: ControlStream, params: RecordWanted) -> object:
+    """Return one record, for developers with arguments and result. Raises ProtocolError."""
+    found = await _read(audit_segments.one, _folder(steering), params.seq)
+    bodies = line.role >= Role.DEVELOPER
+    return AuditRecords(records=(_shown(found, bodies=bodies),), searched=1, whole=True)
+
+
+async def verify(steering: Steering, line: ControlStream, params: ChainCheck) -> object:
+    """Check the whole chain. Raises ProtocolError."""
+    if params.expect and not audit_segments.CHECKPOINT.fullmatch(params.expect):
+        raise ProtocolError(Exit.USAGE, audit_segments.CHECKPOINT_FORM)
+    async with _verifying:
+        found: Proof = await _read(audit_segments.proof, _folder(steering), params.expect)
+    return found
+
+
+async def export(steering: Steering, line: ControlStream, params: PageWanted) -> object:
+    """Return the next records with all of their members. Raises ProtocolError."""
+    found, more = await _read(audit_segments.page, _folder(steering), params.after, PAGE_BYTES_MAX)
+    if params.after == 0:
+        steering.journal.add("gateway", "audit", f"export begun by {line.caller}")
+    return AuditPage(records=tuple(Raw(codec.dump(one)) for one in found), more=more)
+
+
+def _folder(steering: Steering) -> Path:
+    return Path(steering.status().state_dir) / audit_records.FOLDER
+
+
+async def _keys(steering: Steering, name: str) -> tuple[str, ...]:
+    """Return the words by which records name a key or a principal; none for an empty name."""
+    if not name:
+        return ()
+    plain = name.removeprefix("key:")
+    try:
+        found = (await steering.keys.listed([plain])).keys
+    except MetaMCPError:  # a principal of OAuth, or a key that is revoked
+        found = ()
+    return (name, plain, *(one.id for one in found))
+
+
+async def _read(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Read segments in a thread. Raises ProtocolError."""
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except AuditUnread as why:
+        raise ProtocolError(Exit.of(why), str(why)) from None
+
+
+def _shown(one: StoredRecord, *, bodies: bool) -> Raw:
+    members = one.shown()
+    return Raw(
+        codec.dump({name: each for name, each in members.items() if bodies or name not in BODIES})
+    )

@@ -1,0 +1,255 @@
+"""The verbs about the configuration and what is approved: settings with their places, the files
+against what is in force, tools that differ from what was approved, approvals.
+
+Owns: their parameters and limits, the form of the answers, the journal's words. Never: the place of
+a setting (`config.origins`), the plan of a reload (`config.reload`), the decision about a tool
+(`approval`).
+"""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from metamcp_supervisor.approval.lock import LockedTool
+from metamcp_supervisor.approval.lock_drift import ToolDrift
+from metamcp_supervisor.approval.schema import SchemaFinding
+from metamcp_supervisor.config import origins
+from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.origins import SettingChange, SettingShown
+from metamcp_supervisor.control.services import (
+    ChangeParams,
+    ControlStream,
+    Steering,
+    known,
+)
+from metamcp_supervisor.verbs import VERSION, Exit, ReloadPlan
+from metamcp_worker.ipc.errors import ProtocolError
+
+SETTINGS_MAX = 500
+"""Maximum settings of one answer; a table has some forty, and a page with more is not read."""
+VALUE_CHARACTERS_MAX = 500
+"""Maximum characters of a value; the file has all of it."""
+DRIFT_MAX = 500
+"""Maximum tools of one answer."""
+DEFINITION_CHARACTERS_MAX = 60_000
+"""Maximum characters of one definition; two of them fit into a line of the control socket."""
+FINDINGS_MAX = 100
+
+
+class SettingsWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `config`. `table`: text of its brackets; without it all settings that
+    something sets."""
+
+    table: str = ""
+
+
+class ConfigCompared(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `config-diff`."""
+
+
+class DriftWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `drift`. `tool`: with `server`, the tool to show with its definitions."""
+
+    server: str = ""
+    tool: str = ""
+
+
+class Approval(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `lock-approve`. `tool`: empty for all of the server; `offered`: mark of what
+    was looked at, as `DriftShown.offered`."""
+
+    name: str
+    tool: str = ""
+    offered: str
+
+
+class SettingsTable(Struct, frozen=True):
+    """Table of the configuration. `set`: number of its keys that something sets."""
+
+    name: str
+    keys: int
+    set: int
+
+
+class SettingsShown(Struct, frozen=True, kw_only=True):
+    """Settings in force. `more`: number of settings that are left out; `problems`, `warnings`:
+    sentences about the files as they were read."""
+
+    v: int = VERSION
+    files: tuple[str, ...]
+    tables: tuple[SettingsTable, ...]
+    settings: tuple[SettingShown, ...]
+    more: int = 0
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class ConfigDiff(Struct, frozen=True, kw_only=True):
+    """Files against what is in force. `plan`: of a reload; `more`: number of changes that are left
+    out."""
+
+    v: int = VERSION
+    plan: ReloadPlan
+    changes: tuple[SettingChange, ...]
+    more: int = 0
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class DriftFinding(Struct, frozen=True):
+    """Difference between two definitions. `pointer`: place in the definition."""
+
+    pointer: str
+    weight: str
+    text: str
+
+
+class DriftShown(Struct, frozen=True, kw_only=True):
+    """Tool that is not as approved. `word`, `why`: kind of the difference and a sentence; `kept`:
+    it is in quarantine; `locked`: `metamcp.lock` has its server; `offered`: mark of what the server
+    offers now; `before`, `after`: definitions as JSON, of one tool alone."""
+
+    server: str
+    tool: str
+    word: str
+    why: str
+    kept: bool
+    locked: bool
+    offered: str
+    before: str = ""
+    after: str = ""
+    findings: tuple[DriftFinding, ...] = ()
+
+
+class DriftList(Struct, frozen=True, kw_only=True):
+    """Tools that are not as approved, in the order of their servers. `more`: number of tools that
+    are left out."""
+
+    v: int = VERSION
+    tools: tuple[DriftShown, ...]
+    more: int = 0
+
+
+class Approved(Struct, frozen=True, kw_only=True):
+    """Result of `lock-approve`. `tools`: number of approved tools of the server."""
+
+    v: int = VERSION
+    server: str
+    tool: str
+    tools: int
+
+
+async def settings(steering: Steering, line: ControlStream, params: SettingsWanted) -> object:
+    """Return the settings in force. Raises ProtocolError for a table that does not exist."""
+    config = steering.settings.config
+    found = await asyncio.to_thread(lambda: list(origins.settings(config)))
+    keys, given = Counter[str](), Counter[str]()
+    for one in found:
+        keys[one.table] += 1
+        given[one.table] += bool(one.place)
+    if params.table and params.table not in keys:
+        why = f"the configuration has no table {params.table[:100]!r}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    wanted = [
+        one for one in found if (one.table == params.table if params.table else bool(one.place))
+    ]
+    return SettingsShown(
+        files=tuple(map(os.fspath, config.files)),
+        tables=tuple(SettingsTable(name, keys[name], given[name]) for name in keys),
+        settings=tuple(_cut(one) for one in wanted[:SETTINGS_MAX]),
+        more=max(0, len(wanted) - SETTINGS_MAX),
+        problems=tuple(map(str, config.problems)),
+        warnings=config.warnings,
+    )
+
+
+async def diff(steering: Steering, line: ControlStream, params: ConfigCompared) -> object:
+    """Return what a reload would do and which settings differ. Raises ConfigInvalid."""
+    now = steering.settings.written
+    plan, new = await steering.settings.compared()
+    changes = await asyncio.to_thread(_changes, now, new)
+    return ConfigDiff(
+        plan=plan,
+        changes=tuple(changes[:SETTINGS_MAX]),
+        more=max(0, len(changes) - SETTINGS_MAX),
+        problems=tuple(map(str, new.problems)),
+        warnings=new.warnings,
+    )
+
+
+async def drift(steering: Steering, line: ControlStream, params: DriftWanted) -> object:
+    """Return the tools that are not as approved. Raises UnknownName, and ProtocolError for a tool
+    that is as approved."""
+    if params.server:
+        known(steering, [params.server])
+    found: list[DriftShown] = []
+    for server in [params.server] if params.server else steering.settings.drifted():
+        tools, mark = await steering.settings.drift(server)
+        wanted = [one for one in tools if params.tool in {"", one.tool}]
+        found += [_drift(steering, one, mark, whole=bool(params.tool)) for one in wanted]
+    if params.tool and not found:
+        why = f"{params.server}.{params.tool[:100]} is as approved, or it is not known"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    return DriftList(tools=tuple(found[:DRIFT_MAX]), more=max(0, len(found) - DRIFT_MAX))
+
+
+async def approve(steering: Steering, line: ControlStream, params: Approval) -> object:
+    """Approve what a server offers. Raises UnknownName and ReloadRefused."""
+    known(steering, [params.name])
+    count = await steering.settings.approve(params.name, params.tool, params.offered)
+    what = f"{params.name}.{params.tool}" if params.tool else f"all tools of {params.name}"
+    steering.journal.add("gateway", "approved", f"{what} by {line.caller}")
+    return Approved(server=params.name, tool=params.tool, tools=count)
+
+
+def about(params: Approval, result: object) -> Sequence[str]:
+    """Return the words of the audit for an approval."""
+    return (params.tool,) if params.tool else ()
+
+
+def _changes(old: Config, new: Config) -> list[SettingChange]:
+    return [
+        SettingChange(one.table, one.key, _short(one.before), _short(one.after), one.place)
+        for one in origins.changes(old, new)
+    ]
+
+
+def _cut(one: SettingShown) -> SettingShown:
+    return SettingShown(one.table, one.key, _short(one.value), one.place)
+
+
+def _short(text: str, most: int = VALUE_CHARACTERS_MAX) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more)"
+
+
+def _drift(steering: Steering, one: ToolDrift, mark: str, *, whole: bool) -> DriftShown:
+    findings = one.comparison.findings if whole and one.comparison is not None else ()
+    return DriftShown(
+        server=one.server,
+        tool=one.tool,
+        word=one.word,
+        why=one.why,
+        kept=(one.server, one.tool) in steering.shelf.kept(),
+        locked=steering.settings.locked(one.server),
+        offered=mark,
+        before=_pretty(one.old) if whole else "",
+        after=_pretty(one.new) if whole else "",
+        findings=tuple(_findings(findings)),
+    )
+
+
+def _findings(found: Iterable[SchemaFinding]) -> Iterable[DriftFinding]:
+    for one in islice(found, FINDINGS_MAX):
+        yield DriftFinding(one.pointer or "/", str(one.weight), one.text)
+
+
+def _pretty(tool: LockedTool | None) -> str:
+    if tool is None:
+        return ""
+    text = json.dumps(dict(tool.definition), ensure_ascii=False, indent=2, sort_keys=True)
+    return _short(text, DEFINITION_CHARACTERS_MAX)
