@@ -85,11 +85,17 @@ def sessions(runtime_dir: str | None, as_json: bool) -> None:
 @console.command()
 @click.argument("names", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All sessions.")
+@json_option
 @click.pass_obj
-def revoke(runtime_dir: str | None, names: tuple[str, ...], everything: bool) -> None:
+def revoke(
+    runtime_dir: str | None, names: tuple[str, ...], everything: bool, as_json: bool
+) -> None:
     """End sessions; their open pages say so at once."""
     if bool(names) is everything:
         raise click.UsageError("name sessions, or write --all")
     with client.connect(runtime_dir) as gateway:
-        gateway.call("console-revoke", {"names": names})
+        raw = gateway.call("console-revoke", {"names": names})
+    if as_json:
+        click.echo(raw)
+        return
     click.echo(f"revoked: {' '.join(names) or 'all sessions'}")

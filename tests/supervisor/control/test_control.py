@@ -49,7 +49,7 @@ async def peer(directory: Path, token: str | None = None) -> AsyncGenerator[Peer
         assert (await found.line())["method"] == "hello"
         if token is None:
             shown = await found.ask("hello", token=(directory / "token").read_text())
-            assert shown["result"] == {"v": 1}
+            assert shown["result"] == {"v": 1, "role": "admin"}
         yield found
     finally:
         writer.close()

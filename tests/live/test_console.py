@@ -1,0 +1,132 @@
+"""The web console of a real gateway: its link, its process, what it costs, and that nothing hangs on
+it."""
+
+import json
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.live.gateway import Gateway, fake, free_port
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+PSS_BYTES_MAX = 25 * 1024 * 1024
+PAGE_CPU_S_MAX = 0.020
+SERVERS = 50
+PAGES = 100
+OWN = {"Sec-Fetch-Site": "same-origin"}
+
+
+def told(gateway: Gateway, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        gateway.command("console", *arguments, "--json"),
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return cast(dict[str, Any], json.loads(done.stdout))
+
+
+class Visitor:
+    """A browser without eyes. `base`: of the console; `token`: of its session."""
+
+    def __init__(self, gateway: Gateway, role: str = "admin") -> None:
+        url: str = told(gateway, "--role", role, "--no-open")["url"]
+        self.base, _, secret = url.partition("/#k=")
+        self.token = ""
+        status, body = self.ask("/login", json.dumps({"link": secret}).encode())
+        assert status == 200, body
+        self.token = json.loads(body)["token"]
+
+    def ask(self, path: str, data: bytes | None = None) -> tuple[int, str]:
+        headers = {**OWN, **({"Authorization": f"Bearer {self.token}"} if self.token else {})}
+        request = urllib.request.Request(self.base + path, data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+def role(gateway: Gateway) -> dict[str, Any] | None:
+    """The process of the console in the status of the gateway; None if nothing asks for it."""
+    found = (one for one in gateway.status()["roles"] if one["role"] == "console")
+    return next(found, None)
+
+
+def runs(gateway: Gateway) -> int:
+    found = role(gateway)
+    return found["pid"] if found else 0
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pss_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+@pytest.mark.promise("M67")
+@pytest.mark.promise("M107")
+def test_the_console_is_off_until_it_is_asked_for_and_nothing_hangs_on_its_process() -> None:
+    with Gateway({"git": fake()}) as gateway:
+        assert role(gateway) is None
+        visitor = Visitor(gateway)
+        first = until(lambda: runs(gateway), "its process runs")
+        before = gateway.server("git")["pid"]
+        assert "git" in visitor.ask("/f/servers")[1]
+
+        os.kill(first, signal.SIGKILL)
+        until(lambda: runs(gateway) == 0, "the gateway has seen its end")
+        assert gateway.server("git")["pid"] == before
+        assert visitor.ask("/f/servers")[0] == 200, "the session has outlived the process"
+        assert runs(gateway) not in (0, first)
+
+        status, _ = visitor.ask("/f/servers/git", b"order=restart")
+        assert status == 200
+        gateway.ctl("wait", "git", "--for", "ready", "--timeout", "60s")
+        until(lambda: gateway.server("git")["pid"] not in (0, before), "it was restarted")
+        assert "asked by console session" in gateway.ctl("events", "--json")
+
+        (session,) = told(gateway, "sessions")["sessions"]
+        assert told(gateway, "revoke", session["id"])["ended"] == [session["id"]]
+        assert visitor.ask("/f/servers")[0] == 401
+
+
+def test_a_configured_address_listens_without_a_process_and_survives_an_upgrade() -> None:
+    port = free_port()
+    extra = f'[gateway]\nconsole_listen = "127.0.0.1:{port}"'
+    with Gateway({"git": fake()}, extra=extra) as gateway:
+        assert runs(gateway) == 0
+        visitor = Visitor(gateway)
+        assert visitor.base == f"http://127.0.0.1:{port}"
+        gateway.ctl("upgrade")
+        until(lambda: gateway.status()["upgrades"] == 1, "another program runs")
+        gateway.ctl("wait", "--for", "ready", "--timeout", "60s")
+        status, body = visitor.ask("/f/servers")
+        assert (status, "has ended" in body) == (401, True), "sessions are of one program"
+        assert Visitor(gateway).ask("/f/servers")[0] == 200
+
+
+@pytest.mark.promise("M107")
+def test_an_idle_console_is_small_and_a_page_of_fifty_servers_is_cheap() -> None:
+    servers = {f"server-{n}": {**fake(), "start": "lazy"} for n in range(SERVERS)}
+    with Gateway(servers) as gateway:
+        visitor = Visitor(gateway)
+        assert visitor.ask("/f/servers")[1].count('aria-label="logs of ') == SERVERS
+        pid = until(lambda: runs(gateway), "its process runs")
+        before = cpu_s(pid)
+        for _ in range(PAGES):
+            assert visitor.ask("/f/servers")[0] == 200
+        spent = (cpu_s(pid) - before) / PAGES
+        assert spent <= PAGE_CPU_S_MAX, f"{spent * 1000:.1f} ms of processor time for a page"
+        assert pss_bytes(pid) <= PSS_BYTES_MAX, f"{pss_bytes(pid) / 2**20:.1f} MiB"
