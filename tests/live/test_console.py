@@ -1,5 +1,5 @@
-"""The web console of a real gateway: its link, its process, what it costs, and that nothing hangs on
-it."""
+"""The web console of a real gateway: its link, its process, what it costs, and that nothing hangs
+on it."""
 
 import json
 import os
