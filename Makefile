@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUITE := tests/conformance/node_modules/.installed
 CLIENTS := tests/clients/node_modules/.installed
+BROWSER := tests/browser/node_modules/.installed
 PYTHON_V1 := $(VENV)/python-v1/.installed
+PACKAGERS := $(VENV)/packages/.installed
+DOCS := $(VENV)/docs/.installed
 PEERS := benchmarks/peers
 PEERS_NPM := $(PEERS)/npm/node_modules/.installed
 PEERS_PYPI := $(PEERS)/mcp-proxy/.venv/.installed $(PEERS)/fastmcp/.venv/.installed
@@ -15,7 +18,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test picture conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz lock clean
+.PHONY: help setup run demo check style types strict pure test picture pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel deb lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -51,7 +54,7 @@ pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
 	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(if $(PROFILE),--hypothesis-profile=$(PROFILE)) tests
 
-test: check strict $(SUITE) $(CLIENTS) $(PYTHON_V1) ## everything: check, then the real processes
+test: check strict $(SUITE) $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS) ## everything: check, then the real processes
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
 
@@ -65,13 +68,43 @@ $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	npm ci --prefix tests/clients --silent --no-audit --no-fund --ignore-scripts
 	@touch $(CLIENTS)
 
+$(BROWSER): tests/browser/package.json tests/browser/package-lock.json
+	npm ci --prefix tests/browser --silent --no-audit --no-fund --ignore-scripts
+	@touch $(BROWSER)
+
 $(PYTHON_V1): tests/clients/v1/requirements.txt $(STAMP)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
+$(PACKAGERS): requirements/packages.txt $(STAMP)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+wheel: $(STAMP) $(PACKAGERS) ## dist/: the wheel and the source distribution of this commit
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/packages/bin/twine check --strict dist/*.whl dist/*.tar.gz
+
+deb: wheel ## dist/: a .deb and an .rpm with everything in them, for this Python and this processor
+	$(BIN)/python -m deploy.packages.build dist
+
+pictures: $(STAMP) ## the pictures of README and docs anew, from the program itself: two minutes
+	$(BIN)/python -m tests.pictures.draw
+
 picture: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and worker/
 	$(BIN)/python -m tests.picture
+
+reference: $(STAMP) ## docs/reference, written from the program
+	$(BIN)/python -m deploy.docs.write
+
+docs: $(STAMP) $(DOCS) ## the documentation site, in dist/site
+	$(BIN)/python -m deploy.docs.site dist/site
+
+$(DOCS): requirements/docs.txt $(STAMP)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and through the gateway
 	$(BIN)/python -m tests.conformance.run
@@ -118,7 +151,11 @@ $(PEERS)/%/.venv/.installed: $(PEERS)/%/requirements.txt
 lock: ## resolve the requirements of development and of the demo anew
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(COMPILE) -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) -o requirements/docs.txt requirements/docs.in
 	$(COMPILE) -o examples/demo/requirements.txt pyproject.toml examples/demo/requirements.in
+	$(COMPILE) --extra otel -c requirements/dev.txt -o requirements/runtime.txt pyproject.toml
+	$(COMPILE) -o requirements/packages.txt requirements/packages.in
+	$(COMPILE) -o requirements/image.txt requirements/image.in
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules tests/browser/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis

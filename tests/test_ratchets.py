@@ -48,15 +48,17 @@ GUARD = {
 }  # fmt: skip
 """Packages and modules for confinement, consent, policies, middleware and large results."""
 FACE = {
-    "audit_orders", "audit_segments", "config_orders", "console", "console_orders",
-    "console_process", "console_sessions", "origins",
+    "audit_orders", "audit_segments", "call", "calls", "config_orders", "console",
+    "console_orders", "console_process", "console_sessions", "export", "export_servers", "origins",
+    "progress", "shipped_files", "tool_list", "tool_orders",
 }  # fmt: skip
 """Packages and modules for the web console, the site, the pictures and the packages."""
+COUNTED_APART = DOOR | CODE | ENGINE | GUARD | FACE
 DOOR_MODULES_MAX = 27
 CODE_MODULES_MAX = 22
 ENGINE_MODULES_MAX = 30
 GUARD_MODULES_MAX = 43
-FACE_MODULES_MAX = 25
+FACE_MODULES_MAX = 40
 """Modules of these packages."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 7
@@ -178,10 +180,7 @@ def is_no() -> list[str]:
 @pytest.mark.parametrize(
     ("counted", "limit"),
     [
-        (
-            lambda: sorted(MODULES.keys() - set(within(DOOR | CODE | ENGINE | GUARD | FACE))),
-            MODULES_MAX,
-        ),
+        (lambda: sorted(MODULES.keys() - set(within(COUNTED_APART))), MODULES_MAX),
         (lambda: within(DOOR), DOOR_MODULES_MAX),
         (lambda: within(CODE), CODE_MODULES_MAX),
         (lambda: within(ENGINE), ENGINE_MODULES_MAX),
@@ -197,8 +196,8 @@ def is_no() -> list[str]:
     ],
     ids=[
         "modules", "modules of the door", "modules of code mode", "modules of the engine",
-        "modules of the guard", "modules of the face",
-        "small modules", "small modules with one importer",
+        "modules of the guard", "modules of the face", "small modules",
+        "small modules with one importer",
         "shared class names", "shared module names", "participles", "odd openings", "is no",
     ],
 )  # fmt: skip

@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes systemd telemetry",
         "certificates": "config",
+        "calls": "config control",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",
         "gateway": (
@@ -61,10 +62,10 @@ MAY_IMPORT = {
             " telemetry views"
         ),
         "cli": (
-            "approval certificates client_files config control gateway keys processes servers"
+            "approval calls certificates client_files config control gateway keys processes servers"
             " store systemd telemetry views"
         ),
-        "console": "cli config control telemetry",
+        "console": "calls cli config control telemetry",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
@@ -88,6 +89,7 @@ PURE_BY_ROOM = {
         "comparison containment keywords known lock lock_drift quarantine schema"
     ),
     "metamcp_supervisor": "backoff verbs",
+    "metamcp_supervisor.calls": "tool_call tool_form",
     "metamcp_supervisor.cli": "tool_costs",
     "metamcp_supervisor.client_files": (
         "clients entries json_edit texts toml_edit transfer yaml_edit"
@@ -113,8 +115,8 @@ PURE_BY_ROOM = {
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
         "builtin code_tools engine_tools result_tools script_tools search_index search_tools"
-        " servers_tools tool_choice tool_text tools_by_exposure toolset_tools typescript_types"
-        " vector_search"
+        " servers_tools tool_choice tool_list tool_text tools_by_exposure toolset_tools"
+        " typescript_types vector_search"
     ),
     "metamcp_worker.catalog": "call_path catalog exposure offers parts tool_overrides uris views",
     "metamcp_worker.child": (
@@ -195,7 +197,7 @@ DEPENDENCIES = {
     "prometheus_client": {"metamcp_supervisor.telemetry.exposition"},
     "psutil": {"metamcp_supervisor.telemetry.usage"},
     "requests": {"metamcp_supervisor.telemetry.otlp"},
-    "rich": {"metamcp_supervisor.cli.show"},
+    "rich": {"metamcp_supervisor.cli.progress", "metamcp_supervisor.cli.show"},
     "ruamel": {"metamcp_supervisor.client_files.yaml_edit", "metamcp_worker.engine.load"},
     "tomlkit": {"metamcp_supervisor.client_files.toml_edit"},
     "uvloop": {"metamcp_worker.runtime.loop"},

@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from metamcp_supervisor import VERSION
 from metamcp_worker.runtime import lazy_import
 
 CTL = ""
@@ -47,6 +48,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.explain_call:policy",
         "Check policies, and see which one decides.",
     ),
+    "call": (
+        "metamcp_supervisor.cli.call:call",
+        "Call a tool, and print what it returns.",
+    ),
     "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
     "sandbox": (
         "metamcp_supervisor.cli.sandbox_rights:sandbox",
@@ -71,6 +76,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "import": (
         "metamcp_supervisor.cli.import_servers:import_",
         "Copy the servers of other clients into metamcp.toml.",
+    ),
+    "export": (
+        "metamcp_supervisor.cli.import_servers:export",
+        "Write servers as the file of another program.",
     ),
     "toolsets": (
         "metamcp_supervisor.cli.toolsets:toolsets",
@@ -131,8 +140,24 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.systemd:systemd",
         "Run the gateway as a service of systemd.",
     ),
+    "dashboards": (
+        "metamcp_supervisor.cli.shipped_files:dashboards",
+        "Write dashboards for Grafana and rules for Prometheus.",
+    ),
     "completion": (CTL, "Print the script for completion in your shell."),
 }
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    "Begin": ("up", "init", "add", "remove", "import", "export", "install", "uninstall",
+              "snippet", "connect"),
+    "Look": ("status", "top", "logs", "events", "calls", "tools", "catalog", "explain", "doctor",
+             "wait"),
+    "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
+    "Use": ("toolsets", "scripts", "workflow", "results"),
+    "Protect": ("keys", "tls", "login", "logout", "consent", "policy", "lock", "sandbox", "audit"),
+    "Operate": ("serve", "systemd", "config", "backup", "restore", "completion"),
+}  # fmt: skip
+"""Groups of `metamcp --help`."""
 
 _LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"
 _END = "the gateway ends with 'metamcp down'"
@@ -214,12 +239,21 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in VERBS and not word.startswith("-") and not ctx.resilient_parsing:
-            raise click.UsageError(f"no command is named {word!r}; {_meant(word)}", ctx)
+            message = f"no command is named {word!r}; {_meant(word)}"
+            if "--json" in args:
+                from metamcp_supervisor.cli import errors
+
+                errors.fail(click.UsageError.exit_code, message, as_json=True)
+            raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short) for name, (_, short) in VERBS.items()])
+        width = max(map(len, VERBS))
+        grouped = {name for names in HEADINGS.values() for name in names}
+        others = tuple(name for name in VERBS if name not in grouped)
+        for heading, names in (*HEADINGS.items(), *([("Others", others)] if others else [])):
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), VERBS[name][1]) for name in names])
 
 
 def _meant(word: str) -> str:
@@ -239,7 +273,7 @@ def _meant(word: str) -> str:
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="metamcp", message="metamcp %(version)s")
+@click.version_option(VERSION, message="metamcp %(version)s")
 def main() -> None:
     """A supervised gateway: one MCP endpoint in front of many MCP servers."""
 

@@ -21,19 +21,34 @@ class Exit(IntEnum):
     """Exit codes of the `metamcp` command."""
 
     OK = 0
+    """Done. For `status`: every server that should be ready is ready."""
     FAILED = 1
+    """The gateway could not do it; the sentence says why."""
     USAGE = 2
+    """Wrong usage."""
     NOT_READY = 3
+    """`status`: a server that should be ready is not. A stopped one counts only if it is named."""
     DENIED = 4
+    """Permission denied: another user's gateway, or the token does not fit."""
     NOT_RUNNING = 5
+    """No gateway is running there."""
     TIMEOUT = 6
+    """Not within `--timeout`, or the gateway gives no answer."""
     SERVER_NOT_RUNNING = 7
+    """The server is stopped, so waiting for it is in vain."""
     UNKNOWN_NAME = 8
+    """No server, tool set, endpoint, tool, workspace or API key has this name."""
     CONFIG = 65
+    """The configuration is invalid. Every problem is printed with its place, and a running gateway
+    keeps the old configuration."""
     CANNOT_BIND = 69
+    """`up`, `serve`: an address cannot be listened on."""
     INTERNAL = 70
+    """`up`, `serve`: a fault of the gateway."""
     ALREADY_RUNNING = 75
+    """`up`, `serve`: another gateway runs with this runtime directory."""
     NO_PERMISSION = 77
+    """A permission is missing, or nobody can be asked and `--yes` is not given."""
 
     @classmethod
     def of(cls, why: Exception) -> "Exit":

@@ -198,6 +198,14 @@ def test_the_examples_of_the_guide_return_what_it_says(
     assert value(client, code) == json.loads(returned)
 
 
+def test_the_program_in_python_of_the_guide_returns_the_notes_that_it_looks_for(
+    client: Client,
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    found = run(client, code, language="python")["structuredContent"]
+    assert (found["value"], found["logs"]) == (["buy milk", "no milk left"], ["3"])
+
+
 def test_the_guide_shows_a_tool_as_describe_tool_does(client: Client) -> None:
     assert len(EXAMPLES) >= 4
     described = client.call("describe_tool", name="notes__read_note")["result"]

@@ -1,5 +1,4 @@
-"""The web console of a real gateway: its link, its process, what it costs, and that nothing hangs
-on it."""
+"""The web console of a real gateway: its link, its process, and what that costs."""
 
 import json
 import os

@@ -111,6 +111,8 @@ def test_one_command_beside_a_json_file_serves_its_servers(folder: Folder) -> No
     until(lambda: "my-echo__echo" in client.tools(), "the server is ready")
     assert client.text("my-echo__echo", text="hi") == "hi"
     client.close()
+    added = folder.metamcp(folder.path, "add", "other", "--", "other")
+    assert "the gateway that runs starts it after 'metamcp confirm'" in added.stderr
 
 
 @pytest.mark.promise("M105")

@@ -17,6 +17,7 @@ from tests.hooks import PACKAGE, install
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import Raw
+from tests.live.test_explain import steps
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M100")]
@@ -59,6 +60,7 @@ def test_it_changes_calls_of_both_eras_and_leaves_others_alone(era: str) -> None
         found = until(lambda: roles(running)["middleware shout"]["counts"].get("requests"), "told")
         assert found == 1
         assert "middleware shout: ready, process " in running.ctl("status")
+        assert steps(running, "one__echo")["middleware"] == "shout"
 
 
 BAD = (

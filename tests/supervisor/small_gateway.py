@@ -41,7 +41,7 @@ from metamcp_supervisor.views.consents import ConsentUnknown
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
-from metamcp_worker.ipc.figures import CallPath, ShowPath
+from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.saved_scripts import Script
 from tests.supervisor import configs
 
@@ -118,6 +118,16 @@ class SmallConsents:
         return tuple(self.given.pop(name) for name in tuple(names) or tuple(self.given))
 
 
+class SmallConsole:
+    """Sessions of a console that listens nowhere; a test serves its pages."""
+
+    def __init__(self) -> None:
+        self.sessions = ConsoleSessions(time.monotonic)
+
+    def open(self, role: Role) -> str:
+        return f"http://127.0.0.1:6272/#k={self.sessions.link(role)}"
+
+
 class SmallSettings:
     """Settings of a gateway without files, of which nothing drifted."""
 
@@ -140,16 +150,6 @@ class SmallSettings:
         raise ReloadRefused(f"{server} was not seen yet; start it once")
 
 
-class SmallConsole:
-    """Sessions of a console that listens nowhere; a test serves its pages."""
-
-    def __init__(self) -> None:
-        self.sessions = ConsoleSessions(time.monotonic)
-
-    def open(self, role: Role) -> str:
-        return f"http://127.0.0.1:6272/#k={self.sessions.link(role)}"
-
-
 class SmallGateway:
     """A server that is started is ready in the next tick of the loop, one generation later."""
 
@@ -160,8 +160,8 @@ class SmallGateway:
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
         self.results = ResultKeeper(configs.config, frozenset)
         self.consents = SmallConsents()
-        self.settings = SmallSettings()
         self.console = SmallConsole()
+        self.settings = SmallSettings()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
         self.state = "active"
@@ -260,6 +260,12 @@ class SmallGateway:
 
     async def path(self, wanted: ShowPath) -> CallPath:
         raise NotNow("no front answers")
+
+    async def tools(self, wanted: ShowTools) -> ShownTools:
+        raise NotNow("no front answers")
+
+    def tool_stats(self) -> Mapping[str, ToolStats]:
+        return {}
 
     def start(self, names: Sequence[str]) -> None:
         for name in self._known(names):

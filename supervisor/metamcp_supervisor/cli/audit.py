@@ -18,6 +18,7 @@ import click
 from metamcp_supervisor.cli import recordings, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import audit_segments
 from metamcp_supervisor.control.audit_segments import AuditDenied, AuditQuestion, AuditUnread
@@ -47,13 +48,15 @@ def audit() -> None:
 @audit.command("list")
 @click.option("--since", type=Duration(past=True), metavar="DURATION", help="Not older: 1h, 2d.")
 @click.option("--until", type=Duration(past=True), metavar="DURATION", help="Older than this.")
-@click.option("--workspace", metavar="NAME")
+@click.option("--workspace", metavar="NAME", help="Of this workspace.")
 @click.option("--key", metavar="ID|NAME", help="Of this API key, or of its principal.")
-@click.option("--server", metavar="NAME")
+@click.option("--server", metavar="NAME", help="Of calls to this server.")
 @click.option("--tool", metavar="NAME", help="As the server or as clients name it.")
 @click.option("--event", type=click.Choice(records.ALL_EVENTS), metavar="WORD", help=EVENTS_HELP)
-@click.option("--outcome", type=click.Choice(records.OUTCOMES))
-@click.option("--limit", type=click.IntRange(min=1), default=LINES, show_default=True)
+@click.option("--outcome", type=click.Choice(records.OUTCOMES), help="Calls that ended so.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=LINES, show_default=True, help="At most so many."
+)
 @json_option
 @state_option
 @config_option
@@ -134,7 +137,12 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
         if expect is not None and not audit_segments.CHECKPOINT.fullmatch(expect):
             what = f"--expect: {audit_segments.CHECKPOINT_FORM}"
             raise Failed(Exit.USAGE, what)
-        found = audit_segments.proof(folder(state_dir, path), expect or "")
+        with progress("checks the chain") as shown:
+
+            def checked(done: int, total: int) -> None:
+                shown.done, shown.total = done, total
+
+            found = audit_segments.proof(folder(state_dir, path), expect or "", checked)
         if as_json:
             click.echo(codec.dump(found))
         elif found.broken is not None:

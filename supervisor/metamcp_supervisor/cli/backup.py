@@ -14,6 +14,7 @@ from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import say
 from metamcp_supervisor.cli.keys import configured, taken
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import PEPPER
@@ -44,7 +45,8 @@ def backup(
     """
     directory = Path(state_dir) if state_dir else _used(config, runtime_dir)
     try:
-        content = copies.backup(directory, file)
+        with progress("copies the database"):
+            content = copies.backup(directory, file)
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, str(error)) from None
     if as_json:
@@ -69,7 +71,8 @@ def restore(file: Path, config: Path | None, state_dir: str | None, as_json: boo
     directory = Path(state_dir) if state_dir else configured(config).gateway.state_dir
     held = taken(directory, "stop it first ('metamcp down'), and start it after that")
     try:
-        done = copies.restore(directory, file, time.time())
+        with progress("checks the copy and puts it in place"):
+            done = copies.restore(directory, file, time.time())
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, str(error)) from None
     finally:

@@ -9,12 +9,16 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import GatewayStatus, ToolSets
 from metamcp_worker.ipc import codec
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.control.tool_orders import ToolList
 
 KEPT_S = 2.0
 """Seconds that names are kept, so that a few presses of the key ask the gateway only once."""
@@ -62,6 +66,46 @@ def toolsets(runtime_dir: str | None) -> list[str]:
         return [one.name for one in codec.typed(ToolSets, raw).toolsets]
 
     return _names("toolsets", runtime_dir, ask)
+
+
+def tools(runtime_dir: str | None, endpoint: str) -> list[str]:
+    """Return the names of the tools of an endpoint, as `names` does."""
+
+    def ask(gateway: client.ControlClient) -> list[str]:
+        found = _tools(gateway, endpoint)
+        return [one.name for one in found.tools if not one.why]
+
+    return _names(f"tools-{_word(endpoint)}", runtime_dir, ask)
+
+
+def arguments(runtime_dir: str | None, endpoint: str, tool: str) -> list[str]:
+    """Return `KEY=` for each argument of a tool, and `KEY=VALUE` where few values are allowed, as
+    `names` does."""
+
+    def ask(gateway: client.ControlClient) -> list[str]:
+        from metamcp_supervisor.calls.tool_form import fields, table
+
+        found = _tools(gateway, endpoint, tool).tools
+        schema = table(codec.value(found[0].definition).get("inputSchema")) if found else {}
+        words: list[str] = []
+        for one in fields(schema):
+            values = ("true", "false") if one.kind == "boolean" else one.choices
+            words += [f"{one.name}=", *(f"{one.name}={value}" for value in values)]
+        return words
+
+    return _names(f"arguments-{_word(endpoint, tool)}", runtime_dir, ask)
+
+
+def _tools(gateway: client.ControlClient, endpoint: str, tool: str = "") -> "ToolList":
+    from metamcp_supervisor.control.tool_orders import ToolList
+
+    asked = {"endpoint": endpoint, "name": tool}
+    return codec.typed(ToolList, gateway.call("tools", asked, timeout_s=ANSWER_S))
+
+
+def _word(*texts: str) -> str:
+    """Return a word for a file's name that stands for these texts."""
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _status(gateway: client.ControlClient) -> GatewayStatus:

@@ -1,9 +1,9 @@
 """`metamcp config` and `metamcp confirm`: check the configuration, show the settings in effect, and
 confirm the commands that a changed configuration starts.
 
-Owns: the verbs `check`, `show`, `schema` and `confirm`, their output and exit codes. Never: masking
+Owns: the verbs `check`, `show` and `confirm`, their output and exit codes. Never: masking
 secrets (`config.show`), the meaning of a setting (`sources`, `options`), what has to be confirmed
-(`config.confirmation`), reloading (`gateway.reload`).
+(`config.confirmation`), the schema (`shipped_files`), reloading (`gateway.reload`).
 """
 
 import contextlib
@@ -47,7 +47,10 @@ _FILE = click.option(
 )
 
 
-@click.group(cls=errors.Group, words=WORDS)
+_ELSEWHERE = {"schema": "metamcp_supervisor.cli.shipped_files:schema"}
+
+
+@click.group(cls=errors.Group, words=WORDS, elsewhere=_ELSEWHERE)
 def config() -> None:
     """Check and show the configuration."""
 
@@ -60,7 +63,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
     """Check the configuration and report every error at once (exit code 65)."""
     from metamcp_supervisor.verbs import Exit
 
-    found = _loaded(path, as_json=as_json)
+    found = loaded(path, as_json=as_json)
     good = not (found.problems or (strict and found.warnings))
     if as_json:
         errors.tell(
@@ -89,7 +92,7 @@ def show(path: Path | None, as_json: bool) -> None:
     from metamcp_supervisor.config.origins import heads, toml
     from metamcp_supervisor.config.show import tables
 
-    found = _loaded(path)
+    found = loaded(path)
     if as_json:
         errors.tell(files=list(map(str, found.files)), **tables(found))
         return
@@ -104,18 +107,10 @@ def show(path: Path | None, as_json: bool) -> None:
             click.echo(f"{key} = {toml(value)}")
 
 
-@config.command()
-def schema() -> None:
-    """Print a JSON schema of metamcp.toml, for editors."""
-    from metamcp_supervisor.config.json_schema import schema as made
-    from metamcp_worker.ipc import codec
-
-    click.echo(codec.dump(made()).decode())
-
-
-def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
+def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> "Config":
     """Load the configuration and print its errors and warnings on stderr. End the command if it
-    cannot be used. With `as_json` only the errors of such a configuration are printed, as JSON."""
+    cannot be used. With `as_json` only the errors of such a configuration are printed, as JSON;
+    `quiet`: no warnings."""
     from metamcp_supervisor.config.config import ConfigInvalid
     from metamcp_supervisor.config.sources import load
     from metamcp_supervisor.verbs import Exit
@@ -123,6 +118,8 @@ def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
     try:
         found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
+        if not as_json and errors.json_asked():
+            raise Failed(Exit.CONFIG, errors.UNFIT, tuple(map(str, invalid.problems))) from None
         for problem in () if as_json else invalid.problems:
             click.echo(str(problem), err=True)
         if as_json:
@@ -130,7 +127,7 @@ def _loaded(path: Path | None, *, as_json: bool = False) -> "Config":
             errors.tell(ok=False, files=list(map(str, invalid.files)), problems=problems)
         raise SystemExit(Exit.CONFIG) from None
     found = replace(found, warnings=(*found.warnings, *_of_tls(found)))
-    for sentence in () if as_json else (*found.problems, *_warnings(found)):
+    for sentence in () if as_json or quiet else (*found.problems, *_warnings(found)):
         click.echo(str(sentence), err=True)
     return found
 

@@ -218,14 +218,14 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str, trust: "Tru
     """Run the bridge and return its exit code. Raises Failed if the endpoint cannot be found or its
     URL cannot be used."""
     if url is None:
-        _await_serving(runtime_dir)
+        await_serving(runtime_dir)
         with contextlib.suppress(OSError, runtime.RuntimeDirUnfit):
             runtime.join(runtime_dir)
-        url = _locate(endpoint, runtime_dir)
+        url = locate_endpoint(endpoint, runtime_dir)
         remedy = "Start it with 'metamcp up'; this connection goes on as soon as it runs."
 
         def locate() -> str:
-            return _locate(endpoint, runtime_dir)
+            return locate_endpoint(endpoint, runtime_dir)
     else:
         given = url
         remedy = "This connection goes on as soon as it answers."
@@ -244,7 +244,7 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str, trust: "Tru
 # The gateway that runs
 
 
-def _locate(endpoint: str | None, runtime_dir: str) -> str:
+def locate_endpoint(endpoint: str | None, runtime_dir: str) -> str:
     """Return the URL of the endpoint; without a name, of the default endpoint. Raises Failed."""
     status = _status(runtime_dir)
     known = ", ".join(status.endpoints) or "none"
@@ -264,7 +264,7 @@ def _status(runtime_dir: str) -> GatewayStatus:
         return codec.typed(GatewayStatus, gateway.call("status"))
 
 
-def _await_serving(runtime_dir: str) -> None:
+def await_serving(runtime_dir: str) -> None:
     """Wait until the gateway lets clients in. Raises Failed."""
     end = time.monotonic() + READY_S
     while _status(runtime_dir).state == "starting":

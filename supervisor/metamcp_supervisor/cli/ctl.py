@@ -316,7 +316,9 @@ def reload(
     The gateway refuses a reload that starts unconfirmed commands of a file found in its folder,
     leaves no server, or stops a running server for a mistake in its table. --yes applies it.
     """
-    with client.connect(runtime_dir) as gateway:
+    from metamcp_supervisor.cli.progress import progress
+
+    with client.connect(runtime_dir) as gateway, progress("reads the configuration"):
         asked = {"dry_run": dry_run, "expect": expect, "yes": yes}
         raw = gateway.call("reload", asked, timeout_s=RELOAD_S)
     show_plan(raw, as_json=as_json)
@@ -357,7 +359,10 @@ def wait(
     A gateway that does not run yet is waited for as well, and so is a failed server whose next
     start comes in time. Exit 1 at once if that start comes too late, 7 if the server is stopped.
     """
-    with client.connect_within(runtime_dir, timeout_s) as gateway:
+    from metamcp_supervisor.cli.progress import waiting
+
+    shown = waiting(runtime_dir, names, wanted)
+    with shown, client.connect_within(runtime_dir, timeout_s) as gateway:
         _wait(gateway, names, wanted, timeout_s, {})
     if as_json:
         errors.tell(verb="wait", names=names, reached=wanted)
@@ -376,7 +381,10 @@ def _steer(
     with client.connect(runtime_dir) as gateway:
         ordered = codec.value(gateway.call(verb, {"names": names}))
         if wanted:
-            _wait(gateway, names, wanted, timeout_s, ordered["above"])
+            from metamcp_supervisor.cli.progress import waiting
+
+            with waiting(runtime_dir, names, wanted):
+                _wait(gateway, names, wanted, timeout_s, ordered["above"])
     tell_ordered(verb, names, wanted, as_json=as_json)
 
 

@@ -22,6 +22,7 @@ from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import doctor_checks, doctor_security, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.doctor_checks import DoctorFinding
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sources import load
@@ -169,7 +170,11 @@ CATALOGUES_MAX = 1000
 @click.pass_obj
 def doctor(runtime_dir: str | None, path: Path | None, as_json: bool) -> None:
     """Show what hinders a gateway, and what to do about it. Exit 1 if a check fails."""
-    found = list(findings(runtime_dir, path))
+    found: list[DoctorFinding] = []
+    with progress("checks this machine") as shown:
+        for finding in findings(runtime_dir, path):
+            found.append(finding)
+            shown.what = f"checks this machine; last: {finding.check}"
     fails = sum(finding.verdict == "fail" for finding in found)
     if as_json:
         click.echo(codec.dump({"v": verbs.VERSION, "ok": not fails, "checks": found}))

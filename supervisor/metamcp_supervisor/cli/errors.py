@@ -1,17 +1,18 @@
 """Verbs that fail: a sentence on stderr and an exit code.
 
-Owns: `CommandRefused`, the place where a failure of a verb becomes a sentence and an exit code,
-groups that suggest a verb for a wrong word, and `told`, which adds `--json` to a verb that prints
-sentences. Never: reasons to refuse (the verbs).
+Owns: `CommandRefused`, the place where a failure of a verb becomes a sentence and an exit code (or,
+with `--json`, an object on stderr), groups that suggest a verb for a wrong word, and `told`, which
+adds `--json` to a verb that prints sentences. Never: reasons to refuse (the verbs).
 """
 
 import contextlib
 import functools
 import importlib
 import io
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -21,6 +22,11 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 
+_JSON_ASKED = "metamcp.json"
+"""Key of `click.Context.meta`: whether the command line has `--json`."""
+_WORDS = {int(code): code.name.lower() for code in Exit}
+"""Words for exit codes, in errors for programs."""
+UNFIT = "the configuration has errors"
 INTERRUPTED = 130
 """Exit code of an interrupted verb, as in every shell: 128 plus the number of SIGINT."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -34,24 +40,67 @@ class CommandRefused(Exception):
         self.code = code
 
 
+def json_asked() -> bool:
+    """Whether the command line that runs has `--json`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_JSON_ASKED))
+
+
+def is_json(words: Sequence[str]) -> bool:
+    """Whether these words of a command line ask for JSON."""
+    return "--json" in itertools.takewhile(lambda word: word != "--", words)
+
+
+def fail(code: int, message: str, details: Sequence[str] = (), *, as_json: bool) -> NoReturn:
+    """Print why a verb failed, and end the program with `code`. With `as_json` one JSON object is
+    printed."""
+    if as_json:
+        error = {"code": _WORDS.get(code, "failed"), "message": message, "details": details}
+        click.echo(codec.dump({"v": VERSION, "error": error}), err=True)
+    else:
+        for line in (message, *details):
+            say(line)
+    raise SystemExit(code)
+
+
 class _Refusing(click.Command):
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        asked = is_json(args)
+        try:
+            made = super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            if asked and not extra.get("resilient_parsing"):
+                fail(error.exit_code, error.format_message(), as_json=True)
+            raise
+        if asked:
+            made.meta[_JSON_ASKED] = True
+        return made
+
     def invoke(self, ctx: click.Context) -> object:
+        as_json = bool(ctx.meta.get(_JSON_ASKED))
         try:
             found: object = super().invoke(ctx)
         except CommandRefused as refusal:
-            say(str(refusal))
-            raise SystemExit(refusal.code) from None
+            fail(refusal.code, str(refusal), as_json=as_json)
         except Failed as failed:
-            for line in (str(failed), *failed.details):
-                say(line)
-            raise SystemExit(failed.exit) from None
+            fail(failed.exit, str(failed), failed.details, as_json=as_json)
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            fail(error.exit_code, error.format_message(), as_json=True)
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
         except BrokenPipeError:
             raise  # click ends a command whose reader is gone, without a message
         except OSError as error:
-            say(f"{error.filename or 'a file'}: {error.strerror}")
-            raise SystemExit(Exit.FAILED) from None
+            message = f"{error.filename or 'a file'}: {error.strerror}"
+            fail(Exit.FAILED, message, as_json=as_json)
         return found
 
 

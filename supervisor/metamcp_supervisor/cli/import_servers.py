@@ -1,17 +1,20 @@
-"""`metamcp import`: copy the servers of other clients into metamcp.toml.
+"""`metamcp import` and `metamcp export`: copy servers from the files of other clients into
+metamcp.toml, and write them as such files.
 
 Owns: which files are read, the output, and the writing. Never: what is copied and how
-(`client_files.transfer`), shapes of entries (`client_files.entries`).
+(`client_files.transfer`, `client_files.export`), shapes of entries (`client_files.entries`).
 """
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from metamcp_supervisor.cli import destination
-from metamcp_supervisor.cli.errors import Command, CommandRefused, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, say, tell, told
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.client_files import disk, entries, texts, transfer
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
@@ -25,11 +28,20 @@ from metamcp_supervisor.client_files.clients import (
 from metamcp_supervisor.client_files.entries import ClientServer
 from metamcp_supervisor.config import files, formats, places
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.config.config import Config
 
 _LISTED = FileFormat("claude", "json", ("mcp_servers",))
 _ALIASES = FileFormat("claude", "json", ())
 """Format of a file with a server at each member."""
+TOML = "toml"
+_SHORT = {"claude": "claude-code", "mcp-json": "claude-code", "gemini": "gemini-cli"}
+"""Further words for forms of files; `mcp-json` is the file that most programs read."""
+FORMS = (*CLIENTS, *_SHORT, TOML)
 _SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
@@ -70,10 +82,11 @@ def import_(
     Without a CLIENT, list the files of all clients and the servers in them.
     """
     words = (*clients, *words)
-    if words:
-        found = [source for word in words for source in _named(word)]
-    else:
-        found = [source for client in CLIENTS.values() for source in _sources(client)]
+    with progress("reads the files of clients"):
+        if words:
+            found = [source for word in words for source in _named(word)]
+        else:
+            found = [source for client in CLIENTS.values() for source in _sources(client)]
     if not words:
         _list(found)
         return
@@ -253,3 +266,90 @@ def _target(to: Path | None) -> Path:
     if found is not None and found.suffix == ".toml" and os.access(found, os.W_OK):
         return found
     return home / ".config/metamcp/metamcp.toml"
+
+
+# Export
+
+
+@click.command("export", cls=Command)
+@click.argument("names", nargs=-1, metavar="[SERVER…]")
+@click.option(
+    "--to", "form", required=True, type=click.Choice(FORMS), help="Program that reads the file."
+)
+@click.option("--endpoint", metavar="NAME", help="Only the servers behind this endpoint.")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The configuration; without it, the one that `metamcp up` would take.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A new file; without it, standard output.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def export(
+    names: tuple[str, ...],
+    form: str,
+    endpoint: str | None,
+    path: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write servers as the file of another program, all of them or those that are named.
+
+    Secrets are never written: references take their place. For each server, a sentence says what
+    the file cannot hold. `toml` is a metamcp.toml for another gateway, with endpoints.
+    """
+    # Not at the top: `metamcp up` imports this module, and stays.
+    from metamcp_supervisor.cli.config import loaded
+    from metamcp_supervisor.client_files import export as forms
+
+    if output is not None and os.path.lexists(output):
+        label = printable(str(output))
+        raise CommandRefused(f"{label} exists already; name another file, or remove it")
+    config = loaded(path, quiet=as_json)
+    chosen = _chosen(config, names, endpoint)
+    if form == TOML:
+        endpoints = [endpoint] if endpoint else () if names else list(config.endpoints)
+        made = forms.own(config, chosen, endpoints)
+    else:
+        client = CLIENTS[_SHORT.get(form, form)]
+        made = forms.exported(config, chosen, client.kept, client.title, str(Path.home()))
+    for sentence in () if as_json else made.told:
+        say(sentence)
+    if not made.names:
+        why = "; ".join(made.told) if as_json and made.told else "no server is left to be written"
+        raise CommandRefused(why)
+    if output is not None:
+        with open(output, "x", encoding="utf-8") as file:
+            file.write(made.text)
+    if as_json:
+        where = None if output is None else str(output)
+        tell(servers=made.names, said=made.told, text=made.text, file=where)
+    elif output is None:
+        click.echo(made.text, nl=False)
+    else:
+        click.echo(f"{printable(str(output))}: {', '.join(made.names)}")
+
+
+def _chosen(config: "Config", names: tuple[str, ...], endpoint: str | None) -> list[str]:
+    """Return the servers that are meant. Raises Failed for a name that nothing has."""
+    for name in names:
+        if name not in config.servers:
+            text = f"no server is named {name!r}; {hint(name, config.servers)}"
+            raise Failed(Exit.UNKNOWN_NAME, text)
+    if endpoint is None:
+        return list(names or config.servers)
+    if endpoint not in config.endpoints:
+        text = f"no endpoint is named {endpoint!r}; {hint(endpoint, config.endpoints)}"
+        raise Failed(Exit.UNKNOWN_NAME, text)
+    behind = config.namespaces[config.endpoints[endpoint].namespace].servers
+    for name in names:
+        if name not in behind:
+            text = f"{name} is not behind the endpoint {endpoint}; leave out --endpoint"
+            raise CommandRefused(text)
+    return [name for name in names or config.servers if name in behind]

@@ -19,7 +19,7 @@ import click
 
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.destination import InstallOptions
-from metamcp_supervisor.cli.errors import Command, CommandRefused, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, tell, told
 from metamcp_supervisor.client_files import disk, entries, texts
 from metamcp_supervisor.client_files.clients import (
     ClientProgram,
@@ -197,18 +197,23 @@ def uninstall(
 
 @click.command(cls=Command)
 @_wishing
-def snippet(client: str, wish: InstallOptions) -> None:
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
     """Print what CLIENT needs in its configuration, ready to be pasted."""
     known = destination.known(client)
     wish.check(known)
     kept = known.how(wish.scope)
     values = destination.entry(kept, wish)
     path, _ = chosen(_candidates(known, wish.scope), Path.exists)
+    verb = destination.own_verb(known, wish, values)
+    text = texts.put(FileFormat(kept.shape, kept.format, kept.place), "", wish.name, values)
+    if as_json:
+        tell(client=known.name, file=str(path), verb=verb, entry=values, text=text)
+        return
     click.echo(f"# {known.title}: {printable(str(path))}", err=True)
-    if verb := destination.own_verb(known, wish, values):
+    if verb:
         click.echo(f"# or: {verb}", err=True)
-    bare = FileFormat(kept.shape, kept.format, kept.place)
-    click.echo(texts.put(bare, "", wish.name, values), nl=False)
+    click.echo(text, nl=False)
 
 
 # Putting in and taking out

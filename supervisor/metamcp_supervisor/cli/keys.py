@@ -89,12 +89,16 @@ out_option = click.option("--out", metavar="FILE", help="Write the key there, fo
 
 @keys.command()
 @click.argument("name")
-@click.option("--workspace", default="default", show_default=True, metavar="NAME")
+@click.option(
+    "--workspace", default="default", show_default=True, metavar="NAME", help="Of this workspace."
+)
 @click.option("--endpoint", "endpoints", multiple=True, metavar="NAME", help="Only there.")
 @click.option(
     "--scope", "scopes", multiple=True, metavar="SCOPE", help="Only this; without it, everything."
 )
-@click.option("--expires", default="90d", show_default=True, metavar="TIME|never")
+@click.option(
+    "--expires", default="90d", show_default=True, metavar="TIME|never", help="When the key ends."
+)
 @click.option("--principal", default="", metavar="NAME", help="Shares views and sessions with it.")
 @click.option("--url", is_flag=True, help="It may stand in a URL, where an endpoint allows that.")
 @out_option

@@ -62,7 +62,9 @@ _BY: dict[str, Callable[[Use], float]] = {
     "--sort", type=click.Choice(list(KEYS)), default="c", show_default=True,
     help="By CPU, memory, number of calls or errors; the same keys while it runs.",
 )  # fmt: skip
-@click.option("--every", "every_s", type=Duration(), metavar="DURATION", help="[2s]")
+@click.option(
+    "--every", "every_s", type=Duration(), metavar="DURATION", help="Time between two views. [2s]"
+)
 @json_option
 @click.pass_obj
 def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool) -> None:

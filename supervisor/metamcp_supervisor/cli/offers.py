@@ -19,6 +19,7 @@ from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config import sources
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Server
 from metamcp_supervisor.config.naming import hint
@@ -125,17 +126,18 @@ def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredO
 
 def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferComparison:
     """Read the offers as `kept` does, for the servers whose tools are compared. Raises Failed."""
-    found = kept(path, state_dir, lock)
-    offered = {
-        name: _offered(found.config.servers[name], each)
-        for name, each in found.catalogues.items()
-        if found.config.servers[name].pinning != "off"
-    }
-    invalid = {
-        name: tuple(validation.invalid(each))
-        for name, each in found.catalogues.items()
-        if each is not None
-    }
+    with progress("reads the definitions of tools"):
+        found = kept(path, state_dir, lock)
+        offered = {
+            name: _offered(found.config.servers[name], each)
+            for name, each in found.catalogues.items()
+            if found.config.servers[name].pinning != "off"
+        }
+        invalid = {
+            name: tuple(validation.invalid(each))
+            for name, each in found.catalogues.items()
+            if each is not None
+        }
     return OfferComparison(
         found.config, found.path, found.lock, found.seen, offered, found.notes, invalid
     )

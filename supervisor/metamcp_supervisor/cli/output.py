@@ -13,9 +13,10 @@ import contextlib
 import os
 import queue
 import shlex
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -182,7 +183,7 @@ class EventLines:
     repeats is shown only the first, second, fourth, eighth time and so on, with the number."""
 
     def __init__(self, out: Callable[[str], None], *, terminal: bool) -> None:
-        self._out = out
+        self.out = out
         self._terminal = terminal
         self._last: dict[str, tuple[str, int]] = {}
 
@@ -198,7 +199,7 @@ class EventLines:
         if self._terminal and times > 1:
             event = structs.replace(event, what=f"{event.what} (\N{MULTIPLICATION SIGN}{times})")
         line = show.printable(columns.event_text(event, clock))
-        self._out(show.wrapped(line, " " * len(f"{clock}  ")) + "\n")
+        self.out(show.wrapped(line, " " * len(f"{clock}  ")) + "\n")
 
 
 class FirstScreen:
@@ -227,6 +228,67 @@ class FirstScreen:
         if not self._shown:
             self._shown = True
             self._out(first_screen(self._gateway.status()))
+
+
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+"""Frames of the sign that the start goes on."""
+FRAME_S = 0.25
+ERASE = "\r\x1b[K"
+"""Begin the line of the terminal anew."""
+
+
+class StartLine:
+    """Last line of a terminal, which shows how the start goes on: from the second second on, until
+    the start of each server is decided. `put` writes other text above it.
+
+    rich is not used: the process stays, and would keep it."""
+
+    def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:
+        self._gateway = gateway
+        self._out = out
+        self._begun = time.monotonic()
+        self._is_drawn = False
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(show.SHOWN_AFTER_S, self._draw)
+
+    def put(self, text: str) -> None:
+        self._erase()
+        self._out(text)
+
+    def _draw(self) -> None:
+        status = self._gateway.status()
+        waited = [server.name for server in status.servers if server.phase not in _DECIDED]
+        if not waited or status.state == "draining":
+            self._erase()
+            return
+        seconds = time.monotonic() - self._begun
+        lines = {name: self._gateway.logs.tail(name, 1) for name in waited[: show.NAMES_MAX]}
+        told = {name: line[0].text.strip() for name, line in lines.items() if line}
+        frame = FRAMES[int(seconds / FRAME_S) % len(FRAMES)]
+        text = f"{frame} {start_text(status, told, round(seconds))}"
+        self._out(ERASE + columns.cut(text, shutil.get_terminal_size().columns - 1))
+        self._is_drawn = True
+        self._timer = self._loop.call_later(FRAME_S, self._draw)
+
+    def _erase(self) -> None:
+        if self._is_drawn:
+            self._is_drawn = False
+            self._out(ERASE)
+
+
+def start_text(status: GatewayStatus, told: Mapping[str, str], seconds: int) -> str:
+    """Return how the start goes on. `told`: the newest line of stderr of servers that start: npx
+    and uvx say there what they download."""
+    waited = [server for server in status.servers if server.phase not in _DECIDED]
+    decided = len(status.servers) - len(waited)
+    names = [
+        f"{server.name} ({show.printable(told[server.name])})" if server.name in told
+        else server.name
+        for server in waited[: show.NAMES_MAX]
+    ]  # fmt: skip
+    if len(waited) > show.NAMES_MAX:
+        names.append(f"{len(waited) - show.NAMES_MAX} more")
+    return f"{decided} of {len(status.servers)} started, {seconds} s; waits for {', '.join(names)}"
 
 
 def first_screen(status: GatewayStatus) -> str:

@@ -9,6 +9,7 @@ again (`replay`).
 The files are read directly, so this works without a gateway.
 """
 
+import contextlib
 import heapq
 import json
 import os
@@ -24,6 +25,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
+from metamcp_supervisor.cli.errors import Command
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec, records
@@ -105,7 +107,7 @@ def find(where: RecordingPlace, word: str) -> FinishedCall:
     """Return the call with this id. Raises Failed."""
     word = word.lower()
     where.check()
-    for line in lines(where.folder):
+    for line in Following(where.folder).news(word):
         if line.call is not None and line.call.id == word:
             return line.call
     raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {where.folder}")
@@ -131,19 +133,32 @@ class _Place(Struct):
 
 
 class Following:
-    """Reader of all lines that are there and then of added lines, each once."""
+    """Reader of all lines that are there and then of added lines, each once. `tail_bytes`: of a
+    file that is longer at the first look, only so many bytes at its end are read."""
 
-    def __init__(self, where: Path) -> None:
+    def __init__(self, where: Path, tail_bytes: int | None = None) -> None:
         self._where = where
+        self._tail_bytes = tail_bytes
         self._places: dict[str, _Place] = {}
 
-    def news(self) -> Iterator[RecordedLine]:
-        """Yield the lines since the last time; the first time, all lines. Raises Failed."""
+    def news(self, word: str = "") -> Iterator[RecordedLine]:
+        """Yield the lines since the last time; the first time, all lines. `word`: only lines with
+        this text. Raises Failed."""
         for path in files(self._where):
-            yield from _new_lines(path, self._places.setdefault(path.name, _Place()))
+            if path.name not in self._places:
+                self._places[path.name] = self._begin(path)
+            yield from _new_lines(path, self._places[path.name], word.encode())
+
+    def _begin(self, path: Path) -> _Place:
+        """Return where to begin in a file."""
+        if self._tail_bytes is None:
+            return _Place()
+        with contextlib.suppress(OSError):
+            return _Place(max(0, path.stat().st_size - self._tail_bytes))
+        return _Place()
 
 
-def _new_lines(path: Path, place: _Place) -> Iterator[RecordedLine]:
+def _new_lines(path: Path, place: _Place, word: bytes = b"") -> Iterator[RecordedLine]:
     """Yield the whole lines after this place; a partial line at the end waits until it is whole."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -153,7 +168,7 @@ def _new_lines(path: Path, place: _Place) -> Iterator[RecordedLine]:
             file.seek(place.offset)
             while (raw := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
                 place.offset += len(raw)
-                if line := _read(raw):
+                if word in raw and (line := _read(raw)):
                     yield line
     except FileNotFoundError:
         return  # it was the oldest one, and a front removed it just now
@@ -174,17 +189,9 @@ def _read(raw: bytes) -> RecordedLine | None:
 
 
 def ending(work: Callable[[], int]) -> NoReturn:
-    """Do the work of a command, and end with its exit code or with that of its failure."""
-    from metamcp_supervisor.cli.show import printable
-
+    """Do the work of a command, and end with its exit code. Raises Failed."""
     try:
         code = work()
-    except Failed as failed:
-        for line in (str(failed), *failed.details):
-            click.echo(f"metamcp: {printable(line)}", err=True)
-        code = failed.exit
-    except KeyboardInterrupt:
-        code = 130  # as in every shell: 128 plus the number of SIGINT
     except BrokenPipeError:  # the user has left the pager
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = Exit.OK
@@ -206,10 +213,11 @@ config_option = click.option(
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("word", metavar="[ID]", required=False)
 @click.option("--server", metavar="NAME", help="Only calls of this server.")
 @click.option("--tool", metavar="NAME", help="Only of this tool, prompt or resource.")
+@click.option("--key", metavar="ID", help="Only calls with this API key.")
 @click.option("--errors", is_flag=True, help="Only those that failed.")
 @click.option(
     "--since",
@@ -233,6 +241,7 @@ def calls(
     word: str | None,
     server: str | None,
     tool: str | None,
+    key: str | None,
     errors: bool,
     since_s: float | None,
     limit: int,
@@ -252,6 +261,7 @@ def calls(
         return (
             (server is None or call.server == server)
             and (tool is None or call.name == tool)
+            and (key is None or call.key == key)
             and (not errors or call.failed)
             and (since is None or datetime.fromisoformat(call.time) >= since)
         )
@@ -363,6 +373,7 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
         "time": call.time,
         "server": f"{call.server}, generation {call.generation}",
         "endpoint": call.endpoint or columns.NONE,
+        "key": call.key or columns.NONE,
         "protocol": call.protocol or columns.NONE,
         "front": f"{call.front}, as call {call.call}",
         "outcome": outcome(call),

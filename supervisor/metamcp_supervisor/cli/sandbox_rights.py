@@ -4,12 +4,14 @@ Owns: where complaints of a server are looked for, the calls that are made again
 Never: the patterns of complaints (`confinement.denials` of the worker), changing the configuration.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from metamcp_supervisor.calls import tool_call
 from metamcp_supervisor.cli import recordings, replay, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
@@ -162,19 +164,25 @@ def _made_again(
     try:
         params = replay.params(call)
         url = replay.url_of(call.endpoint, runtime_dir)
-        with replay.Asker(url, call.protocol or replay.MODERN, timeout_s, trust) as asker:
-            called = call.method == "tools/call"
-            tool = asker.tool(call.name) if called else None
-            hints: dict[str, object] = (tool or {}).get("annotations") or {}
-            if called and not yes and hints.get("readOnlyHint") is not True:
-                text = f"{call.name} may change something, and is not called without --yes"
-                click.echo(f"metamcp: {text}", err=True)
-                return ""
-            _, result = replay.outcome_of(asker.ask(call.method, params, tool))
+        return _text(asyncio.run(_answer(call, params, url, trust, timeout_s, yes=yes)))
     except Failed as failed:
         click.echo(f"metamcp: {show.printable(str(failed))}", err=True)
         return str(failed)
-    return _text(bytes(result))
+
+
+async def _answer(
+    call: FinishedCall, params: Any, url: str, trust: Any, timeout_s: float, *, yes: bool
+) -> bytes:
+    """Return the raw answer to this call; empty if it is not to be made. Raises Failed."""
+    async with replay.client_for(call, url, trust, timeout_s) as asker:
+        called = call.method == tool_call.CALL
+        tool = await asker.tool(call.name) if called else None
+        if called and not yes and not tool_call.reads_only(tool or {}):
+            text = f"{call.name} may change something, and is not called without --yes"
+            click.echo(f"metamcp: {text}", err=True)
+            return b""
+        _, result = tool_call.outcome_of(await asker.ask(call.method, params, tool))
+        return bytes(result)
 
 
 def _print(name: str, lines: list[str], calls: int) -> None:

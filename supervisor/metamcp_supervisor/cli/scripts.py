@@ -5,8 +5,9 @@ Never: the rules of scripts (`views.ledger`), the form of a file
 (`metamcp_worker.ipc.saved_scripts`).
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.cli import columns, keys, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.errors import Group, tell, told
 from metamcp_supervisor.cli.keys import GatewayPlace
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client, script_orders
@@ -39,6 +41,7 @@ from metamcp_worker.ipc.saved_scripts import CODE_BYTES_MAX, SUFFIXES, Script, f
 
 if TYPE_CHECKING:
     from metamcp_supervisor.store.database import Database
+    from metamcp_worker.bridge.http_client import Trust
 
 RUN_SCRIPT = "run_script"
 LIST = ("NAME", "VERSION", "LANGUAGE", "TOOL", "SAVED", "DESCRIPTION")
@@ -67,7 +70,9 @@ class _Where(Struct):
 @outward
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
 @click.option("--state-dir", metavar="PATH", help="Of a gateway that does not run.")
-@click.option("--workspace", default=DEFAULT, show_default=True, metavar="NAME")
+@click.option(
+    "--workspace", default=DEFAULT, show_default=True, metavar="NAME", help="Of this workspace."
+)
 @click.pass_context
 def scripts_(
     ctx: click.Context,
@@ -199,7 +204,14 @@ def delete(where: _Where, name: str, as_json: bool) -> None:
 @name_argument
 @click.option("--args", default="{}", metavar="JSON", help="An object, as its parameters say.")
 @click.option("--endpoint", metavar="NAME", help="Else one of the workspace that has code mode.")
-@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Duration(),
+    default="5m",
+    show_default=True,
+    help="How long to wait for the end.",
+)
 @credential_options
 @json_option
 @click.pass_obj
@@ -216,7 +228,6 @@ def run(
 ) -> None:
     """Run a script at an endpoint of the running gateway, and print what it returns."""
     from metamcp_supervisor.cli.connect import trust_of
-    from metamcp_supervisor.cli.replay import MODERN, Asker
 
     try:
         codec.level(args.encode())
@@ -224,17 +235,30 @@ def run(
         raise click.UsageError(f"--args is not a JSON object: {error}") from None
     runtime_dir = where.place.directory()
     trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
+    asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
     for url in _urls(where.workspace, endpoint, runtime_dir):
-        with Asker(url, MODERN, timeout_s, trust) as asker:
-            tool = asker.tool(RUN_SCRIPT)
-            if tool is None:
-                continue
-            asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
-            answer = asker.ask("tools/call", asked, tool)
-        raise SystemExit(_outcome(answer, as_json=as_json))
+        answer = asyncio.run(_ran(url, asked, trust, timeout_s))
+        if answer is not None:
+            raise SystemExit(_outcome(answer, as_json=as_json))
     where_to = endpoint or f"workspace {where.workspace}"
     why = f"{where_to} has no {RUN_SCRIPT}: set [code] in the configuration and its exposure"
     raise Failed(Exit.FAILED, f'{why} to "code" or "search"')
+
+
+async def _ran(
+    url: str, asked: Mapping[str, object], trust: "Trust", timeout_s: float
+) -> codec.Envelope | None:
+    """Return the answer of the endpoint; None if it has no scripts. Raises Failed."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient
+    from metamcp_supervisor.calls.tool_call import CALL, RequestForm
+
+    form = RequestForm(name="metamcp scripts")
+    async with EndpointClient(url, trust, form, timeout_s) as asker:
+        tool = await asker.tool(RUN_SCRIPT)
+        if tool is None:
+            return None
+        with progress("the script runs"):
+            return await asker.ask(CALL, asked, tool)
 
 
 def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
@@ -244,10 +268,12 @@ def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
     result: dict[str, Any] = codec.value(answer.result)
     failed = result.get("isError") is True
     found: dict[str, Any] | None = result.get("structuredContent")
+    text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
+    if as_json and found is None:
+        raise Failed(Exit.FAILED, text)
     if as_json:
-        click.echo(codec.dump(found))
+        tell(**(found or {}))
     elif failed or found is None:
-        text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
         for line in text.splitlines():
             click.echo(show.printable(line), err=failed)
     else:

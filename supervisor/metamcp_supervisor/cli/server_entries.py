@@ -22,11 +22,13 @@ from metamcp_supervisor.config import files, foreign_files, naming, places, sour
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
 # 'metamcp add NAME -- COMMAND…' puts one in, 'metamcp config check' reads everything.
+# Editors complete and check it after 'metamcp config schema --write'.
 """
 _NOWHERE = Path("/nonexistent")
 _CONFIG = click.option(
@@ -90,6 +92,10 @@ def init() -> None:
     click.echo(f"{label}: made")
     for name in included:
         click.echo(f"the servers of {printable(name)} are included")
+    errors.say(
+        "'metamcp add NAME -- COMMAND…' puts a server in, 'metamcp import' lists those of your"
+        " clients, 'metamcp up' starts them"
+    )
 
 
 @click.command(cls=_Add)
@@ -231,10 +237,18 @@ def _edit(
     except ConfigInvalid as invalid:
         for problem in invalid.problems:
             errors.say(f"warning: {problem}")
-    if file.found and command:
-        errors.say("a gateway that runs starts it after 'metamcp confirm'")
-    else:
-        errors.say("'metamcp up' takes it over at once, any other gateway with 'metamcp reload'")
+    errors.say(_next_step(asks=file.found and command))
+
+
+def _next_step(*, asks: bool) -> str:
+    """Return what brings the change into effect. `asks`: whether a gateway wants it confirmed."""
+    try:
+        control.connect_here(None).close()
+    except control.Failed:
+        return "'metamcp up' starts the servers in it"
+    if asks:
+        return "the gateway that runs starts it after 'metamcp confirm'"
+    return "'metamcp up' takes it over at once, any other gateway with 'metamcp reload'"
 
 
 def _write(content: disk.Content, text: str) -> None:

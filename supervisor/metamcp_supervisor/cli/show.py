@@ -31,8 +31,10 @@ CUT_CHARACTERS_MIN = 8
 """Minimum characters that stay of a cell that is cut."""
 KEYS_MAX = 64
 """Maximum bytes of keys read at once; users do not type more while a table is drawn."""
-STEP_OVER = frozenset({"done", "failed", "skipped", "cancelled"})
-"""States of a step that are its end."""
+SHOWN_AFTER_S = 1.0
+"""Seconds until the progress of a verb is drawn."""
+NAMES_MAX = 4
+"""Maximum servers to name in a line about progress."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} | {
     code: f"\\u{code:04x}"
     for code in [0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -56,6 +58,11 @@ class Picture(Struct, frozen=True):
 
 def on_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def can_redraw() -> bool:
+    """Whether the terminal can draw over a line."""
+    return os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -108,41 +115,6 @@ def live(take: Callable[[], Picture], every_s: float, press: Callable[[str], boo
             live.update(_drawn(take(), console.width), refresh=True)
             if any(press(key) for key in _pressed(keyboard, every_s)):
                 return
-
-
-@contextlib.contextmanager
-def progress(*, drawn: bool) -> Generator[Callable[[str, str, str], None]]:
-    """Show how an order goes on, on standard error. The function takes a message, and the step and
-    its state if it is about one. A step that is over has a line of its own; on a terminal, if
-    `drawn`, the steps under way stand below."""
-    under_way: dict[str, tuple[str, float]] = {}
-    on_screen = drawn and sys.stderr.isatty()
-
-    def line(step: str, state: str, since: float) -> str:
-        return f"{state:<14} {time.monotonic() - since:>6.1f} s  {printable(step)}"
-
-    def told(message: str, step: str, state: str) -> None:
-        if step:
-            since = under_way.pop(step, ("", time.monotonic()))[1]
-            if state not in STEP_OVER:
-                under_way[step] = (state, since)
-            else:
-                click.echo(line(step, state, since), err=True)  # above what `Live` draws
-        elif not on_screen:
-            click.echo(printable(message), err=True)
-
-    if not on_screen:
-        yield told
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    def below() -> Text:
-        return Text("\n".join(line(step, *one) for step, one in list(under_way.items())))
-
-    with Live(console=Console(stderr=True), get_renderable=below, transient=True):
-        yield told
 
 
 def verdict(word: str) -> str:

@@ -18,6 +18,7 @@ from metamcp_supervisor.cli.ctl import (
     names_argument,
     tell_ordered,
 )
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus, Overridden, Upgrade
@@ -72,7 +73,7 @@ def clear(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
 @click.pass_obj
 def roll(runtime_dir: str | None, as_json: bool) -> None:
     """Replace the process of each front, one after the other; no client is refused."""
-    with client.connect(runtime_dir) as gateway:
+    with client.connect(runtime_dir) as gateway, progress("replaces the fronts"):
         gateway.call("roll", timeout_s=ROLL_S_MAX)
     if as_json:
         errors.tell(verb="roll")
@@ -90,12 +91,13 @@ def roll(runtime_dir: str | None, as_json: bool) -> None:
 def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     """Let the version that is installed now take over. Servers, sessions and connections stay."""
     end = time.monotonic() + timeout_s
-    with client.connect(runtime_dir) as gateway:
-        before = codec.typed(GatewayStatus, gateway.call("status"))
-        told = _told(gateway, end)
-    begun = time.monotonic()
-    after = _next(runtime_dir, before, end)
-    took_s = time.monotonic() - begun
+    with progress("starts the new program"):
+        with client.connect(runtime_dir) as gateway:
+            before = codec.typed(GatewayStatus, gateway.call("status"))
+            told = _told(gateway, end)
+        begun = time.monotonic()
+        after = _next(runtime_dir, before, end)
+        took_s = time.monotonic() - begun
     if as_json:
         errors.tell(
             before=before.version, after=after.version, took_s=round(took_s, 3),
@@ -137,12 +139,16 @@ def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> Gateway
 
 @click.command("dump-stacks")
 @click.argument("name", shell_complete=complete_names)
+@json_option
 @click.pass_obj
-def dump_stacks(runtime_dir: str | None, name: str) -> None:
+def dump_stacks(runtime_dir: str | None, name: str, as_json: bool) -> None:
     """Show what the worker of a server is doing at this moment. The worker goes on."""
     with client.connect(runtime_dir) as gateway:
         found = codec.value(gateway.call("dump-stacks", {"name": name}))
-    click.echo(found["stacks"])
+    if as_json:
+        errors.tell(name=name, stacks=found["stacks"])
+    else:
+        click.echo(found["stacks"])
 
 
 def _order(
@@ -303,11 +309,12 @@ def down(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     except ProcessLookupError:
         pass  # it was about to end
     end = time.monotonic() + timeout_s
-    while _runs(pid):
-        if time.monotonic() > end:
-            text = f"the gateway (process {pid}) is still ending after {timeout_s:g} s"
-            raise Failed(Exit.TIMEOUT, f"{text}; 'metamcp status' shows what it waits for")
-        time.sleep(AGAIN_S)
+    with progress(f"the gateway (process {pid}) ends its servers after their calls"):
+        while _runs(pid):
+            if time.monotonic() > end:
+                text = f"the gateway (process {pid}) is still ending after {timeout_s:g} s"
+                raise Failed(Exit.TIMEOUT, f"{text}; 'metamcp status' shows what it waits for")
+            time.sleep(AGAIN_S)
     if as_json:
         errors.tell(pid=pid, ended=True)
     else:

@@ -136,16 +136,22 @@ def uninstall(user: bool, dry_run: bool) -> None:
 @systemd.command()
 @_USER
 @_CONFIG
-def show(user: bool, config: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(user: bool, config: str | None, as_json: bool) -> None:
     """Print the units of this installation. Exit code 1 unless exactly these are installed."""
     place = _place(user)
     same = True
+    found: list[dict[str, str]] = []
     for name, text in units(user, _program(), config, version=_version()).items():
         path = place.folder / name
         old = _text(path)
         same &= old == text
         state = "installed" if old == text else "not installed" if old is None else "differs"
-        click.echo(f"# {path}: {state}\n{text}")
+        found.append({"path": str(path), "state": state, "text": text})
+        if not as_json:
+            click.echo(f"# {path}: {state}\n{text}")
+    if as_json:
+        errors.tell(units=found)
     if not same:
         raise SystemExit(Exit.FAILED)
 

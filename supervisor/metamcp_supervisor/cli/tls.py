@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.errors import Group, told
 from metamcp_supervisor.cli.keys import configured
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -79,6 +79,7 @@ def show_(place: _Place, as_json: bool) -> None:
 
 @tls.command("trust-help")
 @click.pass_obj
+@told
 def trust_help(place: _Place) -> None:
     """Say how clients come to trust the local authority."""
     click.echo(HELP.format(ca=_found(place).ca))

@@ -2,7 +2,7 @@
 in tokens.
 
 Owns: the options, the tables, the sums. Never: what drifted (`approval.lock_drift`), the estimate
-(`metamcp_worker.ipc.builtin_definitions`).
+(`metamcp_worker.ipc.builtin_definitions`), searching (`call`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +15,12 @@ from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
-from metamcp_supervisor.cli import lock, offers, recordings, show, tool_costs
+from metamcp_supervisor.cli import call, lock, offers, recordings, show, tool_costs
+from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names
+from metamcp_supervisor.cli.errors import Command
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
 from metamcp_supervisor.config.config import Pinning
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import builtin_definitions, codec, server_catalog
@@ -286,8 +289,14 @@ RECORDED = "not locked"
 Row = tuple[str, str, str, str]
 
 
-@click.command()
-@click.argument("what", metavar="[SERVER[.TOOL]]", required=False)
+@click.command(cls=Command)
+@click.argument("words", metavar="[SERVER[.TOOL] | WORDS…]", nargs=-1)
+@click.option("--server", metavar="NAME", help="Only tools of this server; with WORDS.",
+              shell_complete=complete_names)  # fmt: skip
+@click.option("--endpoint", metavar="NAME", help="Where to search; without it the default one.",
+              shell_complete=complete_endpoints)  # fmt: skip
+@click.option("--as", "key", metavar="KEY", help="Search what the holder of this API key sees.")
+@click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 @click.option("--diff", "differences", is_flag=True, help="How they differ from what was approved.")
 @click.option("--tokens", "costs", is_flag=True, help="What they cost, and what exposures save.")
 @lock.config_option
@@ -295,7 +304,11 @@ Row = tuple[str, str, str, str]
 @lock.lock_option
 @lock.json_option
 def tools(
-    what: str | None,
+    words: tuple[str, ...],
+    server: str | None,
+    endpoint: str | None,
+    key: str | None,
+    runtime_dir: str | None,
     differences: bool,
     costs: bool,
     path: Path | None,
@@ -303,22 +316,41 @@ def tools(
     where: Path | None,
     as_json: bool,
 ) -> None:
-    """List the tools that the servers offered last, and whether they are as approved.
+    """List the tools that the servers offered last, and whether they are as approved; with WORDS,
+    search the tools of the running gateway.
 
-    Tools are compared with metamcp.lock, or with what a server offered when it was first seen.
-    Clients do not get tools in quarantine, nor definitions that are not valid. Each definition that
-    is not valid, also of a prompt or resource, has a row with place and reason. The gateway need
-    not run.
+    A search looks for the same words as search_tools. The name of a tool shows its arguments.
+
+    Without WORDS, tools are compared with metamcp.lock, or with what a server offered when it was
+    first seen. Clients do not get tools in quarantine, nor definitions that are not valid. Each
+    definition that is not valid, also of a prompt or resource, has a row with place and reason. The
+    gateway need not run.
     """
     if differences and costs:
         raise click.UsageError("--diff and --tokens are two questions: ask one of them.")
+    if (differences or costs) and len(words) > 1:
+        raise click.UsageError("--diff and --tokens are about one SERVER or SERVER.TOOL.")
+    asked = {"server": server or "", "endpoint": endpoint or "", "key": key or ""}
+    narrowed = any(asked.values()) or runtime_dir is not None or len(words) > 1
+
+    def search() -> int:
+        asked["query"] = " ".join(words)
+        return call.search(runtime_dir, asked, as_json=as_json)
 
     def work() -> int:
+        what = words[0] if words else None
         if costs:
             tell(what, path, state_dir, where, as_json=as_json)
             return Exit.OK
-        sight = offers.look(path, state_dir, where)
-        wish = offers.wish(what, sight)
+        if narrowed and not differences:
+            return search()
+        try:
+            sight = offers.look(path, state_dir, where)
+            wish = offers.wish(what, sight)
+        except Failed as unknown:
+            if differences or not words or not call.runs(runtime_dir):
+                raise unknown from None
+            return search()
         if differences:
             found = [each for each in sight.drifts(wish) if each.change != "same"]
             if as_json:
@@ -395,7 +427,7 @@ class CatalogServer(Struct, frozen=True):
     resources: tuple[str, ...] = ()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("server", metavar="[SERVER]", required=False)
 @lock.config_option
 @lock.state_option

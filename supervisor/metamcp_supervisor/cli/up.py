@@ -11,7 +11,7 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -229,6 +229,7 @@ class CommandLineConfig:
         try:
             warning = confirmation_io.ensure(self.config, main, state_dir, yes=yes, ask=ask)
         except NotConfirmed as refusal:
+            _for_programs(Exit.NO_PERMISSION, str(refusal))
             _say(str(refusal))
             self.config = self._before(Exit.NO_PERMISSION)
             return
@@ -253,6 +254,7 @@ class CommandLineConfig:
         try:
             config = load()
         except ConfigInvalid as invalid:
+            _for_programs(Exit.CONFIG, None, map(str, invalid.problems))
             for problem in invalid.problems:
                 _say(str(problem))
             return self._before(Exit.CONFIG)
@@ -321,6 +323,15 @@ def ask(question: str) -> bool:
         return click.confirm("Start them?", default=False, err=True)
     except click.Abort:
         return False
+
+
+def _for_programs(code: Exit, message: str | None, details: Iterable[str] = ()) -> None:
+    """End a verb that was called with `--json` by an object. `message`: None for errors of the
+    configuration."""
+    from metamcp_supervisor.cli import errors
+
+    if errors.json_asked():
+        errors.fail(code, message or errors.UNFIT, tuple(details), as_json=True)
 
 
 def _ends_with_its_terminal() -> bool:
@@ -450,7 +461,7 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     output goes through the outlet, because a terminal that is gone or stopped (^S) must not hold up
     the gateway."""
     from metamcp_supervisor.cli import show
-    from metamcp_supervisor.cli.output import Asking, EventLines, FirstScreen
+    from metamcp_supervisor.cli.output import Asking, EventLines, FirstScreen, StartLine
 
     def out(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))
@@ -468,7 +479,9 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
         count = len(gateway.config.servers)
         servers = f"{count} server" if count == 1 else f"{count} servers"
         out(f"MetaMCP {gateway.version} starts {servers} …\n")
-        screen = FirstScreen(gateway, out)
+        put = StartLine(gateway, out).put if show.on_terminal() and show.can_redraw() else out
+        lines.out = put
+        screen = FirstScreen(gateway, put)
 
         def tell_and_look(event: JournalEvent) -> None:
             tell(event)

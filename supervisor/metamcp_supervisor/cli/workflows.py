@@ -16,8 +16,9 @@ from msgspec import Raw, structs
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
+from metamcp_supervisor.cli.progress import steps
 from metamcp_supervisor.cli.recordings import pretty
-from metamcp_supervisor.cli.show import printable, progress
+from metamcp_supervisor.cli.show import printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -54,7 +55,7 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
         def ask(method: str, params: Mapping[str, object]) -> None:
             order = {"method": method, "params": params, "endpoint": endpoint}
             verb = "workflow-change" if method in CHANGES else "workflow"
-            with client.connect_here(runtime_dir) as gateway, progress(drawn=not as_json) as tell:
+            with client.connect_here(runtime_dir) as gateway, steps() as tell:
 
                 def heard(kind: str, raw: bytes) -> None:
                     found: dict[str, Any] = codec.value(raw)
@@ -76,8 +77,10 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
 
 def _tell(found: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the outcome of an order."""
-    text = codec.dump(found["structured"]).decode() if as_json else found["text"]
-    click.echo(text if as_json else "\n".join(map(printable, pretty(Raw(text.encode())))))
+    if as_json:
+        errors.tell(**found["structured"])
+    else:
+        click.echo("\n".join(map(printable, pretty(Raw(found["text"].encode())))))
     if found["failed"]:
         raise SystemExit(Exit.FAILED)
 
@@ -116,8 +119,15 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
 
 @workflow_.command()
 @file_argument
-@click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text")
-def graph(file: str, form: str) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid"]),
+    default="text",
+    help="For a terminal, or a diagram for Markdown.",
+)
+@json_option
+def graph(file: str, form: str, as_json: bool) -> None:
     """Draw the steps of a workflow."""
     from metamcp_worker.engine.definition import parse
 
@@ -125,12 +135,15 @@ def graph(file: str, form: str) -> None:
     found = loaded.definitions.get(DEFAULT, {})
     if loaded.problems:
         raise CommandRefused("\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG)
-    drawn: list[str] = []
-    for data in found.values():
+    drawn: dict[str, str] = {}
+    for name, data in found.items():
         workflow, _ = parse(codec.value(bytes(data)))
         assert workflow is not None
-        drawn.append("\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow)))
-    click.echo("\n\n".join(drawn))
+        drawn[name] = "\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow))
+    if as_json:
+        errors.tell(format=form, graphs=drawn)
+    else:
+        click.echo("\n\n".join(drawn.values()))
 
 
 @workflow_.command()
@@ -183,7 +196,14 @@ def list_(ask: "Asking") -> None:
 
 @workflow_.command()
 @click.option("--status", metavar="STATUS", help="Only those, for example needs_decision.")
-@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most so many.",
+)
 @at_gateway
 def runs(ask: "Asking", status: str | None, limit: int) -> None:
     """List the latest runs."""

@@ -137,7 +137,8 @@ def found(name: str, values: Mapping[str, object]) -> ClientServer:
     transport = "http" if address == "httpUrl" else _KINDS.get(kind.lower(), "auto")
     env = table_of(values.get("env", values.get("envs", values.get("environment"))))
     cwd = values.get("cwd")
-    headers = dict(_strings(table_of(values.get("headers", values.get("http_headers"))) or {}))
+    asked = table_of(values.get("requestOptions")) or values  # Continue has its headers there
+    headers = dict(_strings(table_of(asked.get("headers", values.get("http_headers"))) or {}))
     for header, variable in _strings(table_of(values.get("env_http_headers")) or {}).items():
         headers[header] = f"${{env:{variable}}}"
     if isinstance(token := values.get("bearer_token_env_var"), str):

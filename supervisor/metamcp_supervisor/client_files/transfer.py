@@ -34,11 +34,14 @@ _OWN = FileFormat("codex", "toml", ("servers",))
 @dataclass(frozen=True, slots=True)
 class ImportSource:
     """File to import from. `path`: for messages; `base`: the folder of its project, empty for a
-    file that does not belong to a project."""
+    file that does not belong to a project; `own`: its references are those of metamcp.toml; `who`:
+    the program that starts the servers."""
 
     path: str
     base: str
     servers: Sequence[ClientServer]
+    own: bool = False
+    who: str = "the gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,22 @@ class Moved:
 
 
 @dataclass(slots=True)
-class _Moving:
+class Moving:
     """State of an import. `variables`: the variables that stand for secrets, with the secrets."""
 
     told: list[str] = field(default_factory=list[str])
     variables: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
-    def secret(self, server: str, variable: str, value: str, what: str, path: str) -> str:
+    def secret(
+        self, server: str, variable: str, value: str, what: str, source: ImportSource
+    ) -> str:
         """Return a reference that takes the place of a secret, and note a sentence about it."""
         if self.variables.setdefault(variable, value) != value:
             variable = f"{_variable(server)}_{variable}"
             self.variables[variable] = value
         self.told.append(
-            f"{server}: {what} is not written: set {variable} in the environment of the gateway"
-            f" (its value is in {shown(path)})"
+            f"{server}: {what} is not written: set {variable} in the environment of {source.who}"
+            f" (its value is in {shown(source.path)})"
         )
         return f"${{env:{variable}}}"
 
@@ -73,7 +78,7 @@ class _Moving:
 def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: str) -> Moved:
     """Import the servers of all sources. `there`: the servers that `text`, a metamcp.toml, already
     has. Raises BrokenSyntax and FileUnfit."""
-    moving = _Moving()
+    moving = Moving()
     tables: dict[str, dict[str, object]] = {}
     from_where: dict[str, str] = {}
     for source in sources:
@@ -83,8 +88,8 @@ def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: st
                 why = "has neither a command nor a URL" if name else "has no name that can be used"
                 moving.told.append(f"{shown(server.name)} in {source.path} is left out: it {why}")
                 continue
-            attempt = _Moving(variables=dict(moving.variables))
-            table = _table(name, server, source, attempt)
+            attempt = Moving(variables=dict(moving.variables))
+            table = settings(name, server, source, attempt)
             if table is None:
                 moving.told += attempt.told
             elif name in there or name in tables:
@@ -127,8 +132,8 @@ def _leads(table: Mapping[str, object]) -> tuple[object, object]:
     return table.get("command"), table.get("url")
 
 
-def _table(
-    name: str, server: ClientServer, source: ImportSource, moving: _Moving
+def settings(
+    name: str, server: ClientServer, source: ImportSource, moving: Moving
 ) -> dict[str, object] | None:
     """Return the settings of a server; None, with a sentence, if the server needs an editor."""
     written = (
@@ -154,7 +159,7 @@ def _table(
         found["headers"] = headers
     if env := _env(name, server, source, moving):
         found["env"] = env
-    cwd = _referring(server.cwd, source.base)
+    cwd = _referring(server.cwd, source)
     if server.words and (cwd or source.base):
         relative = bool(source.base) and not cwd.startswith(("/", "~", "$"))
         found["cwd"] = f"{source.base}/{cwd}".rstrip("/") if relative else cwd
@@ -163,50 +168,50 @@ def _table(
     return found
 
 
-def _command(name: str, words: Sequence[str], source: ImportSource, moving: _Moving) -> list[str]:
+def _command(name: str, words: Sequence[str], source: ImportSource, moving: Moving) -> list[str]:
     found: list[str] = []
     for word, masked in zip(words, show.masked(words), strict=True):
         if word != masked or _has_secret(word):
             variable = f"{_variable(name)}_ARGUMENT_{len(found)}"
             what = f"argument {len(found)} of its command"
-            found.append(moving.secret(name, variable, word, what, source.path))
+            found.append(moving.secret(name, variable, word, what, source))
         else:
-            found.append(_referring(word, source.base))
+            found.append(_referring(word, source))
     return found
 
 
-def _url(name: str, url: str, source: ImportSource, moving: _Moving) -> str:
+def _url(name: str, url: str, source: ImportSource, moving: Moving) -> str:
     if show.masked_url(url) != url or _has_secret(url):
-        return moving.secret(name, f"{_variable(name)}_URL", url, "its URL", source.path)
-    return _referring(url, source.base)
+        return moving.secret(name, f"{_variable(name)}_URL", url, "its URL", source)
+    return _referring(url, source)
 
 
 def _headers(
-    name: str, server: ClientServer, source: ImportSource, moving: _Moving
+    name: str, server: ClientServer, source: ImportSource, moving: Moving
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     for header, value in server.headers.items():
-        referring = _referring(value, source.base)
-        if header.lower() in _HARMLESS or referring != value or "${" in value:
-            found[header] = referring
+        written = _referring(value, source)
+        if header.lower() in _HARMLESS or written != value or "${" in value:
+            found[header] = written
             continue
         scheme = _SCHEME.match(value)
         head = scheme[0] if scheme else ""
         variable = f"{_variable(name)}_{_variable(header)}"
         secret = value.removeprefix(head)
-        found[header] = head + moving.secret(name, variable, secret, header, source.path)
+        found[header] = head + moving.secret(name, variable, secret, header, source)
     return found
 
 
-def _env(name: str, server: ClientServer, source: ImportSource, moving: _Moving) -> dict[str, str]:
+def _env(name: str, server: ClientServer, source: ImportSource, moving: Moving) -> dict[str, str]:
     found: dict[str, str] = {}
     for variable, value in server.env.items():
-        referring = _referring(value, source.base)
+        written = _referring(value, source)
         secret = value and (looks_secret(variable) or _has_secret(value))
-        if secret and referring == value and "${" not in value:
-            found[variable] = moving.secret(name, variable, value, variable, source.path)
+        if secret and written == value and "${" not in value:
+            found[variable] = moving.secret(name, variable, value, variable, source)
         else:
-            found[variable] = referring
+            found[variable] = written
     return found
 
 
@@ -219,8 +224,13 @@ def _variable(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name.upper()).strip("_")
 
 
-def _referring(text: str, base: str) -> str:
-    """Rewrite the references of a client in the syntax of metamcp.toml."""
+def _referring(text: str, source: ImportSource) -> str:
+    return text if source.own else referring(text, source.base)
+
+
+def referring(text: str, base: str) -> str:
+    """Rewrite the references of a client in the syntax of metamcp.toml. `base`: the folder of its
+    project."""
     if whole := _OF_SHELLS.fullmatch(text):
         return f"${{env:{whole[1]}}}"
     text = _OF_SECRETS.sub(r"${env:\1}", text)

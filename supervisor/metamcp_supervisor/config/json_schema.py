@@ -1,9 +1,13 @@
 """A JSON Schema of metamcp.toml, for editors that complete and check during typing.
 
-Owns: the form of the schema. Never: the keys (`options`), rules that a schema cannot express
-(`parse`).
+Owns: the form of the schema, and an example for each key without a default. Never: the keys
+(`options`), rules that a schema cannot express (`parse`).
 """
 
+import re
+
+from metamcp_supervisor import VERSION
+from metamcp_supervisor.config.formats import toml_loads
 from metamcp_supervisor.config.options import OPTIONS, Kind, Option, Section
 
 _STRING: dict[str, object] = {"type": "string"}
@@ -75,11 +79,74 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("workspaces.*", "limits"): ("workspaces.*.limits", False),
 }
 """Section inside a table, and whether the table has one such section for each name."""
+EXAMPLES = {
+    "audience": '"https://gateway.example.com/metamcp/team/mcp"',
+    "body_max": '"1M"',
+    "burst": "20",
+    "calls_max": "100",
+    "calls_per_day": "10000",
+    "calls_per_minute": "600",
+    "cert": '"tls/gateway.pem"',
+    "client_ca": '"tls/clients.pem"',
+    "client_id": '"metamcp"',
+    "client_metadata_url": '"https://example.com/metamcp-client.json"',
+    "client_secret": '"${env:CLIENT_SECRET}"',
+    "command": '["uvx", "mcp-server-git"]',
+    "cpu_max": "1.5",
+    "database": '"postgresql://metamcp:${env:DB_PASSWORD}@db.example.com/metamcp"',
+    "description": '"Shows what changed in the repository."',
+    "drain_delay": '"5s"',
+    "endpoint": '"http://127.0.0.1:4318/v1/traces"',
+    "folder": '"models/small"',
+    "health_listen": '"127.0.0.1:6273"',
+    "idle_stop": '"10m"',
+    "in_flight": "20",
+    "introspection": '"https://id.example.com/introspect"',
+    "issuer": '"https://id.example.com"',
+    "key": '"${env:API_KEY}"',
+    "keys": '["laptop", "ci"]',
+    "match": '["github/*"]',
+    "memory_high": '"384M"',
+    "memory_max": '"512M"',
+    "message": '"Ask the operators first."',
+    "model": '"small-model"',
+    "module": '"notes:server"',
+    "name": '"status"',
+    "namespace": '"dev"',
+    "nofile_max": "1024",
+    "output_max": '"1M"',
+    "parallel_max": "8",
+    "path": '"team"',
+    "processes_max": "64",
+    "runs_max": "4",
+    "runtime_dir": '"/run/metamcp"',
+    "socket": '"/run/metamcp/mcp.sock"',
+    "state_dir": '"/var/lib/metamcp"',
+    "streams": "100",
+    "strict_listing": "true",
+    "tcp_ports": "[443]",
+    "timeout": '"30s"',
+    "title": '"Status"',
+    "url": '"https://mcp.example.com/mcp"',
+    "uses": '"redaction"',
+    "when": '''"source != 'client'"''',
+    "gateway.tls.key": '"tls/gateway.key"',
+    "servers": '{ git = { command = ["uvx", "mcp-server-git"] } }',
+    "namespaces": '{ dev = { servers = ["git"] } }',
+    "namespaces.*.servers": '["git", "time"]',
+    "endpoints": '{ dev = { namespace = "dev" } }',
+    "workspaces": '{ red = { servers = { git = { command = ["uvx", "mcp-server-git"] } } } }',
+}
+"""Value of each key without a default, as it stands in the file; behind the name of its section
+where the same key means something else."""
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
 def schema() -> dict[str, object]:
+    """Return the schema, in the draft that every editor reads."""
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": f"urn:metamcp:configuration:{VERSION}",
         "title": "metamcp.toml",
         **_section(""),
     }
@@ -96,7 +163,7 @@ def _section(section: Section) -> dict[str, object]:
 
 
 def _option(option: Option) -> dict[str, object]:
-    found: dict[str, object] = {"description": option.why}
+    found: dict[str, object] = {"description": _LINK.sub(r"\1", option.why), **_shown(option)}
     if inside := _INSIDE.get((option.section, option.key)):
         section, named = inside
         content = _section(section)
@@ -107,12 +174,27 @@ def _option(option: Option) -> dict[str, object]:
         alone = {"enum": list(option.choices)} if option.choices else _OF_KIND[option.kind]
         found |= {"anyOf": [alone, whole]} if either else whole
         return found
-    found |= _OF_KIND[option.kind]
-    if option.key == "match":
-        found |= _OF_KIND["command"]  # one, or a list
+    one_or_list = option.key == "match"
+    found |= _OF_KIND["command" if one_or_list else option.kind]
     if option.choices and option.kind == "choices":
         one = {"enum": list(option.choices)}
         found["anyOf"] = [one, {"type": "array", "items": one}]
     elif option.choices:
         found["enum"] = list(option.choices)
     return found
+
+
+def _shown(option: Option) -> dict[str, object]:
+    """Return the default of a key, or examples."""
+    if option.default:
+        return {"default": _value(option.default)}
+    if option.choices:
+        return {"examples": list(option.choices)}
+    if option.kind == "table" and option.key not in EXAMPLES:
+        return {"default": {}}
+    text = EXAMPLES.get(f"{option.section}.{option.key}") or EXAMPLES[option.key]
+    return {"examples": [_value(text)]}
+
+
+def _value(text: str) -> object:
+    return toml_loads(f"value = {text}")["value"]

@@ -8,7 +8,7 @@ A server's name becomes part of the names of its tools, `server__tool`, and of U
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from metamcp_worker.ipc.process_names import WORKSPACE_MARK
 
@@ -49,6 +49,8 @@ def adapted(name: str) -> str:
     return joined.lstrip("-_")[:NAME_CHARACTERS_MAX].rstrip("-_")
 
 
+_URLS = {"serverUrl", "httpUrl"}
+"""Keys of clients for the URL of a server."""
 _WORD_CHARACTERS_MAX = 64
 """Maximum characters of a word that is compared with known words: the time grows with the square of
 the length, and mistyped words are shorter."""
@@ -65,6 +67,11 @@ def nearest(word: str, known: Collection[str]) -> str | None:
         return None
     found = get_close_matches(word.lower(), known, n=1)
     return found[0] if found else None
+
+
+def names_a_way(keys: Iterable[str]) -> bool:
+    """Whether one of these keys was meant to say how a server is started or reached."""
+    return any(nearest(key, ("command", "url", "module")) or key in _URLS for key in keys)
 
 
 def hint(word: str, known: Collection[str]) -> str:

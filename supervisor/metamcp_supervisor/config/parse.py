@@ -497,7 +497,7 @@ def _module(table: Table) -> str | None:
         table.error(ways[-1], f"a server has only one of {' and '.join(map(repr, ways))}")
     elif table.has("args") and not table.has("command"):
         table.error("args", "needs 'command', the program that gets these arguments")
-    elif not ways and not table.has("transport"):
+    elif not (ways or table.has("transport") or naming.names_a_way(table.values)):
         what = "has no 'command', 'url' or 'module'; one of them says what it is"
         if table.has("tools"):
             what += (

@@ -10,7 +10,7 @@ for references or syntax. `$` is an ordinary character except before `{`, where 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from metamcp_supervisor.config.document import Site, flaw, shown
@@ -80,24 +80,37 @@ def expand(
 ) -> str:
     """Return `text` with every reference replaced by its value. `secret`: gets each value whose
     reference says that it is a secret. Raises Unresolved."""
-    pieces: list[str] = []
+    found: list[str] = []
+    for piece, is_reference in pieces(text):
+        found.append(_value(piece, references) if is_reference else piece)
+        if is_reference and _is_secret(piece):
+            secret(found[-1])
+    return "".join(found)
+
+
+def pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a text: plain text, or the inside of a reference and True. Raises
+    Unresolved."""
     at = 0
     while found := _OPENING.search(text, at):
         dollars = len(found[1])
-        pieces += (text[at : found.start()], "$" * (dollars // 2))
+        yield text[at : found.start()] + "$" * (dollars // 2), False
         at = found.end()
         if dollars % 2 == 0:
-            pieces.append("{")
+            yield "{", False
             continue
         end = text.find("}", at)
         if end < 0:
             raise Unresolved("'${' has no '}'; write '$${' where it is not a reference")
-        pieces.append(_value(text[at:end], references))
-        if _is_secret(text[at:end]):
-            secret(pieces[-1])
+        yield text[at:end], True
         at = end + 1
-    pieces.append(text[at:])
-    return "".join(pieces)
+    yield text[at:], False
+
+
+def variable_of(inside: str) -> tuple[str, str | None] | None:
+    """Return the variable that a reference names, and its default; None for another kind."""
+    found = _VARIABLE.fullmatch(inside)
+    return (found[1], found[2]) if found else None
 
 
 def refers(text: str) -> bool:

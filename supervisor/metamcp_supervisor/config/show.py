@@ -7,6 +7,7 @@ reading files.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
@@ -198,6 +199,18 @@ def tables(config: Config) -> dict[str, object]:
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
     }
+
+
+def changed(
+    config: Config, section: Literal["namespaces", "endpoints"], name: str
+) -> dict[str, Any]:
+    """Return the settings of a namespace or endpoint that differ from their defaults."""
+    if section == "namespaces":
+        return {k: v for k, v in _namespace(config.namespaces[name]).items() if v}
+    found = config.endpoints[name]
+    given = Endpoint(name=name, namespace="", auth=config.gateway.auth, exposure=found.exposure)
+    default = _endpoint(given) | {"exposure": Endpoint(name="", namespace="").exposure}
+    return {k: v for k, v in _endpoint(found).items() if v != default.get(k)}
 
 
 def _workflows(files: WorkflowFiles) -> dict[str, object]:

@@ -234,7 +234,8 @@ def _none_found(cwd: Path, home: Path) -> str:
     first, second = cwd / "metamcp.toml", places.own_file(home)
     return (
         f"no configuration: there is neither {first} nor {second} nor {places.SYSTEM_FILE}, and no"
-        " .mcp.json in the working directory; name one with --config"
+        " .mcp.json in the working directory; 'metamcp init' makes one here, 'metamcp up --from"
+        " CLIENT' takes the servers of a client, and --config names another file"
     )
 
 

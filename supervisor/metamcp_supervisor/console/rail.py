@@ -10,11 +10,14 @@ from htpy import Element, Node
 from metamcp_supervisor.console import (
     approvals_page,
     audit_page,
+    calls_page,
     config_page,
     keys_page,
     logs_page,
     scripts_page,
     servers_page,
+    tools_page,
+    views_page,
     workflows_page,
 )
 from metamcp_supervisor.console import fragments as ui
@@ -25,6 +28,9 @@ from metamcp_supervisor.control.access import Role
 PAGES: tuple[Page, ...] = (
     servers_page.PAGE,
     logs_page.PAGE,
+    tools_page.PAGE,
+    views_page.PAGE,
+    calls_page.PAGE,
     scripts_page.PAGE,
     workflows_page.PAGE,
     keys_page.PAGE,
@@ -88,8 +94,3 @@ def frame(role: Role, version: str, gateway: str) -> Node:
             h.ul[[h.li[ui.link(ui.address(one.name), one.title)] for one in listed]]
         ],
     ]
-
-
-def content(of: Page, node: Node) -> Element:
-    """Return the content of a page with the news after which the browser gets it again."""
-    return h.div(id="page", data_live=" ".join(of.live), data_title=of.title)[node]

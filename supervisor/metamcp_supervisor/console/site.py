@@ -18,7 +18,7 @@ import htpy as h
 from htpy import Node
 from msgspec import Struct
 
-from metamcp_supervisor.console import audit_page, rail
+from metamcp_supervisor.console import audit_page, pages, rail
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connected
 from metamcp_supervisor.console.pages import Page, PageRequest
@@ -227,16 +227,16 @@ class ConsoleSite:
         async def content(ask: GatewayClient) -> Node:
             wanted = PageRequest(role=ask.role, path=asked[0], query=asked[1], form=form)
             if not posted:
-                return rail.content(page, await page.show(ask, wanted))
+                return pages.content(page, await page.show(ask, wanted))
             if page.change is None:
                 raise Failed(Exit.USAGE, "nothing on this page can be changed")
             try:
-                return rail.content(page, await page.change(ask, wanted))
+                return pages.content(page, await page.change(ask, wanted))
             except Failed as why:  # the page stays, with the reason above it
                 said = ui.notice(str(why), "bad", why.details)
                 with contextlib.suppress(Failed):
-                    return rail.content(page, [said, await page.show(ask, wanted)])
-                return rail.content(page, said)
+                    return pages.content(page, [said, await page.show(ask, wanted)])
+                return pages.content(page, said)
 
         await self._answered(request, session, content)
 

@@ -8,7 +8,7 @@ import os
 import re
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -216,14 +216,19 @@ def rows(path: Path) -> Iterator[Segment | ChainRow]:
             yield ChainRow(int(found[0]), bytes(found[1]), bytes(found[2]))
 
 
-def proof(where: Path, expect: str = "") -> Proof:
-    """Check everything that is there. Raises AuditUnread."""
+def proof(
+    where: Path, expect: str = "", checked: Callable[[int, int], None] = lambda done, total: None
+) -> Proof:
+    """Check everything that is there. `checked`: gets the bytes that are checked, and all. Raises
+    AuditUnread."""
     paths = segments(where)
-    check = _Check(expect)
-    for path in paths:
+    sizes = [path.stat().st_size for path in paths]
+    check = _Check(expect, lambda done: checked(done, sum(sizes)))
+    for at, path in enumerate(paths):
         broken = check.segment(path)
         if broken is not None:
             break
+        check.done = sum(sizes[: at + 1])  # more than its records
     else:
         broken = check.rest(paths)
     return Proof(check.count, len(paths), check.first, check.seq, check.hash.hex(), broken)
@@ -232,7 +237,9 @@ def proof(where: Path, expect: str = "") -> Proof:
 class _Check:
     """Check of a chain, segment by segment. `seq`, `hash`: of the last record that holds."""
 
-    def __init__(self, expect: str) -> None:
+    def __init__(self, expect: str, checked: Callable[[int], None]) -> None:
+        self._checked = checked
+        self.done = 0
         self.count = self.first = self.seq = 0
         self.hash = START
         seq, _, self._expected_hash = expect.partition(":")
@@ -285,6 +292,8 @@ class _Check:
 
     def _learn(self, row: ChainRow) -> None:
         self.count += 1
+        self.done += len(row.body)
+        self._checked(self.done)
         if row.seq == self._expected and row.hash.hex() == self._expected_hash:
             self._seen = True
         if b'"worker":"audit"' in row.body:

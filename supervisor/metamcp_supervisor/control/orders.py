@@ -28,6 +28,7 @@ from metamcp_supervisor.control import (
     result_orders,
     script_orders,
     set_signal,
+    tool_orders,
     toolsets,
     workflow_orders,
 )
@@ -309,6 +310,11 @@ VERBS: dict[str, Verb] = {
         result_orders.ResultsPurge, result_orders.purge, about=result_orders.about
     ),
     "explain": Verb(path_orders.PathQuery, path_orders.path, Role.OPERATOR, reads=True),
+    "tools": Verb(tool_orders.ToolQuery, tool_orders.tools, Role.VIEWER),
+    "tool-try": Verb(
+        tool_orders.ToolTry, tool_orders.tool_try, Role.DEVELOPER, about=tool_orders.about_try
+    ),
+    "recordings": Verb(tool_orders.NoWishes, tool_orders.recordings, Role.DEVELOPER, reads=True),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "key-use": Verb(Name, _key_use, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),

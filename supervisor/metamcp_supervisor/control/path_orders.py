@@ -33,10 +33,7 @@ class PathQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 async def path(steering: Steering, line: ControlStream, params: PathQuery) -> object:
     """Return the path of a call. Raises ProtocolError for unknown names."""
-    endpoints = steering.shelf.endpoints()
-    if params.endpoint and params.endpoint not in endpoints:
-        why = f"no endpoint is named {params.endpoint[:64]!r}; {hint(params.endpoint, endpoints)}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    check_endpoint(steering, params.endpoint)
     if len(params.arguments) > PATH_ARGUMENTS_BYTES_MAX:
         why = f"arguments to be explained have at most {PATH_ARGUMENTS_BYTES_MAX} bytes"
         raise ProtocolError(Exit.USAGE, why)
@@ -45,7 +42,7 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
             ticket=0,
             name=params.tool[:NAME_CHARACTERS_MAX],
             endpoint=params.endpoint,
-            key=await _key(steering, params.key),
+            key=await key_id(steering, params.key),
             arguments=bytes(params.arguments).decode(),
         )
     )
@@ -67,8 +64,17 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
     )
 
 
-async def _key(steering: Steering, name: str) -> str:
-    """Return the id of the API key that is meant."""
+def check_endpoint(steering: Steering, name: str) -> None:
+    """Raise ProtocolError for the name of an endpoint that does not exist. An empty name is that of
+    the default one."""
+    endpoints = steering.shelf.endpoints()
+    if name and name not in endpoints:
+        why = f"no endpoint is named {name[:64]!r}; {hint(name, endpoints)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+
+
+async def key_id(steering: Steering, name: str) -> str:
+    """Return the id of the API key that is meant; empty without a name. Raises ProtocolError."""
     if not name:
         return ""
     try:

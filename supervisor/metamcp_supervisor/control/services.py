@@ -33,7 +33,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.figures import CallPath, KeyUse, ShowPath
+from metamcp_worker.ipc.figures import CallPath, KeyUse, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.results.result_summary import KeptResult, Piece
 
@@ -344,6 +344,14 @@ class Steering(Protocol):
 
     async def path(self, wanted: ShowPath) -> CallPath:
         """Return what would happen to a call of a tool, as far as a front knows. Raises NotNow."""
+        ...
+
+    async def tools(self, wanted: ShowTools) -> ShownTools:
+        """Return tools of an endpoint, as a front knows them. Raises NotNow."""
+        ...
+
+    def tool_stats(self) -> Mapping[str, ToolStats]:
+        """Return how often tools were called, by server."""
         ...
 
     async def roll(self) -> None:

@@ -27,10 +27,12 @@ from metamcp_worker.ipc.messages import (
     SessionKept,
     ShowCalls,
     ShowPath,
+    ShowTools,
     Spans,
 )
 from metamcp_worker.ipc.packets import ChannelSnapshot
 
+Question = ShowCalls | ShowPath | ShowTools | ShowKeyUse
 Shown = tuple[CallsShown, bytes]
 """The answer, and the blob that came with it."""
 
@@ -43,9 +45,9 @@ class Questions:
         self._tickets = itertools.count(1)
         self._open: dict[int, asyncio.Future[Shown]] = {}
 
-    async def ask(self, wanted: ShowCalls | ShowPath | ShowKeyUse, within_s: float) -> Shown | None:
-        """Ask for calls, the path of one, or what an API key has open; return None if no answer
-        comes in time. Sets the ticket of `wanted`."""
+    async def ask(self, wanted: Question, within_s: float) -> Shown | None:
+        """Ask for calls, the path of one, tools, or what an API key has open; return None if no
+        answer comes in time. Sets the ticket of `wanted`."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Shown] = asyncio.get_running_loop().create_future()
         self._open[ticket] = answer

@@ -71,7 +71,7 @@ from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
-from metamcp_worker.ipc.figures import CallPath, ShowPath
+from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0
@@ -532,6 +532,15 @@ class Gateway:
         if found is None:
             raise NotNow("no front answers; see 'metamcp status'")
         return found
+
+    async def tools(self, wanted: ShowTools) -> ShownTools:
+        found = await reports.tools([one for one in self._fronts.serving() if one.able], wanted)
+        if found is None:
+            raise NotNow("no front answers; see 'metamcp status'")
+        return found
+
+    def tool_stats(self) -> Mapping[str, ToolStats]:
+        return self.metrics.tool_stats()
 
     async def roll(self) -> None:
         self._check_not_ending()

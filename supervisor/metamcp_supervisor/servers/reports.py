@@ -22,7 +22,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import CallsUnderWay, InFlight
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.figures import CallPath
+from metamcp_worker.ipc.figures import CallPath, ShownTools
 from metamcp_worker.ipc.messages import (
     THROTTLED,
     Answers,
@@ -33,6 +33,7 @@ from metamcp_worker.ipc.messages import (
     ServerDown,
     ShowCalls,
     ShowPath,
+    ShowTools,
 )
 
 #: Error types of calls that the gateway answered or the client left: not evidence of a server.
@@ -146,6 +147,8 @@ a line of the control socket can hold."""
 ANSWER_S_MAX = 2.0
 """Maximum seconds for all processes to answer: milliseconds are usual, unless a process is stopped
 or hangs."""
+SEARCH_S_MAX = 12.0
+"""Maximum seconds for a search: ten for an index that is not whole, and the answer."""
 
 Waiting = set[tuple[int, int]]
 """Calls as pairs: number of the front, number of the call."""
@@ -189,10 +192,23 @@ async def _ask(questions: Questions, wanted: ShowCalls) -> Shown | None:
 async def path(fronts: Sequence[FrontProcess], wanted: ShowPath) -> CallPath | None:
     """Return what would happen to a call, as the first front says that answers; None if none
     does."""
+    answer = await _first(fronts, wanted, ANSWER_S_MAX)
+    return None if answer is None else codec.typed(CallPath, answer)
+
+
+async def tools(fronts: Sequence[FrontProcess], wanted: ShowTools) -> ShownTools | None:
+    """Return the tools of an endpoint, as `path` does."""
+    answer = await _first(fronts, wanted, SEARCH_S_MAX)
+    return None if answer is None else codec.typed(ShownTools, answer)
+
+
+async def _first(
+    fronts: Sequence[FrontProcess], wanted: ShowPath | ShowTools, within_s: float
+) -> bytes | None:
     for front in fronts:
-        answer = await front.questions.ask(wanted, ANSWER_S_MAX)
+        answer = await front.questions.ask(wanted, within_s)
         if answer is not None:
-            return codec.typed(CallPath, answer[1])
+            return answer[1]
     return None
 
 

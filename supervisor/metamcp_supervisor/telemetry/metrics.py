@@ -54,6 +54,7 @@ from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.engine_runs import EngineFigures
+from metamcp_worker.ipc.figures import ToolStats
 from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
 
 KINDS_MAX = 16
@@ -311,6 +312,10 @@ class Metrics:
     def longest_s(self) -> dict[str, float]:
         """Return the seconds of the longest call so far, by server."""
         return self._fronts.longest_s()
+
+    def tool_stats(self) -> Mapping[str, ToolStats]:
+        """Return how often tools were called, by server."""
+        return self._fronts.sums().tools
 
     def views(self) -> tuple[ViewStats, ...]:
         """Return the figures of views, as the fronts reported them last."""

@@ -2,14 +2,9 @@
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-
-from metamcp_supervisor import VERSION
-
-ROOT = Path(__file__).parents[3]
 
 #: Each is a part of a MiB or several.
 NEEDLESS = (
@@ -33,11 +28,6 @@ from metamcp_supervisor.systemd import sd_sockets
 up.CommandLineConfig(Path(sys.argv[1]), {}).confirm(yes=False, ask=None)
 print(*sys.modules)
 """
-
-
-def test_the_version_is_that_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == VERSION
 
 
 @pytest.mark.process

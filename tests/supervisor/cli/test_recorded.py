@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import Raw
 
+from metamcp_supervisor.calls.tool_call import outcome_of, repeated
 from metamcp_supervisor.cli import listings, recordings, replay
 from metamcp_supervisor.cli import recordings as shown
-from metamcp_supervisor.cli.replay import outcome_of, repeated
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -111,7 +111,7 @@ def test_a_state_directory_that_is_not_there_is_said(
 
 
 def test_where_nothing_was_recorded_it_says_so_and_what_turns_it_on(tmp_path: Path) -> None:
-    done = run(tmp_path, "--json")
+    done = run(tmp_path)
     assert (done.exit_code, done.stdout) == (Exit.UNKNOWN_NAME, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"metamcp: there are no recorded calls in {tmp_path / 'calls'}: is it ")

@@ -1,12 +1,16 @@
 """docs/configuration.md and the list of options say the same, and so do the defaults."""
 
+import importlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from metamcp_supervisor import VERSION
 from metamcp_supervisor.cli.up import serve
 from metamcp_supervisor.config import places, units
 from metamcp_supervisor.config.config import Endpoint, Naming, OAuth, Server, ToolConfig
@@ -17,6 +21,7 @@ from metamcp_supervisor.config.reload import plan
 from metamcp_worker.ipc.spec import UseLimits
 from tests.supervisor.configs import config, server
 
+jsonschema: Any = importlib.import_module("jsonschema")
 DOC = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 HEADINGS = {
     "": "The top of the file",
@@ -190,24 +195,28 @@ def test_the_schema_has_every_option_and_nothing_else() -> None:
     assert sorted(found) == sorted([*(each.key for each in OPTIONS), *again])
 
 
-def anchors(text: str) -> set[str]:
-    """Of the headings, as they are linked to."""
-    heads = (re.sub(r"[^\w -]", "", head).strip() for head in re.findall(r"^#+ (.+)$", text, re.M))
-    return {head.lower().replace(" ", "-") for head in heads}
+def described(level: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each key of the schema, with what the schema says of it."""
+    for key, value in level.get("properties", {}).items():
+        yield f"{path}{key}", value
+        yield from described(value, f"{path}{key}.")
+    below = [*level.get("anyOf", ()), level.get("items"), level.get("additionalProperties")]
+    for each in below:
+        if isinstance(each, dict):
+            yield from described(cast(dict[str, Any], each), path)
 
 
-def test_every_link_of_the_documentation_leads_somewhere_and_the_readme_to_every_page() -> None:
-    root = Path(__file__).parents[3]
-    pages = sorted((root / "docs").glob("*.md"))
-    readme = (root / "README.md").read_text()
-    assert [page.name for page in pages if f"(docs/{page.name})" not in readme] == []
-    lost: list[str] = []
-    for page in [root / "README.md", *pages]:
-        links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
-        for path, anchor in links:
-            target = page.parent / path if path else page
-            if path.startswith("http"):
-                continue
-            if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
-                lost.append(f"{page.name}: {path}#{anchor}")
-    assert lost == []
+def test_every_key_of_the_schema_has_a_description_and_a_valid_default_or_example() -> None:
+    judge = jsonschema.Draft7Validator
+    judge.check_schema(schema())
+    for path, value in described(schema()):
+        assert value["description"], path
+        assert "](" not in value["description"], f"{path}: editors show no links"
+        shown = [*value.get("examples", ()), *([value["default"]] if "default" in value else [])]
+        assert shown, path
+        for each in shown:
+            judge(value).validate(each)
+
+
+def test_each_version_has_a_schema_of_its_own() -> None:
+    assert schema()["$id"] == f"urn:metamcp:configuration:{VERSION}"

@@ -201,9 +201,9 @@ def describe(given: ToolName, context: ToolContext) -> ToolReply:
     if entry is None:
         return _failed("describe", _unknown(picked.missing, context))
     pair = (SCRIPTS, entry.item.key) if script else picked.pairs[0]
-    definition = _definition(entry)
-    if len(definition) > DEFINITION_BYTES_MAX:
-        why = f"its definition has {len(definition)} bytes; load_tool brings it into the list"
+    whole = definition(entry)
+    if len(whole) > DEFINITION_BYTES_MAX:
+        why = f"its definition has {len(whole)} bytes; load_tool brings it into the list"
         return _failed("describe", why)
     structured: dict[str, object] = {
         "exposedName": entry.key,
@@ -211,11 +211,11 @@ def describe(given: ToolName, context: ToolContext) -> ToolReply:
         "available": script is not None or context.listed(entry.server),
         "loaded": script is not None or _is_shown(pair, context),
         "tokens": builtin_definitions.tokens(entry.item.raw),
-        "definition": Raw(definition),
+        "definition": Raw(whole),
     }
-    text = definition.decode()
+    text = whole.decode()
     if context.spec.code is not None:
-        text = typescript_types.declaration(entry.key, definition)
+        text = typescript_types.declaration(entry.key, whole)
         structured["typescript"] = text
     away = "" if structured["available"] else f"\nWarning: {entry.server} server unavailable"
     return ToolReply(text + away, structured)
@@ -269,7 +269,7 @@ def _entry(pairs: Sequence[Pair], context: ToolContext) -> ListEntry | None:
     return None
 
 
-def _definition(entry: ListEntry) -> bytes:
+def definition(entry: ListEntry) -> bytes:
     """Return the definition as in the list of tools: the server's own, under the exposed name."""
     members = codec.level(entry.item.raw)
     return codec.dump({**members, "name": entry.key}).decode("utf-8", "replace").encode()

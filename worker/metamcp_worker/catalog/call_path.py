@@ -1,8 +1,8 @@
 """Path of a call of a tool, step by step, without making the call.
 
 Owns: the words about each step that a front knows: name, server, override, view, credential,
-limits, policies, consent. Never: making a call (`calls` of the front), the state of a server (the
-supervisor).
+limits, policies, consent, middleware. Never: making a call (`calls` of the front), the state of a
+server (the supervisor).
 """
 
 from collections.abc import Iterator
@@ -66,11 +66,14 @@ def explain(
         _limit(asked, endpoint, owner, meters), *_policy(asked, verdict, values),
     ]  # fmt: skip
     if guard is not None and guard.consent != "allow":
-        text = "[consent] asks a person" if guard.consent == "ask" else "[consent] denies it"
+        told = "[consent] asks a person, unless a grant holds"
+        text = told if guard.consent == "ask" else "[consent] denies it"
         steps.append(PathStep("consent", text, guard.consent == "deny"))
     else:
         asks = verdict.effect == "ask"
         steps.append(PathStep("consent", "a person is asked" if asks else "not needed"))
+    if guard is not None and guard.middleware:
+        steps.append(PathStep("middleware", ", ".join(guard.middleware)))
     return CallPath(
         endpoint=endpoint, server=owner.server, tool=tool, steps=tuple(steps), policies=values,
         decides=verdict.policy, effect=verdict.effect,

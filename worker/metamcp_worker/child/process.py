@@ -37,6 +37,11 @@ hardly any memory and needs a few milliseconds."""
 UNDO_PAUSE_S = 0.001
 """Seconds between two checks for this end."""
 
+BROUGHT_BY = {
+    "uvx": "; it comes with uv: 'pip install uv'",
+    "npx": "; it comes with Node.js: https://nodejs.org",
+}
+"""Ends of the sentence about a missing program, for the usual ones."""
 FIRST_LINE_BYTES_MAX = 256
 """Bytes of the first line of a script that are read; the kernel does not read more either."""
 
@@ -235,7 +240,8 @@ def _reason(spec: ServerSpec, error: Exception) -> str:
     if error.errno in NOT_THERE and os.path.exists(found):
         return f"'{found}' is there, but {_unloaded(found)}"
     if error.errno in NOT_THERE:
-        return f"no program '{program}'" + (" on the PATH" if "/" not in program else "")
+        where = " on the PATH" if "/" not in program else ""
+        return f"no program '{program}'{where}{BROUGHT_BY.get(program, '')}"
     if error.errno == errno.EACCES:
         return f"'{found}' is not an executable file, or permission is denied"
     if error.errno == errno.ENOEXEC:

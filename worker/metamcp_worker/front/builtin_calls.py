@@ -1,4 +1,5 @@
-"""Calls of the gateway's built-in tools: they look at views, send orders, search, and answer.
+"""Calls of the gateway's built-in tools, which look at views, send orders, search, and answer; and
+answers to operators about views.
 
 Owns: the context that a tool may look at, orders on their way to the supervisor and their time
 limit, and the steps of a search: wait until its index is complete, ask the other searches, answer.
@@ -7,6 +8,7 @@ Never: what a tool decides (`builtin` and the families), views, how calls are an
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, structs
 
+from metamcp_worker.access import gate
+from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import (
     builtin,
     code_tools,
@@ -35,9 +39,12 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
 from metamcp_worker.builtin_tools.search_tools import ToolName
+from metamcp_worker.catalog import call_path
+from metamcp_worker.catalog.call_path import PathAsked
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import server_links
+from metamcp_worker.front.exchange import Declined
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.front.server_links import CallAnswer
@@ -56,6 +63,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.figures import CallPath, PathStep, ShownTools, ShowPath, ShowTools
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import MeaningSpec
@@ -65,6 +73,8 @@ from metamcp_worker.search.index import Allowed, SearchResult
 
 if TYPE_CHECKING:
     from metamcp_worker.builtin_tools.vector_search_io import Seeking
+    from metamcp_worker.front.calls import Calls
+    from metamcp_worker.front.http import App
     from metamcp_worker.results.result_reader import ResultReader
 
 ORDER_S_MAX = 10.0
@@ -190,6 +200,19 @@ class Builtins:
         at once or later."""
         decision = code_tools.listing(query if view.spec.indexed else "", self._context(view))
         self.carry_out(view, request, decision, done)
+
+    def listed(self, view: View, wanted: ShowTools, done: Callable[[ToolReply], None]) -> None:
+        """List the tools of a view for people; `done` is called with the list, at once or later. An
+        endpoint without a search is searched too; its index lasts until its tools change."""
+        from metamcp_worker.builtin_tools import tool_list  # few gateways are asked
+
+        decision = tool_list.listing(wanted, view, self._context(view))
+        if isinstance(decision, ToolReply):
+            done(decision)
+            return
+        self._viewers.index_for_now(view.endpoint)
+        whose = ViewOwner(view.endpoint, view.principal)
+        self._building.when_whole(view.endpoint, partial(self._seek, whose, decision, done))
 
     def catalogue(self, view: View) -> ToolReply:
         """Return what is behind the endpoint, as `get_catalog` does."""
@@ -374,3 +397,78 @@ def _labelled(outcome: OrderOutcome) -> OrderOutcome:
 
 def _dated(when: float) -> str:
     return datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")
+
+
+# Questions of operators about views
+
+
+class ViewUnseen(Exception):
+    """Raised if the holder of a key sees no view. `endpoint`: empty for an unknown one."""
+
+    def __init__(self, endpoint: str = "", why: str = "") -> None:
+        super().__init__(why)
+        self.endpoint = endpoint
+
+
+def path(calls: "Calls", app: "App | None", wanted: ShowPath) -> CallPath:
+    """Return what would happen to a call."""
+    now, date = asyncio.get_running_loop().time(), _date()
+    try:
+        who, view = _seen(calls, app, wanted, date)
+    except ViewUnseen as unseen:
+        if not str(unseen):
+            return CallPath(endpoint=unseen.endpoint)
+        steps = (PathStep("gate", str(unseen), stops=True),)
+        return CallPath(endpoint=unseen.endpoint, server="-", steps=steps)
+    viewers = calls.viewers
+    asked = PathAsked(wanted.name, who, wanted.arguments.encode(), now, date)
+    everything, rules = viewers.everything(view.endpoint), viewers.rules(view.endpoint)
+    return call_path.explain(view, everything, asked, calls.meters, rules)
+
+
+def tools(
+    calls: "Calls", app: "App | None", wanted: ShowTools, done: Callable[[bytes], None]
+) -> None:
+    """Call `done` with the tools that a client sees, encoded, at once or when they are found."""
+    try:
+        _, view = _seen(calls, app, wanted, _date())
+    except ViewUnseen as unseen:
+        done(codec.dump(ShownTools(endpoint=unseen.endpoint, refused=str(unseen))))
+        return
+    endpoint = view.spec.part_of or view.endpoint
+
+    def found(reply: ToolReply) -> None:
+        done(codec.dump({"endpoint": endpoint, **(reply.structured or {})}))
+
+    calls.builtins.listed(view, wanted, found)
+
+
+def _date() -> float:
+    return time.time_ns() / 1e9
+
+
+def _seen(
+    calls: "Calls", app: "App | None", wanted: ShowPath | ShowTools, date: float
+) -> tuple[Principal, View]:
+    """Return the holder of the key that is meant, and the view that the holder sees. Raises
+    ViewUnseen."""
+    viewers = calls.viewers
+    known = {name: view.spec for name, view in viewers.local.items() if not view.spec.part_of}
+    default = next((name for name, spec in known.items() if spec.default), "")
+    whole = wanted.endpoint or default
+    if app is None or whole not in known:
+        raise ViewUnseen
+    who = app.door.holder(wanted.key) if wanted.key else gate.USER
+    if who is None or (
+        known[whole].auth and (who is gate.USER or not app.door.still(who, whole, date))
+    ):
+        why = "the key is not accepted here" if wanted.key else "a credential is needed: --as"
+        raise ViewUnseen(whole, why)
+    try:
+        name = app.part(whole, gate.USER if not known[whole].auth else who)
+    except Declined as why:
+        raise ViewUnseen(whole, str(why)) from None
+    view = viewers.get(name, who.name)
+    if view is None:
+        raise ViewUnseen(whole)
+    return who, view

@@ -175,6 +175,7 @@ class CallLog:
             duration_ms=round(over.seconds * 1000, 3),
             name=self._masks.text(begun.subject),
             endpoint=origin.endpoint if origin is not None else "",
+            key=origin.principal.key if origin is not None else "",
             protocol=origin.version if origin is not None else "",
             front=self._front,
             call=over.id,

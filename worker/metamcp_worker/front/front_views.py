@@ -110,6 +110,11 @@ class Viewers:
         """Return the index over everything behind the endpoint; empty if it has no search."""
         return self.indexes.of(endpoint)
 
+    def index_for_now(self, endpoint: str) -> None:
+        """Index what is behind an endpoint without a search, until its lists change."""
+        if not self._endpoints[endpoint].indexed:
+            self.indexes.update(endpoint, self._merged[endpoint].parts)
+
     def is_listed(self, server: str) -> bool:
         """Whether the tools of this server are part of the lists now."""
         return self._catalog.is_listed(server)

@@ -18,19 +18,15 @@ import gc
 import itertools
 import logging
 import socket
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from metamcp_worker.access import gate
-from metamcp_worker.catalog import call_path
-from metamcp_worker.catalog.call_path import PathAsked
-from metamcp_worker.front import stats
+from metamcp_worker.front import builtin_calls, stats
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.exchange import Declined, Exchange
+from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.front_recovery import Keeping
 from metamcp_worker.front.front_views import Changed as ListChanges
 from metamcp_worker.front.http import App, Counts
@@ -52,7 +48,7 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TlsUnfit, TooLarge
-from metamcp_worker.ipc.figures import CallPath, KeyUse, PathStep, ShowKeyUse
+from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
     NOTICE,
@@ -78,6 +74,7 @@ from metamcp_worker.ipc.messages import (
     SessionRecord,
     ShowCalls,
     ShowPath,
+    ShowTools,
     Stop,
     Taken,
     ToFront,
@@ -247,11 +244,13 @@ class FrontWorker:
             case ShowCalls():
                 self._show(message)
             case ShowPath(ticket=ticket):
-                found = self._path(message)
-                self._tell(CallsShown(ticket=ticket), (packets.blob(codec.dump(found)),))
+                path = builtin_calls.path(self._calls, self._app, message)
+                self._answer(ticket, codec.dump(path))
+            case ShowTools(ticket=ticket):
+                done = partial(self._answer, ticket)
+                builtin_calls.tools(self._calls, self._app, message, done)
             case ShowKeyUse(ticket=ticket):
-                used = self._key_use(message.key)
-                self._tell(CallsShown(ticket=ticket), (packets.blob(codec.dump(used)),))
+                self._answer(ticket, codec.dump(self._key_use(message.key)))
             case Keys(generation=generation):
                 if self._app is not None:
                     self._app.keys_changed(codec.typed(KeyChanges, packets.value(fds)))
@@ -370,37 +369,16 @@ class FrontWorker:
         answer = CallsShown(ticket=wanted.ticket, more=more)
         self._tell(answer, (packets.blob(codec.dump(found)),))
 
+    def _answer(self, ticket: int, blob: bytes) -> None:
+        """Send the answer to a question. Raises OSError and TooLarge."""
+        self._tell(CallsShown(ticket=ticket), (packets.blob(blob),))
+
     def _key_use(self, key: str) -> KeyUse:
         """Return what is open with an API key."""
         streams, sessions = self._app.held(key) if self._app is not None else (0, 0)
         origins = (call.origin for call, _ in self._calls.under_way())
         calls = sum(one is not None and one.principal.key == key for one in origins)
         return KeyUse(streams=streams, sessions=sessions, calls=calls)
-
-    def _path(self, wanted: ShowPath) -> CallPath:
-        """Return what would happen to a call."""
-        viewers, date = self._calls.viewers, time.time_ns() / 1e9
-        known = {name: view.spec for name, view in viewers.local.items() if not view.spec.part_of}
-        default = next((name for name, spec in known.items() if spec.default), "")
-        whole, app = wanted.endpoint or default, self._app
-        if app is None or whole not in known:
-            return CallPath()
-        who = app.door.holder(wanted.key) if wanted.key else gate.USER
-        if who is None or (
-            known[whole].auth and (who is gate.USER or not app.door.still(who, whole, date))
-        ):
-            why = "the key is not accepted here" if wanted.key else "a credential is needed: --as"
-            return CallPath(endpoint=whole, server="-", steps=(PathStep("gate", why, stops=True),))
-        try:
-            name = app.part(whole, gate.USER if not known[whole].auth else who)
-        except Declined as why:
-            return CallPath(endpoint=whole, server="-", steps=(PathStep("gate", str(why), True),))
-        view = viewers.get(name, who.name)
-        if view is None:
-            return CallPath(endpoint=whole)
-        asked = PathAsked(wanted.name, who, wanted.arguments.encode(), self._loop.time(), date)
-        meters, rules = self._calls.meters, viewers.rules(name)
-        return call_path.explain(view, viewers.everything(name), asked, meters, rules)
 
     async def _listen(self) -> None:
         if self._server is None or not self._listeners or self._draining:

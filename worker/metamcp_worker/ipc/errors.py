@@ -14,19 +14,32 @@ class Code(IntEnum):
     """JSON-RPC error codes that the gateway may answer with."""
 
     PARSE_ERROR = -32700
+    """The body is not JSON in UTF-8."""
     INVALID_REQUEST = -32600
+    """The body is JSON, but not a request of MCP."""
     METHOD_NOT_FOUND = -32601
+    """The method does not exist, or the server does not have it."""
     INVALID_PARAMS = -32602
+    """A tool, prompt or resource, or an argument of it, does not exist or does not fit."""
     INTERNAL_ERROR = -32603
+    """The request could not be carried out; the message says why."""
     HEADER_MISMATCH = -32020
+    """A header of the request says something else than its body."""
     MISSING_CAPABILITY = -32021
+    """The request needs something that the client did not declare; the error names it."""
     UNSUPPORTED_VERSION = -32022
+    """The gateway does not speak this revision. `data.supported` lists those that it speaks."""
     # The gateway's own: outside the reserved range.
     SERVER_DOWN = -10001
+    """The server is not available. `data.may_have_run` says whether it may have run the call."""
     OVERLOADED = -10002
+    """Too many calls wait, or a limit is reached. `data.retry_after_ms` says when to try again."""
     TIMED_OUT = -10003
+    """The server did not answer within its `timeout`."""
     TOO_LARGE = -10004
+    """A message is larger than its limit."""
     AUTHORIZATION_NEEDED = -10005
+    """The remote server needs authorization by OAuth. `data` says where to give it."""
 
 
 #: HTTP status of an error answer that starts no stream (MCP 2026-07-28, transports).

@@ -9,7 +9,7 @@ counting, arguments and answers.
 import struct
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.disclosure import ViewStats
@@ -237,11 +237,61 @@ class CallPath(Struct, frozen=True, kw_only=True):
     effect: str = "allow"
 
 
+TOOLS_SHOWN_MAX = 500
+"""Maximum tools in one answer."""
+
+
+class ShowTools(Message, frozen=True, kw_only=True):
+    """From the supervisor to a front: which tools does this endpoint have? `ticket`: comes back
+    with the answer; `endpoint`, `key`: as in `ShowPath`; `query`: only tools that match, the best
+    first, else all by server and name; `server`: only its tools; `name`: only the tool that clients
+    know by this name, with its definition; `offset`: number of tools to leave out."""
+
+    ticket: int
+    endpoint: str = ""
+    key: str = ""
+    query: str = ""
+    server: str = ""
+    name: str = ""
+    offset: int = 0
+
+
+class ShownTool(Struct, frozen=True, kw_only=True):
+    """Tool of an endpoint. `name`: as clients know it; `server`: empty for tools of the gateway
+    itself; `tool`: the server's own name; `state`: `listed`, `callable` if it is in no list,
+    `hidden` by its configuration, or `withheld`, with the reason in `why`; `available`: whether its
+    server is there; `reads`: the tool says that it changes nothing; `definition`: raw, as in the
+    list, only if it was asked for by its name."""
+
+    name: str
+    server: str
+    tool: str
+    description: str = ""
+    tokens: int = 0
+    state: str = "listed"
+    why: str = ""
+    available: bool = True
+    reads: bool = False
+    definition: Raw = Raw(b"{}")
+
+
+class ShownTools(Struct, frozen=True, kw_only=True):
+    """Answer to `ShowTools`. `endpoint`: the one that is meant; `more`: number of tools that are
+    not shown; `refused`: a sentence why the holder of the key sees nothing here; `names`: of all
+    tools, if none has the wished name."""
+
+    endpoint: str = ""
+    tools: tuple[ShownTool, ...] = ()
+    more: int = 0
+    refused: str = ""
+    names: tuple[str, ...] = ()
+
+
 class CallsShown(Message, frozen=True, kw_only=True):
     """Answer to `ShowCalls`. Descriptor: blob with a JSON list: from a front of `CallUnderWay`, the
     longest first; from a worker of pairs (front, call), the calls that wait for their turn. `more`:
-    number of calls that are not in the list. As an answer to `ShowPath`: blob with `CallPath`,
-    to `ShowKeyUse`: with `KeyUse`."""
+    number of calls that are not in the list. As an answer to `ShowPath`, `ShowTools` or
+    `ShowKeyUse`: blob with `CallPath`, `ShownTools` or `KeyUse`."""
 
     ticket: int
     more: int = 0

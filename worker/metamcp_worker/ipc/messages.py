@@ -43,6 +43,7 @@ from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414
 from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ShowKeyUse
 from metamcp_worker.ipc.figures import ShowPath as ShowPath  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.figures import ShowTools as ShowTools  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.key_table import Keys, KeysApplied
 from metamcp_worker.ipc.process_names import By as By  # noqa: PLC0414 - and this
@@ -525,7 +526,7 @@ Answered = CallsShown | Applied | Told
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
     | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
-    | DayCounts | ConsentGrants | ConsentDecided | ShowPath | ShowKeyUse | Stop
+    | DayCounts | ConsentGrants | ConsentDecided | ShowPath | ShowTools | ShowKeyUse | Stop
 )  # fmt: skip
 FromFront = (
     FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver

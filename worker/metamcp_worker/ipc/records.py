@@ -29,7 +29,8 @@ class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record of one finished call.
 
     `id`: a word that sorts as `time` does; `time`: when the call began. `name`: of the tool or
-    prompt as the client knows it, or the URI of the resource. `protocol`: the revision that the
+    prompt as the client knows it, or the URI of the resource. `key`: id of the API key of the
+    client, empty without one. `protocol`: the revision that the
     client speaks. `front`, `call`: numbers of the front and of its call. `generation`: of the
     server, 0 if the call never reached a server. `…_bytes`: size of the whole, also if the record
     does not have it. `arguments`, `result`: only if they are recorded; a JSON string if they were
@@ -47,6 +48,7 @@ class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: int
     name: str = ""
     endpoint: str = ""
+    key: str = ""
     protocol: str = ""
     generation: int = 0
     arguments_bytes: int = 0

@@ -42,9 +42,12 @@ from metamcp_worker.sandbox.sandbox_process import ByteStream, SandboxProcess
 
 RETIRE_STEP_S = 0.02
 """Seconds between two checks whether fronts have read the ends of their runs."""
-LONG_RUN_S = 0.02
-"""Seconds after which the process of a run leaves one processor to fronts and servers. Most runs
-are over by then, and use them all."""
+BUSY_S = 0.02
+"""Seconds of processor time after which a run leaves one processor to fronts and servers, and
+seconds between two looks. Most runs are over by then, and use all processors."""
+APART_S = 0.5
+"""Seconds after such a run in which new sandboxes leave that processor from the beginning: starting
+one takes as much of a processor as a run does."""
 FRONTS_MAX = 64
 """Maximum connections: one for each front, and those of their heirs."""
 _RETIRES = "the process of the sandboxes is being replaced: try again"
@@ -261,7 +264,7 @@ class CodeWorker(RoleWorker):
         sandbox.on_data = partial(self._guest, run)
         sandbox.on_exit = partial(self._exited, run)
         run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._late, run)
-        self._loop.call_later(LONG_RUN_S, sandbox.leave_processor)
+        self._loop.call_later(BUSY_S, self._look, run, sandbox.cpu_s())
         try:
             sandbox.limit_memory(limits.memory_bytes)
             sandbox.write(run.state.begin())
@@ -289,6 +292,18 @@ class CodeWorker(RoleWorker):
             timer.cancel()
         elif not hold and timer.cancelled():
             run.timer = self._loop.call_later(run.left_s, self._late, run)
+
+    def _look(self, run: _Run, begin_s: float) -> None:
+        """Keep a busy run, and sandboxes that start soon, off one processor."""
+        if run.sandbox is None:
+            return
+        used_s = run.sandbox.cpu_s()
+        if used_s - begin_s >= BUSY_S:
+            begin_s = used_s
+            run.sandbox.leave_processor()
+            for pool in self._pools.values():
+                pool.apart_until = self._loop.time() + APART_S
+        self._loop.call_later(BUSY_S, self._look, run, begin_s)
 
     def _late(self, run: _Run) -> None:
         run.state.late()

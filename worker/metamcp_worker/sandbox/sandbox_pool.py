@@ -30,8 +30,9 @@ log = logging.getLogger("metamcp.code")
 
 
 class SandboxPool(Generic[T]):
-    """`spec`: how to start one; `warm`: how many are to wait beyond those for runs. `assign(run,
-    sandbox)` and `fail(run, why)` are called once for each run, not within `add`."""
+    """`spec`: how to start one; `warm`: how many are to wait beyond those for runs; `apart_until`:
+    time of the loop until which new ones leave one processor to others. `assign(run, sandbox)` and
+    `fail(run, why)` are called once for each run, not within `add`."""
 
     def __init__(
         self, assign: Callable[[T, SandboxProcess], None], fail: Callable[[T, str], None]
@@ -40,6 +41,7 @@ class SandboxPool(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self.spec: SandboxSpec | None = None
         self.warm = 0
+        self.apart_until = 0.0
         self._due: deque[T] = deque()
         self._starting: dict[SandboxProcess, asyncio.TimerHandle] = {}
         self._ready: list[SandboxProcess] = []
@@ -110,6 +112,8 @@ class SandboxPool(Generic[T]):
         except OSError as error:
             self._loop.call_soon(self._failed, str(error))
             return
+        if self._loop.time() < self.apart_until:
+            sandbox.leave_processor()
         self._starting[sandbox] = self._loop.call_later(START_S_MAX, slow)
 
     def _started(self, sandbox: SandboxProcess) -> None:

@@ -1,0 +1,1 @@
+"""What is written from the program itself: reference pages, man pages, the documentation site."""

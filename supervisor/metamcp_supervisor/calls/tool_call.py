@@ -1,0 +1,294 @@
+"""Messages of a client that calls a tool: requests and their headers, answers, questions.
+
+Owns: what a request of each era looks like, how a call ended, the questions in its answer, and the
+parts of its result. Never: sending (`endpoint_client`), the values of fields (`tool_form`).
+"""
+
+import base64
+import binascii
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.calls.tool_form import sequence, table
+from metamcp_worker.http import mcp_headers
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
+
+MODERN = "2026-07-28"
+CALL = "tools/call"
+ELICIT = "elicitation/create"
+_PREFIX = "io.modelcontextprotocol/"
+_NONE = Raw()
+
+Tool = Mapping[str, Any]
+"""Definition of a tool."""
+
+
+class RequestForm(Struct, frozen=True, kw_only=True):
+    """How a client speaks. `protocol`: revision; `name`: what the client calls itself;
+    `capabilities`: the questions that it answers."""
+
+    protocol: str = MODERN
+    name: str = "metamcp call"
+    capabilities: Mapping[str, object] = {}
+
+    @property
+    def modern(self) -> bool:
+        return self.protocol == MODERN
+
+    @property
+    def info(self) -> dict[str, str]:
+        return {"name": self.name, "version": "1"}
+
+    def message(
+        self, number: int, method: str, params: Mapping[str, object], *, progress: bool = False
+    ) -> dict[str, object]:
+        """Return a request. `progress`: the client wants to hear of progress."""
+        whole = dict(params)
+        meta: dict[str, object] = {}
+        if self.modern:
+            meta |= {
+                f"{_PREFIX}protocolVersion": MODERN,
+                f"{_PREFIX}clientCapabilities": self.capabilities,
+                f"{_PREFIX}clientInfo": self.info,
+            }
+        if progress:
+            meta["progressToken"] = number
+        if meta:
+            whole["_meta"] = meta
+        return {"jsonrpc": "2.0", "id": number, "method": method, "params": whole}
+
+    def headers(
+        self, method: str, params: Mapping[str, object], tool: Tool, session: str = ""
+    ) -> dict[str, str]:
+        """Return the headers of a request. `tool`: definition of the called tool, which may want
+        arguments repeated in headers."""
+        found = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+        if self.modern:
+            return found | {"MCP-Protocol-Version": MODERN, **repeated(method, params, tool)}
+        if session:
+            found |= {"MCP-Protocol-Version": self.protocol, "Mcp-Session-Id": session}
+        return found
+
+
+class HttpExchange(Struct, frozen=True):
+    """Request and its answer as they crossed the wire. `headers`: of the request, without the
+    credential; `status`: 0 if no answer came; `received`: a body, or a stream of events."""
+
+    headers: Mapping[str, str]
+    sent: bytes
+    status: int
+    received: bytes
+
+
+def repeated(method: str, params: Mapping[str, object], tool: Tool) -> dict[str, str]:
+    """Return the headers in which revision 2026-07-28 wants parts of a request repeated."""
+    raw = codec.level(codec.dump(params))
+    found = mcp_headers.routing(method, raw)
+    try:
+        wishes = mcp_headers.wanted(codec.dump(tool.get("inputSchema", {})))
+        return found | mcp_headers.repeated(wishes, raw.get("arguments", Raw(b"")))
+    except (mcp_headers.HeaderRuleUnfit, codec.Malformed):  # the gateway wants none for such a tool
+        return found
+
+
+def reads_only(tool: Tool) -> bool:
+    """Whether a tool says that it changes nothing."""
+    return table(tool.get("annotations")).get("readOnlyHint") is True
+
+
+def as_curl(url: str, headers: Mapping[str, str], body: bytes, *, keyed: bool) -> str:
+    """Return a command for a shell that sends this request. `keyed`: it needs a key, which the
+    command takes from METAMCP_KEY."""
+    found = [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
+    if keyed:
+        found.append('-H "Authorization: Bearer $METAMCP_KEY"')
+    data = f"-d {shlex.quote(body.decode('utf-8', 'replace'))}"
+    return " \\\n  ".join([f"curl -sS {shlex.quote(url)}", *found, data])
+
+
+def as_command(tool: str, endpoint: str, arguments: bytes) -> str:
+    """Return the `metamcp call` for a shell that makes this call."""
+    words = ["metamcp", "call", tool, "--endpoint", endpoint]
+    if arguments != b"{}":
+        words += ["--args", arguments.decode("utf-8", "replace")]
+    return shlex.join(words)
+
+
+# Answers
+
+
+class _ErrorHead(Struct, frozen=True):
+    code: int = int(Code.INTERNAL_ERROR)
+    message: str = ""
+
+
+def error_text(error: bytes | Raw) -> str:
+    """Return the message of a JSON-RPC error."""
+    try:
+        return codec.typed(_ErrorHead, error).message
+    except codec.Malformed:
+        return "an error that cannot be read"
+
+
+def outcome_of(answer: codec.Envelope) -> tuple[str, Raw]:
+    """Return how a call ended, in the words of `call_records`, and its result or error."""
+    if bytes(answer.error):
+        try:
+            code = codec.typed(_ErrorHead, answer.error).code
+        except codec.Malformed:
+            code = int(Code.INTERNAL_ERROR)
+        return str(code), answer.error
+    members = codec.level(answer.result)
+    failed = bytes(members.get("isError", b"")) == b"true"
+    return ("tool_error" if failed else "ok"), answer.result
+
+
+def progress_text(params: Raw) -> str:
+    """Return the words of a notification of progress; empty if it cannot be read."""
+    try:
+        found = table(codec.value(params))
+    except codec.Malformed:
+        return ""
+    done: object = found.get("progress")
+    if not isinstance(done, int | float):
+        return ""
+    total, message = found.get("total"), found.get("message")
+    share = f"{done:g} of {total:g}" if isinstance(total, int | float) else f"{done:g}"
+    return f"{share}: {message}" if isinstance(message, str) and message else share
+
+
+# Questions
+
+
+class InputQuestion(Struct, frozen=True, kw_only=True):
+    """Question of a server in the middle of a call. `key`: its name in the answer; `method`: of
+    the request; `message`: for the person; `url`: page to visit, empty for a form; `schema`: of the
+    form."""
+
+    key: str
+    method: str
+    message: str = ""
+    url: str = ""
+    schema: dict[str, Any] = {}
+
+
+class InputWanted(Struct, frozen=True):
+    """Result that asks for input. `state`: raw, goes back with the answers."""
+
+    questions: tuple[InputQuestion, ...]
+    state: Raw = _NONE
+
+
+class _QuestionParams(Struct, frozen=True, rename="camel"):
+    message: str = ""
+    url: str = ""
+    requested_schema: dict[str, Any] = {}
+
+
+class _QuestionRequest(Struct, frozen=True):
+    method: str
+    params: Raw = Raw(b"{}")
+
+
+class _AskingResult(Struct, frozen=True, rename="camel"):
+    result_type: str = ""
+    input_requests: dict[str, _QuestionRequest] = {}
+    request_state: Raw = _NONE
+
+
+def questions(result: bytes | Raw) -> InputWanted | None:
+    """Return the questions of a result; None for a result that asks nothing."""
+    if b"input_required" not in bytes(result):
+        return None
+    try:
+        asking = codec.typed(_AskingResult, result)
+        if asking.result_type != "input_required":
+            return None
+        found = [_question(key, one) for key, one in asking.input_requests.items()]
+    except codec.Malformed:
+        return None
+    return InputWanted(tuple(found), asking.request_state)
+
+
+def _question(key: str, asked: _QuestionRequest) -> InputQuestion:
+    if asked.method != ELICIT:
+        return InputQuestion(key=key, method=asked.method)
+    params = codec.typed(_QuestionParams, asked.params)
+    return InputQuestion(
+        key=key,
+        method=asked.method,
+        message=params.message,
+        url=params.url,
+        schema=params.requested_schema,
+    )
+
+
+def answered(
+    params: Mapping[str, object], wanted: InputWanted, answers: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the parameters of the request that is sent again with these answers."""
+    again = {**params, "inputResponses": dict(answers)}
+    if bytes(wanted.state):
+        again["requestState"] = wanted.state
+    return again
+
+
+# Results
+
+
+class ResultPart(Struct, frozen=True):
+    """Part of the content of a result. `kind`: as in the protocol; `text`: what can be read;
+    `data`: the bytes of a file, `media_type`: their type."""
+
+    kind: str
+    text: str = ""
+    data: bytes = b""
+    media_type: str = ""
+
+
+def parts(result: bytes | Raw) -> Iterator[ResultPart]:
+    """Yield the parts of a result of `tools/call`; its structured content if it has no others."""
+    members = table(codec.value(result))
+    several = sequence(members.get("content"))
+    for one in several:
+        yield _part(table(one))
+    if not several and (structured := members.get("structuredContent")) is not None:
+        yield ResultPart("structured", codec.dump(structured).decode())
+
+
+def _part(one: Mapping[str, Any]) -> ResultPart:
+    kind = str(one.get("type", ""))
+    match kind:
+        case "text":
+            return ResultPart(kind, str(one.get("text", "")))
+        case "image" | "audio":
+            return _file(kind, one.get("data"), one)
+        case "resource":
+            resource = table(one.get("resource"))
+            if "blob" in resource:
+                return _file(kind, resource["blob"], resource)
+            return ResultPart(kind, str(resource.get("text", "")), b"", _type(resource))
+        case "resource_link":
+            return ResultPart(kind, f"{one.get('name', '')} {one.get('uri', '')}".strip())
+        case _:
+            return ResultPart(kind or "unknown", codec.dump(one).decode())
+
+
+def _file(kind: str, data: object, about: Mapping[str, Any]) -> ResultPart:
+    try:
+        found = base64.b64decode(data if isinstance(data, str) else "", validate=True)
+    except (binascii.Error, ValueError):
+        return ResultPart(kind, "its data is not Base64", b"", _type(about))
+    return ResultPart(kind, "", found, _type(about))
+
+
+def _type(about: Mapping[str, Any]) -> str:
+    found = about.get("mimeType")
+    return found if isinstance(found, str) else ""

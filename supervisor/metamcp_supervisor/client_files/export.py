@@ -1,0 +1,338 @@
+"""Servers of this gateway as the file of another program.
+
+Owns: what each form of file can hold, and the sentences about what it cannot. Never: reading the
+configuration, writing files.
+
+A secret is never written: a reference takes its place. A file whose program knows no references
+does not get the value at all.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from metamcp_supervisor.client_files import entries, texts, transfer
+from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit, Shape
+from metamcp_supervisor.client_files.entries import ClientServer
+from metamcp_supervisor.config import references, show
+from metamcp_supervisor.config.config import Config, Server
+from metamcp_supervisor.config.document import list_of, table_of
+from metamcp_supervisor.config.program import start_timeout_s
+from metamcp_worker.ipc.process_names import DEFAULT, workspace_of
+from metamcp_worker.runtime.masking import looks_secret
+
+OWN = FileFormat("codex", "toml", ("servers",))
+"""How metamcp.toml keeps its servers."""
+_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)\}", re.ASCII)
+_BEARER = re.compile(r"Bearer \$\{(?:env:)?([A-Za-z_]\w*)\}", re.ASCII)
+_DEFAULT = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*):-[^}]*\}", re.ASCII)
+_GAP = "\0"
+"""Character in the place of a reference; no value has it."""
+_FOLDERS = {"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"}
+_BOTH = ("command", "url", "transport", "headers", "env", "cwd", "enabled")
+"""Keys that most forms of files have in some way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Holds:
+    """Things that a form of file can hold. `reference`: a reference to the variable NAME;
+    `default`: the same with the default VALUE; `listed`: key of the variables that are passed on by
+    name; `cwd`: whether a server can have a folder; `enabled`: key that says whether it runs;
+    `kinds`: the word for each transport; `env`: key of the environment."""
+
+    reference: str = ""
+    default: str = ""
+    listed: str = ""
+    cwd: bool = False
+    enabled: Literal["", "enabled", "disabled"] = ""
+    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: str = "env"
+
+
+_HTTP_OR_SSE = {"http": "http", "sse": "sse"}
+_HOLDS: Mapping[Shape, _Holds] = {
+    "claude": _Holds("${NAME}", default="${NAME:-VALUE}", kinds=_HTTP_OR_SSE),
+    "desktop": _Holds(),
+    "cursor": _Holds("${env:NAME}"),
+    "vscode": _Holds("${env:NAME}", cwd=True, kinds=_HTTP_OR_SSE),
+    "windsurf": _Holds("${env:NAME}", enabled="disabled"),
+    "codex": _Holds(listed="env_vars", cwd=True, enabled="enabled"),
+    "gemini": _Holds("${NAME}", cwd=True, kinds=_HTTP_OR_SSE),
+    "zed": _Holds(enabled="enabled"),
+    "cline": _Holds(
+        cwd=True, enabled="disabled", kinds={"http": "streamableHttp", "sse": "sse"}
+    ),
+    "continue": _Holds(
+        "${{ secrets.NAME }}", cwd=True, kinds={"http": "streamable-http", "sse": "sse"}
+    ),
+    "goose": _Holds(
+        listed="env_keys", enabled="enabled", env="envs",
+        kinds={"http": "streamable_http", "sse": "sse"},
+    ),
+    "opencode": _Holds("{env:NAME}", enabled="enabled", env="environment"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Result of an export. `names`: servers in `text`; `told`: sentences for the user."""
+
+    text: str
+    names: tuple[str, ...]
+    told: tuple[str, ...]
+
+
+class _CannotHold(Exception):
+    """A server has no place in the file; the text ends a sentence."""
+
+
+def exported(
+    config: Config, names: Sequence[str], kept: FileFormat, title: str, home: str
+) -> Exported:
+    """Return these servers as a file of a client. `title`: the client, for messages. Raises
+    FileUnfit."""
+    told: list[str] = []
+    written: list[str] = []
+    text = ""
+    for name in names:
+        try:
+            common, ours, sentences = _settings(config.servers[name], title)
+            lost = list(ours)
+            entry = _entry(kept.shape, name, common, lost, home)
+            text = texts.put(kept, text, name, entry)
+        except (_CannotHold, FileUnfit) as why:
+            told.append(f"{name} is left out: {why}")
+            continue
+        written.append(name)
+        told += sentences
+        if lost:
+            told.append(_left_out(name, lost, title))
+    return Exported(text, tuple(written), tuple(told))
+
+
+def _left_out(name: str, lost: Sequence[str], title: str) -> str:
+    *more, last = lost
+    what = f"{', '.join(more)} and {last} are" if more else f"{last} is"
+    place = "them" if more else "it"
+    return f"{name}: {what} left out: the file of {title} has no place for {place}"
+
+
+def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Exported:
+    """Return these servers as metamcp.toml, with these endpoints and their namespaces. Raises
+    FileUnfit."""
+    text, told, written = "", list[str](), list[str]()
+    for name in names:
+        try:
+            common, ours, sentences = _settings(config.servers[name], "the gateway")
+        except _CannotHold as why:
+            told.append(f"{name} is left out: {why}")
+            continue
+        text = texts.put(OWN, text, name, common | ours)
+        written.append(name)
+        told += sentences
+    chosen = [config.endpoints[name] for name in endpoints]
+    for each in dict.fromkeys(one.namespace for one in chosen):
+        servers = [name for name in config.namespaces[each].servers if name in written]
+        table = show.changed(config, "namespaces", each) | {"servers": servers}
+        text = texts.put(replace(OWN, place=("namespaces",)), text, each, table)
+    for endpoint in chosen:
+        table = show.changed(config, "endpoints", endpoint.name)
+        if show.MASK in str(table.get("oauth")):
+            del table["oauth"]
+            told.append(f"{endpoint.name}: oauth is left out: its client_secret is not written")
+        text = texts.put(replace(OWN, place=("endpoints",)), text, endpoint.name, table)
+    return Exported(text, tuple(written), tuple(told))
+
+
+def _settings(server: Server, who: str) -> tuple[dict[str, object], dict[str, object], list[str]]:
+    """Return the settings that other programs have too, the settings of this gateway alone that
+    differ from their defaults, and sentences. Both are as metamcp.toml writes them, with a
+    reference for each secret. Raises _CannotHold."""
+    if server.mistake:
+        raise _CannotHold("its table has a mistake, which 'metamcp config check' names")
+    if workspace_of(server.name) != DEFAULT:
+        raise _CannotHold("it belongs to a workspace")
+    moving = transfer.Moving()
+    folder = str(server.cwd or "")
+    found = ClientServer(
+        server.name,
+        words=_written(server.command_written, server.command),
+        env=_written_by_name(server.env_written, server.env),
+        cwd="" if folder == server.folder else folder,
+        url=_undefaulted(server.url_written or ""),
+        transport=server.transport,
+        headers=_written_by_name(server.headers_written, server.headers),
+        enabled=server.enabled,
+    )
+    source = transfer.ImportSource(server.source.partition(": ")[0], "", (), own=True, who=who)
+    common = transfer.settings(server.name, found, source, moving)
+    assert common is not None  # only without `own`
+    if not (found.words or found.url):
+        del common["url"]
+        common.pop("transport", "")
+    ours = _only_ours(server)
+    if server.options_written:
+        options = ClientServer(
+            server.name, env=_written_by_name(server.options_written, server.options)
+        )
+        ours["options"] = (transfer.settings(server.name, options, source, moving) or {})["env"]
+    if server.oauth_written is not None and (secret := server.oauth_written.client_secret):
+        variable = f"{server.name.upper().replace('-', '_')}_CLIENT_SECRET"
+        if not references.refers(secret):
+            what = "the client_secret of its oauth"
+            secret = moving.secret(server.name, variable, secret, what, source)
+        ours["oauth"] = {**(table_of(ours["oauth"]) or {}), "client_secret": secret}
+    return common, ours, moving.told
+
+
+def _only_ours(server: Server) -> dict[str, object]:
+    """Return the settings of this gateway alone that differ from their defaults."""
+    bare = Server(name=server.name, source=server.source)
+    timeout_s = start_timeout_s(server.command, bare.start_timeout_s)
+    default = replace(
+        bare, command=server.command, url=server.url, strict_listing=False,
+        start_timeout_s=timeout_s,
+    )  # fmt: skip
+    found, unset = show.server_table(server), show.server_table(default)
+    return {
+        key: value
+        for key, value in found.items()
+        if (key not in _BOTH or (key == "transport" and not server.url))
+        and value != unset.get(key, False)
+    }
+
+
+def _written(texts: Sequence[str], resolved: Sequence[str]) -> tuple[str, ...]:
+    """Return values as written, without defaults of secrets; resolved where all of their references
+    are to a folder of an editor."""
+    found: list[str] = []
+    for text, whole in zip(texts, resolved, strict=True):
+        inner = [piece for piece, is_reference in references.pieces(text) if is_reference]
+        found.append(whole if inner and _FOLDERS.issuperset(inner) else _undefaulted(text))
+    return tuple(found)
+
+
+def _undefaulted(text: str) -> str:
+    """Return a value whose references to secrets have no default, since the default is one."""
+    return _DEFAULT.sub(
+        lambda found: f"${{env:{found[1]}}}" if looks_secret(found[1]) else found[0], text
+    )
+
+
+def _written_by_name(values: Mapping[str, str], resolved: Mapping[str, str]) -> dict[str, str]:
+    found = _written(list(values.values()), [resolved[name] for name in values])
+    return dict(zip(values, found, strict=True))
+
+
+def _entry(
+    shape: Shape, name: str, common: Mapping[str, object], lost: list[str], home: str
+) -> dict[str, object]:
+    """Return a server as an entry of a client, and add to `lost` what has no place in it. Raises
+    _CannotHold."""
+    holds = _HOLDS[shape]
+    words = [_needed(word, holds) for word in list_of(common.get("command")) or ()]
+    url = _needed(common.get("url", ""), holds)
+    transport = str(common.get("transport", "auto"))
+    if not words and not url:
+        raise _CannotHold("it is neither a command nor a URL")
+    if url and not entries.can_http(shape):
+        raise _CannotHold("the file can name commands only")
+    found = entries.entry(shape, name, words=words, url=url)
+    if shape == "goose":
+        found["description"] = name
+    if url and holds.kinds and not (shape == "gemini" and transport != "sse"):
+        found.pop("httpUrl", "")
+        address = {} if shape == "goose" else {"url": url}
+        found |= {"type": holds.kinds["sse" if transport == "sse" else "http"], **address}
+    elif transport != "auto" and not holds.kinds:
+        lost.append("transport")
+    found |= _environment(holds, _texts(common.get("env")), lost)
+    found |= _headers(shape, holds, _texts(common.get("headers")), lost)
+    if cwd := str(common.get("cwd", "")):
+        whole = _rendered(cwd.replace("~", home, 1) if cwd.startswith("~") else cwd, holds)
+        if holds.cwd and whole is not None:
+            found["cwd"] = whole
+        else:
+            lost.append("cwd")
+    if common.get("enabled", True) is False:
+        if not holds.enabled:
+            raise _CannotHold("it is not enabled, and the file has no word for that")
+        found[holds.enabled] = holds.enabled == "disabled"
+    return found
+
+
+def _environment(holds: _Holds, env: Mapping[str, str], lost: list[str]) -> dict[str, object]:
+    """Return the environment of a server, and the variables that its client passes on by name."""
+    values: dict[str, str] = {}
+    listed_names: list[str] = []
+    for variable, text in env.items():
+        whole = _rendered(text, holds)
+        if holds.listed and text in (f"${{env:{variable}}}", f"${{{variable}}}"):
+            listed_names.append(variable)
+        elif whole is None:
+            lost.append(f"the variable {variable}")
+        else:
+            values[variable] = whole
+    found: dict[str, object] = {holds.env: values} if values else {}
+    return found | ({holds.listed: listed_names} if listed_names else {})
+
+
+def _headers(
+    shape: Shape, holds: _Holds, headers: Mapping[str, str], lost: list[str]
+) -> dict[str, object]:
+    """Return the headers that are sent to a remote server, under the keys of a client."""
+    values: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    token = ""
+    for header, text in headers.items():
+        whole = _rendered(text, holds)
+        if whole is not None:
+            values[header] = whole
+        elif shape == "codex" and (found := _REFERENCE.fullmatch(text)):
+            variables[header] = found[1]
+        elif shape == "codex" and header == "Authorization" and (found := _BEARER.fullmatch(text)):
+            token = found[1]
+        else:
+            lost.append(f"the header {header}")
+    if shape == "codex":
+        known = (("http_headers", values), ("env_http_headers", variables))
+        given: dict[str, object] = {key: table for key, table in known if table}
+        return given | ({"bearer_token_env_var": token} if token else {})
+    if not values:
+        return {}
+    return {"requestOptions": {"headers": values}} if shape == "continue" else {"headers": values}
+
+
+def _needed(value: object, holds: _Holds) -> str:
+    """Return a value without which a server does not work. Raises _CannotHold."""
+    whole = _rendered(str(value), holds)
+    if whole is None:
+        raise _CannotHold("its command or URL has a reference that the file cannot hold")
+    return whole
+
+
+def _rendered(text: str, holds: _Holds) -> str | None:
+    """Return a value of metamcp.toml as a client reads it; None if its file cannot hold it."""
+    found: list[str] = []
+    plain = "".join(_GAP if one else piece for piece, one in references.pieces(text))
+    if references.refers(plain) or transfer.referring(plain, "") != plain:
+        return None  # plain text here, but a reference for the client or for `import`
+    for piece, is_reference in references.pieces(text):
+        variable = references.variable_of(piece) if is_reference else None
+        if not is_reference:
+            found.append(piece)
+        elif variable is None or not holds.reference:
+            return None
+        elif variable[1] is None or looks_secret(variable[0]):
+            found.append(holds.reference.replace("NAME", variable[0]))
+        elif holds.default:
+            written = holds.default.replace("NAME", variable[0])
+            found.append(written.replace("VALUE", variable[1]))
+        else:
+            return None
+    return "".join(found)
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {name: str(text) for name, text in (table_of(value) or {}).items()}

@@ -1,0 +1,400 @@
+"""Page of the calls: those under way, recorded calls, and one recorded call that can be repeated.
+
+Owns: the newest recorded calls in memory, the filter, the table, the page of a call, the bars.
+Never: the files (`cli.recordings`), who may read what was said in a call (the verb `recordings`),
+repeating a call (`calls.endpoint_client`).
+"""
+
+import asyncio
+import difflib
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import htpy as h
+from htpy import Element, Node
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from metamcp_supervisor.calls import tool_call
+from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
+from metamcp_supervisor.cli import columns, recordings, replay
+from metamcp_supervisor.cli.recordings import Following, RecordingPlace, pretty
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console.fragments import Tone
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.tool_orders import RecordingsShown, TryPlace
+from metamcp_supervisor.verbs import CallsUnderWay, Exit, GatewayStatus
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.records import ARGUMENTS, FOLDER, OK, RESULT, FinishedCall
+
+KEPT_MAX = 2000
+"""Maximum recorded calls that are kept for the page, without what was said in them."""
+TAIL_BYTES = 16 * 1024 * 1024
+"""Bytes at the end of each file that are read at first."""
+ROWS_MAX = 200
+"""Maximum calls in the table; the filter finds others."""
+TRY_S = 120.0
+"""Seconds for the answer to a call that is repeated."""
+BAR = 120
+"""Width of a bar for the longest duration, in pixels."""
+DIFF_LINES_MAX = 1000
+HEADS = ("When", "Tool", "Server", "Outcome", "Took", "Share", "In", "Out", "Endpoint")
+UNDER_WAY = ("Tool", "Server", "State", "For", "Endpoint", "Client")
+SINCE = (("", "all"), ("600", "10 minutes"), ("3600", "an hour"), ("86400", "a day"))
+OUTCOMES = (
+    ("", "all"), ("ok", "ok"), ("failed", "failed"), ("tool_error", "tool error"),
+    ("cancelled", "cancelled"),
+)  # fmt: skip
+
+
+class RecentCalls:
+    """The newest recorded calls of a folder, the oldest first, without what was said in them.
+    `lost`: number of calls that could not be written. Used from one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls: deque[FinishedCall] = deque(maxlen=KEPT_MAX)
+        self.lost = 0
+        self._following = Following(folder, TAIL_BYTES)
+
+    def refresh(self) -> None:
+        """Read what was recorded since the last time. Raises Failed."""
+        news: list[FinishedCall] = []
+        for line in self._following.news():
+            self.lost += line.lost
+            if line.call is not None:
+                news.append(structs.replace(line.call, arguments=UNSET, result=UNSET))
+            if len(news) >= KEPT_MAX:
+                self._take(news)
+                news.clear()
+        if news:
+            self._take(news)
+
+    def _take(self, news: Iterable[FinishedCall]) -> None:
+        """Keep the newest of all; files of several fronts overlap in time."""
+        whole = sorted([*self.calls, *news], key=lambda one: one.id)
+        self.calls = deque(whole, maxlen=KEPT_MAX)
+
+
+_recent: dict[str, RecentCalls] = {}
+_turn = asyncio.Lock()
+
+
+async def _calls(state_dir: str) -> RecentCalls:
+    """Return the newest calls. Raises Failed."""
+    async with _turn:
+        found = _recent.get(state_dir)
+        if found is None:
+            _recent.clear()  # of a gateway with another state directory, before an upgrade
+            found = _recent[state_dir] = RecentCalls(Path(state_dir, FOLDER))
+        await asyncio.to_thread(found.refresh)
+        return found
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    status = codec.typed(GatewayStatus, await ask("status"))
+    if request.path:
+        return await _one(ask, request, status)
+    under_way = codec.typed(CallsUnderWay, await ask("calls"))
+    recent = await _calls(status.state_dir)
+    now = datetime.now().astimezone().timestamp()
+    return listed(recent, under_way, status, request.query, now)
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    """Make a recorded call once more, and show how the result differs."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot
+    from metamcp_worker.bridge.http_client import Trust
+
+    status = codec.typed(GatewayStatus, await ask("status"))
+    call = await _found(ask, request, bodies=True, state_dir=status.state_dir)
+    params = replay.params(call)
+    asked = {"name": call.name, "endpoint": call.endpoint, "replay": call.id}
+    place = codec.typed(TryPlace, await ask("tool-try", asked))
+    key = request.form.get("key", "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise Failed(Exit.USAGE, "the key has characters that no key has")
+    form = RequestForm(protocol=call.protocol or MODERN, name="metamcp console")
+    async with EndpointClient(place.url, Trust(key, place.ca), form, TRY_S) as client:
+        tool = await client.known(call.name) if call.method == CALL else {}
+        ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
+    recent = await _calls(status.state_dir)
+    return _kept([repeated(call, ended, result), page(call, recent, request.role)])
+
+
+async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
+    bodies = request.role >= Role.DEVELOPER
+    call = await _found(ask, request, bodies=bodies, state_dir=status.state_dir)
+    return _kept(page(call, await _calls(status.state_dir), request.role))
+
+
+def _kept(node: Node) -> Element:
+    """Return a part that news of the gateway do not replace: a call that is over does not
+    change."""
+    return h.div(data_keep=True)[node]
+
+
+async def _found(ask: Ask, request: PageRequest, *, bodies: bool, state_dir: str) -> FinishedCall:
+    """Return a recorded call; with what was said in it, if the gateway allows that. Raises
+    Failed."""
+    if len(request.path) != 1:
+        raise Failed(Exit.UNKNOWN_NAME, "there is no such page; calls are listed at /calls")
+    folder = Path(state_dir, FOLDER)
+    if bodies:
+        folder = Path(codec.typed(RecordingsShown, await ask("recordings")).folder)
+    where = RecordingPlace(folder)
+    call = await asyncio.to_thread(recordings.find, where, request.path[0])
+    return call if bodies else structs.replace(call, arguments=UNSET, result=UNSET)
+
+
+# The list
+
+
+def listed(
+    recent: RecentCalls,
+    under_way: CallsUnderWay,
+    status: GatewayStatus,
+    query: Mapping[str, str],
+    now: float,
+) -> Node:
+    """Return the tables of calls under way and of recorded calls. `now`: since the epoch."""
+    fitting = [one for one in reversed(recent.calls) if fits(one, query, now)]
+    shown = fitting[:ROWS_MAX]
+    longest = max((one.duration_ms for one in shown), default=0.0)
+    return [
+        ui.heading("Calls"),
+        _under_way(under_way),
+        h.h2["Recorded calls"],
+        _filter(status, query),
+        recent.lost > 0 and ui.notice(f"{recent.lost} calls could not be written.", "warn"),
+        ui.table(
+            "Recorded calls, the newest first",
+            HEADS,
+            [_row(one, longest) for one in shown],
+            empty=_why_none(recent),
+            numbers=("Took", "In", "Out"),
+        ),
+        len(fitting) > len(shown)
+        and h.p[f"{ui.amount(len(fitting) - len(shown))} more; the filter finds them."],
+    ]
+
+
+def _why_none(recent: RecentCalls) -> str:
+    if recent.calls:
+        return f"None of the last {ui.amount(len(recent.calls))} recorded calls fits."
+    return (
+        'No call is recorded. The line calls = "metadata" in [recording] turns that on,'
+        ' and "full" also records what is said.'
+    )
+
+
+def fits(one: FinishedCall, query: Mapping[str, str], now: float) -> bool:
+    """Whether a call fits the filter."""
+    outcome, since = query.get("outcome", ""), query.get("since", "")
+    words = query.get("q", "").lower().split()
+    text = f"{one.name} {one.method} {one.id}".lower()
+    return (
+        all(word in text for word in words)
+        and query.get("server", "") in ("", one.server)
+        and query.get("endpoint", "") in ("", one.endpoint)
+        and query.get("key", "") in ("", one.key)
+        and (outcome in ("", one.outcome) or (outcome == "failed" and one.failed))
+        and (not since.isdecimal() or _began(one) >= now - int(since[:12]))
+    )
+
+
+def _filter(status: GatewayStatus, query: Mapping[str, str]) -> Node:
+    servers = [("", "all"), *((one.name, ui.shown(one.name, 80)) for one in status.servers)]
+    endpoints = [("", "all"), *((name, ui.shown(name, 80)) for name in status.endpoints)]
+    key = h.input(type="text", name="key", value=query.get("key", ""), maxlength=100)
+    return ui.search(
+        "/calls",
+        query,
+        "Tool or id",
+        ui.field("Server", ui.choice("server", servers, query.get("server", ""))),
+        ui.field("Endpoint", ui.choice("endpoint", endpoints, query.get("endpoint", ""))),
+        ui.field("Outcome", ui.choice("outcome", OUTCOMES, query.get("outcome", ""))),
+        ui.field("Within", ui.choice("since", SINCE, query.get("since", ""))),
+        ui.field("Id of an API key", key),
+    )
+
+
+def _under_way(found: CallsUnderWay) -> Node:
+    rows = [
+        (
+            ui.shown(one.name or one.method, 200),
+            ui.shown(one.server, 100),
+            ui.state(one.state, "ok" if one.state == "running" else "warn"),
+            ui.ago(one.age_s),
+            ui.shown(one.endpoint, 100),
+            ui.shown(one.client, 100),
+        )
+        for one in found.calls[:ROWS_MAX]
+    ]
+    more = found.more + max(0, len(found.calls) - ROWS_MAX)
+    return [
+        h.h2["Under way"],
+        ui.table("Calls, the longest first", UNDER_WAY, rows, empty="No call is under way."),
+        more > 0 and h.p[f"{ui.amount(more)} more; 'metamcp ctl calls' shows them."],
+    ]
+
+
+def _row(one: FinishedCall, longest: float) -> Sequence[Node]:
+    return (
+        ui.link(ui.address("calls", one.id), ui.when(_began(one))),
+        ui.shown(one.name or one.method, 200),
+        ui.shown(one.server, 100),
+        _outcome(one),
+        columns.latency(one.duration_ms / 1000),
+        bar(one.duration_ms, longest),
+        ui.amount(one.arguments_bytes),
+        ui.amount(one.result_bytes),
+        ui.shown(one.endpoint, 100),
+    )
+
+
+def _outcome(one: FinishedCall) -> Element:
+    tone: Tone = "ok" if one.outcome == OK else "bad" if one.failed else "off"
+    return ui.state(recordings.outcome(one), tone)
+
+
+def _began(one: FinishedCall) -> float:
+    try:
+        return datetime.fromisoformat(one.time).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def bar(duration_ms: float, longest_ms: float) -> Node:
+    """Return a bar whose length is the share of the longest duration; text beside it says it."""
+    width = max(1, round(BAR * duration_ms / longest_ms)) if longest_ms > 0 else 1
+    return h.svg(width=str(BAR), height="8", viewBox=f"0 0 {BAR} 8", aria_hidden="true")[
+        h.rect(width=str(width), height="8", rx="2", fill="currentColor")
+    ]
+
+
+# One call
+
+
+class _Body(Struct, frozen=True):
+    title: str
+    what: str
+    body: Raw | UnsetType
+    size: int
+
+
+def page(call: FinishedCall, recent: RecentCalls, role: Role) -> Node:
+    """Return the page of a recorded call."""
+    said = [
+        _Body("Arguments", ARGUMENTS, call.arguments, call.arguments_bytes),
+        _Body("Result", RESULT, call.result, call.result_bytes),
+    ]
+    tool = ui.link(
+        ui.address("tools", call.name, query={"endpoint": call.endpoint}), ui.shown(call.name, 200)
+    )
+    return [
+        ui.heading(ui.shown(call.name or call.method, 200), _outcome(call)),
+        ui.pairs(
+            [
+                ("Id", h.code[call.id]),
+                ("Began", ui.when(_began(call))),
+                ("Method", ui.shown(call.method, 80)),
+                ("Tool", tool if call.method == CALL else ui.shown(call.name, 500)),
+                ("Server", f"{ui.shown(call.server, 100)}, generation {call.generation}"),
+                ("Endpoint", ui.shown(call.endpoint, 100) or "none"),
+                ("API key", ui.shown(call.key, 100) or "none"),
+                ("Protocol", ui.shown(call.protocol, 40) or "none"),
+                ("Front", f"{call.front}, as call {call.call}"),
+            ]
+        ),
+        timing(call, recent),
+        role >= Role.DEVELOPER and _repeat(call),
+        [_said(one, call, role) for one in said],
+    ]
+
+
+def timing(call: FinishedCall, recent: RecentCalls) -> Node:
+    """Return how long a call took beside other recorded calls of the same tool."""
+    same = call.server, call.name
+    others = sorted(one.duration_ms for one in recent.calls if (one.server, one.name) == same)
+    rows = [("This call", call.duration_ms)]
+    if len(others) > 1:
+        rows.append((f"Half of {len(others)} calls", others[(len(others) - 1) // 2]))
+        rows.append(("95 % of them", others[(len(others) * 95 - 1) // 100]))
+        rows.append(("The longest", others[-1]))
+    longest = max(duration for _, duration in rows)
+    return ui.table(
+        "How long it took, at the front",
+        ("Of", "Time", "Share"),
+        [(name, columns.latency(took / 1000), bar(took, longest)) for name, took in rows],
+        empty="",
+        numbers=("Time",),
+    )
+
+
+def _repeat(call: FinishedCall) -> Node:
+    try:
+        replay.params(call)
+    except Failed as why:
+        return h.p(class_="empty")[f"It cannot be repeated: {ui.shown(str(why), 300)}."]
+    path = ui.address("calls", call.id)
+    key = h.input(type="password", name="key", autocomplete="off", maxlength=500)
+    ask = f"Call {call.name or call.method} at {call.endpoint} again? It may change something."
+    return h.details[
+        h.summary["Repeat it"],
+        ui.form(
+            path,
+            ui.field("API key", key, "Only if the endpoint wants one. It is used once."),
+            submit="Repeat the call",
+            confirm=ask,
+        ),
+    ]
+
+
+def _said(one: _Body, call: FinishedCall, role: Role) -> Node:
+    known = {"cut": call.cut, "masked": call.masked}
+    marks = [word for word, where in known.items() if one.what in where]
+    head = h.h2[", ".join([f"{one.title} ({ui.amount(one.size)} bytes", *marks]) + ")"]
+    if one.body is not UNSET:
+        return [head, ui.code("\n".join(pretty(one.body)), copy=True, label=one.title)]
+    if role < Role.DEVELOPER:
+        return [head, h.p(class_="empty")["To read it needs the role developer."]]
+    why = 'Not recorded: calls = "full" in [recording] records it.' if one.size else "Empty."
+    return [head, h.p(class_="empty")[why]]
+
+
+def repeated(call: FinishedCall, ended: str, result: Raw) -> Node:
+    """Return how a repeated call ended, and how its result differs from the recorded one."""
+    if ended != call.outcome:
+        said = f"It ended with {ended}; the recorded call ended with {call.outcome}."
+        return [ui.notice(said, "warn"), _result(result)]
+    whole = call.result is not UNSET and RESULT not in call.cut and RESULT not in call.masked
+    if not whole or call.result is UNSET:
+        said = f"It ended as before ({ended}). The recorded result is not whole."
+        return [ui.notice(said), _result(result)]
+    lines = list(_differences(call.result, result))
+    if not lines:
+        return [ui.notice("The result is the same as before."), _result(result)]
+    return [
+        ui.notice("The result differs from the recorded one.", "warn"),
+        ui.code("\n".join(lines), label="Recorded (-) and now (+)"),
+        _result(result),
+    ]
+
+
+def _differences(before: Raw, now: Raw) -> Iterator[str]:
+    found = difflib.unified_diff(pretty(before), pretty(now), "recorded", "now", lineterm="")
+    for _, line in zip(range(DIFF_LINES_MAX), found, strict=False):
+        yield line
+
+
+def _result(result: Raw) -> Element:
+    text = json.dumps(codec.value(result), indent=2, ensure_ascii=False)
+    return h.details[h.summary["The result now"], ui.code(text, copy=True, label="Result")]
+
+
+PAGE = Page(name="calls", title="Calls", show=show, change=change, live=("calls",))

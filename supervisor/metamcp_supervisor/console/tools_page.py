@@ -1,0 +1,330 @@
+"""Page of the tools: search over an endpoint, and one tool with its form, definition and way.
+
+Owns: the table of tools, and the page of one. Never: the call that somebody tries and the fields of
+its form (`try_out`), the search (the fronts).
+"""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import htpy as h
+from htpy import Element, Node
+from msgspec import Struct
+
+from metamcp_supervisor.calls import tool_form
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import try_out
+from metamcp_supervisor.console.fragments import Tone
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
+from metamcp_supervisor.verbs import Exit, GatewayStatus, PathShown
+from metamcp_worker.ipc import codec
+
+SEARCH_S = 15.0
+"""Seconds for an answer; a search may wait for an index."""
+ENDPOINTS_MAX = 8
+"""Maximum endpoints of which the page of a tool says whether it is visible there."""
+DIFF_LINES_MAX = 2000
+"""Maximum lines of a difference on a page."""
+HEADS = ("Tool", "Server", "State", "Tokens", "Calls", "Errors", "Description")
+NUMBERS = frozenset({"Tokens", "Calls", "Errors"})
+_TONES: dict[str, Tone] = {
+    "listed": "ok", "callable": "off", "out of view": "off", "hidden": "off", "withheld": "bad",
+}  # fmt: skip
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    status = codec.typed(GatewayStatus, await ask("status"))
+    if not request.path:
+        asked = {name: request.query.get(name, "") for name in ("endpoint", "server", "key")}
+        offset = request.query.get("offset", "")
+        wanted = {
+            **asked,
+            "query": request.query.get("q", ""),
+            "offset": int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
+        }
+        found = codec.typed(ToolList, await ask("tools", wanted, timeout_s=SEARCH_S))
+        return listed(found, status, request)
+    return await _one(ask, request, status)
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    """Call a tool, and show what came back above its form."""
+    tool, definition = await _found(ask, request)
+    outcome = await try_out.tried(ask, request, tool, definition)
+    status = codec.typed(GatewayStatus, await ask("status"))
+    where = await _elsewhere(ask, tool, status)
+    part = form(tool, definition, request, outcome.part)
+    return page(tool, definition, where, request, part)
+
+
+async def _elsewhere(ask: Ask, tool: ToolListed, status: GatewayStatus) -> dict[str, str]:
+    """Return the state of a tool at the first endpoints; empty where it has another name."""
+    found: dict[str, str] = {}
+    for name in list(status.endpoints)[:ENDPOINTS_MAX]:
+        try:
+            raw = await ask("tools", {"endpoint": name, "name": tool.name})
+        except Failed as why:
+            if why.exit != Exit.UNKNOWN_NAME:
+                raise
+            continue
+        seen = codec.typed(ToolList, raw)
+        found[name] = seen.tools[0].state if seen.tools else "with a key"
+    return found
+
+
+def _seen(request: PageRequest) -> dict[str, str]:
+    """Return the endpoint and the API key whose holder sees the tools of a page."""
+    return {name: request.query.get(name, "") for name in ("endpoint", "key")}
+
+
+async def _found(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, Any]]:
+    """Return the tool of a page and its definition. Raises Failed."""
+    if len(request.path) != 1:
+        raise Failed(Exit.UNKNOWN_NAME, "there is no such page; tools are listed at /tools")
+    asked = {"name": request.path[0], **_seen(request)}
+    found = codec.typed(ToolList, await ask("tools", asked, timeout_s=SEARCH_S))
+    if not found.tools:
+        raise Failed(Exit.DENIED, found.refused or f"{request.path[0]} is not seen here")
+    return found.tools[0], tool_form.table(codec.value(found.tools[0].definition))
+
+
+async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
+    tool, definition = await _found(ask, request)
+    match request.query.get("tab", ""):
+        case "definition":
+            part: Node = _definition(definition)
+        case "way":
+            asked = {"tool": tool.name, **_seen(request)}
+            part = way(codec.typed(PathShown, await ask("explain", asked)))
+        case "approved":
+            part = drift(await ask("drift", {"server": tool.server, "tool": tool.tool}))
+        case _:
+            part = form(tool, definition, request)
+    return page(tool, definition, await _elsewhere(ask, tool, status), request, part)
+
+
+# The list
+
+
+def listed(found: ToolList, status: GatewayStatus, request: PageRequest) -> Node:
+    """Return the table of tools with the search above it."""
+    query = request.query
+    controls = [
+        _select("endpoint", "Endpoint", list(status.endpoints), found.endpoint, every=False),
+        _select("server", "Server", [one.name for one in status.servers], query.get("server", "")),
+    ]
+    if request.role >= Role.OPERATOR:
+        name = query.get("key", "")
+        box = h.input(type="text", name="key", value=name, maxlength=100, autocomplete="off")
+        controls.append(ui.field("As API key", box))
+    count = len(found.tools) + found.more
+    return [
+        ui.heading("Tools", h.p[f"{ui.amount(count)} at the endpoint {ui.shown(found.endpoint)}"]),
+        ui.search("/tools", query, "Search", controls),
+        found.refused and ui.notice(found.refused, "warn"),
+        ui.table(
+            "Tools of the endpoint",
+            HEADS,
+            [_row(one, found.endpoint, query.get("key", "")) for one in found.tools],
+            empty="No tool matches.",
+            numbers=NUMBERS,
+        ),
+        _more(found, query),
+    ]
+
+
+def _more(found: ToolList, query: Mapping[str, str]) -> Node:
+    if not found.more or query.get("q"):
+        return None
+    begun = query.get("offset", "")
+    offset = (int(begun) if begun.isdecimal() else 0) + len(found.tools)
+    path = ui.address("tools", query={**query, "offset": str(offset)})
+    return h.p[ui.link(path, f"{ui.amount(found.more)} more")]
+
+
+def _row(one: ToolListed, endpoint: str, key: str) -> Sequence[Node]:
+    path = ui.address("tools", one.name, query={"endpoint": endpoint, "key": key})
+    words = one.why or one.description
+    return (
+        ui.link(path, ui.shown(one.name, 200)),
+        ui.shown(one.server, 100) if one.server else "MetaMCP",
+        state(one),
+        ui.amount(one.tokens),
+        ui.amount(one.calls),
+        ui.amount(one.errors),
+        ui.shown(words, 300),
+    )
+
+
+def state(one: ToolListed) -> Node:
+    """Return the state of a tool: where it is visible, and whether it is as approved."""
+    if not one.available:
+        return ui.state("server away", "warn")
+    found = ui.state(one.state, _TONES.get(one.state, "off"))
+    return [found, " ", ui.state(one.drift, "warn")] if one.drift else found
+
+
+def _select(
+    name: str, label: str, names: Sequence[str], chosen: str, *, every: bool = True
+) -> Element:
+    options = [("", "all")] if every else []
+    return ui.field(
+        label, ui.choice(name, [*options, *((one, ui.shown(one, 80)) for one in names)], chosen)
+    )
+
+
+# One tool
+
+
+def page(
+    tool: ToolListed,
+    definition: Mapping[str, Any],
+    where: Mapping[str, str],
+    request: PageRequest,
+    part: Node,
+) -> Node:
+    """Return the page of a tool. `where`: its state by endpoint; `part`: what its tab shows."""
+    endpoint = request.query.get("endpoint", "")
+    tab = request.query.get("tab", "")
+
+    def path(name: str) -> str:
+        return ui.address("tools", tool.name, query={**_seen(request), "tab": name})
+
+    items = [(path(""), "Try"), (path("definition"), "Definition")]
+    if request.role >= Role.OPERATOR:
+        items.append((path("way"), "What would happen"))
+        if tool.drift:
+            items.append((path("approved"), "Against the approved one"))
+    about = definition.get("description")
+    server = ui.link(ui.address("servers", tool.server), ui.shown(tool.server, 100))
+    return [
+        ui.heading(ui.shown(tool.name, 200), state(tool)),
+        tool.why and ui.notice(tool.why, "bad"),
+        isinstance(about, str) and h.p[ui.shown(about, 2000)],
+        ui.pairs(
+            [
+                ("Server", server if tool.server else "MetaMCP itself"),
+                ("Own name", ui.shown(tool.tool, 200)),
+                ("Cost", f"about {ui.amount(tool.tokens)} tokens"),
+                ("Calls", f"{ui.amount(tool.calls)}, {ui.amount(tool.errors)} with an error"),
+                ("Changes something", "no, it says" if tool.reads else "it may"),
+                ("Endpoint", ui.shown(endpoint, 80) or "the default one"),
+                ("Visible", _visible(tool, where)),
+            ]
+        ),
+        ui.tabs(path(tab), items),
+        part,
+    ]
+
+
+def _visible(tool: ToolListed, where: Mapping[str, str]) -> Node:
+    return h.ul[
+        [
+            h.li[
+                ui.link(
+                    ui.address("tools", tool.name, query={"endpoint": name}), ui.shown(name, 80)
+                ),
+                ": ",
+                state,
+            ]
+            for name, state in where.items()
+        ]
+    ]
+
+
+def form(
+    tool: ToolListed, definition: Mapping[str, Any], request: PageRequest, outcome: Node = None
+) -> Node:
+    """Return the form of a tool. `outcome`: of the call that was tried last."""
+    if request.role < Role.DEVELOPER:
+        return h.p(class_="empty")["To try a tool needs the role developer."]
+    schema = tool_form.table(definition.get("inputSchema"))
+    given = request.form
+    endpoint = request.query.get("endpoint", "")
+    where = f"at the endpoint {endpoint}" if endpoint else "at the default endpoint"
+    confirm = "" if tool.reads else f"Call {tool.name} {where}? It may change something."
+    key = h.input(type="password", name="key", autocomplete="off", maxlength=500)
+    raw = h.textarea(name="json", spellcheck="false")[given.get("json", "")]
+    return [
+        outcome,
+        h.h2["Call it"],
+        ui.form(
+            ui.address("tools", tool.name, query=_seen(request)),
+            [
+                try_out.control(one, given.get(f"a.{one.name}", ""))
+                for one in tool_form.fields(schema)
+            ],
+            h.details[
+                h.summary["More"],
+                ui.field("Arguments as JSON", raw, "An object in place of the fields above."),
+                ui.field("API key", key, "Only if the endpoint wants one. It is used once."),
+            ],
+            submit="Call",
+            confirm=confirm,
+        ),
+    ]
+
+
+def _definition(definition: Mapping[str, Any]) -> Node:
+    text = json.dumps(definition, indent=2, ensure_ascii=False)
+    return ui.code(text, copy=True, label="As clients get it")
+
+
+def way(found: PathShown) -> Node:
+    """Return the steps of a call, as `metamcp explain` knows them."""
+    rows = [
+        (
+            one.step,
+            ui.state("stops here", "bad") if one.stops else ui.state("goes on", "ok"),
+            ui.shown(one.text),
+        )
+        for one in found.steps
+    ]
+    end = f"{found.server} would get the call" if found.runs else "the call would not run"
+    return [
+        ui.table("Steps of a call", ("Step", "Then", "About"), rows, empty="No step is known."),
+        ui.notice(f"Now {end}.", "ok" if found.runs else "warn"),
+    ]
+
+
+class _Drift(Struct, frozen=True):
+    why: str = ""
+    before: str = ""
+    after: str = ""
+
+
+class _DriftList(Struct, frozen=True):
+    tools: tuple[_Drift, ...] = ()
+
+
+def drift(raw: bytes) -> Node:
+    """Return how a tool differs from its approved definition."""
+    found = codec.typed(_DriftList, raw).tools
+    if not found:
+        return h.p(class_="empty")["The tool is as approved."]
+    one = found[0]
+    lines = difflib.unified_diff(
+        _pretty(one.before), _pretty(one.after), "approved", "offered", lineterm=""
+    )
+    text = "\n".join(line for _, line in zip(range(DIFF_LINES_MAX), lines, strict=False))
+    return [
+        ui.notice(one.why, "warn"),
+        ui.code(text, label="Approved (-) and offered (+)"),
+        h.p[ui.link("/approvals", "Approvals"), " decides what becomes of it."],
+    ]
+
+
+def _pretty(text: str) -> list[str]:
+    try:
+        found: object = codec.value(text.encode())
+    except codec.Malformed:
+        return text.splitlines()
+    return json.dumps(found, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
+
+
+PAGE = Page(name="tools", title="Tools", show=show, change=change)

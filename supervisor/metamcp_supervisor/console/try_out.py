@@ -1,0 +1,266 @@
+"""A call that somebody tries from the console: the call, what came back, questions of the server.
+
+Owns: the fields of a form and their values, the rounds of a call that asks, the parts of a page
+about them. Never: the rest of the page (`tools_page`), sending (`calls.endpoint_client`), who may
+do so (the verb `tool-try`).
+
+A server's question ends the request. So the page shows the question as a form, and the answer goes
+back with the same arguments and the state of the call, as the protocol has it.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import htpy as h
+from htpy import Element, Node
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.calls import tool_call, tool_form
+from metamcp_supervisor.calls.tool_call import (
+    CALL,
+    ELICIT,
+    HttpExchange,
+    InputQuestion,
+    InputWanted,
+    RequestForm,
+)
+from metamcp_supervisor.calls.tool_form import ArgumentsUnfit, FormField
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console.pages import Ask, PageRequest
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.tool_orders import ToolListed, TryPlace
+from metamcp_supervisor.verbs import Exit
+from metamcp_worker.ipc import codec
+
+TRY_S = 120.0
+"""Seconds for an answer; a browser waits no longer with much hope."""
+PARTS_MAX = 50
+"""Maximum parts of a result on the page; the raw answer has all."""
+RAW_CHARACTERS_MAX = 100_000
+"""Maximum characters of a raw request or answer on the page."""
+FORM = RequestForm(name="metamcp console", capabilities={"elicitation": {"form": {}, "url": {}}})
+_ANSWERS = (("accept", "answer"), ("decline", "decline"), ("cancel", "cancel"))
+
+
+class TryOutcome(Struct, frozen=True):
+    """Outcome of a call that was tried, as a part of a page."""
+
+    part: Node
+
+
+class TriedCall(Struct, frozen=True, kw_only=True):
+    """Call and what came back. `keyed`: it went with an API key."""
+
+    tool: str
+    place: TryPlace
+    arguments: bytes
+    keyed: bool
+    seconds: float
+    exchange: HttpExchange
+    answer: codec.Envelope
+
+
+async def tried(
+    ask: Ask, request: PageRequest, tool: ToolListed, definition: Mapping[str, Any]
+) -> TryOutcome:
+    """Call a tool as the form of its page says, and return what came back. Raises Failed."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot
+    from metamcp_worker.bridge.http_client import Trust
+
+    schema = tool_form.table(definition.get("inputSchema"))
+    try:
+        arguments = _arguments(schema, request.form)
+    except ArgumentsUnfit as unfit:
+        said = "The tool was not called: its arguments are wrong."
+        return TryOutcome(ui.notice(said, "bad", unfit.problems))
+    try:
+        params = _params(tool.name, arguments, request.form)
+    except ArgumentsUnfit as unfit:
+        said = "The answer was not sent: it does not fit the question."
+        return TryOutcome(ui.notice(said, "bad", unfit.problems))
+    asked = {"name": tool.name, "endpoint": request.query.get("endpoint", "")}
+    place = codec.typed(TryPlace, await ask("tool-try", asked))
+    key = request.form.get("key", "").strip()
+    if not (key.isascii() and (key.isprintable() or not key)):
+        raise Failed(Exit.USAGE, "the key has characters that no key has")
+    exchanges: list[HttpExchange] = []
+    begun = time.monotonic()
+    async with EndpointClient(place.url, Trust(key, place.ca), FORM, TRY_S) as client:
+        client.watch = exchanges.append
+        try:
+            answer = await client.ask(CALL, params, definition)
+        except Failed as why:
+            return TryOutcome([ui.notice(str(why), "bad", why.details), _raw(exchanges[-1:])])
+    found = TriedCall(
+        tool=tool.name, place=place, arguments=arguments, keyed=bool(key),
+        seconds=time.monotonic() - begun, exchange=exchanges[-1], answer=answer,
+    )  # fmt: skip
+    return TryOutcome(outcome(found, request))
+
+
+def _arguments(schema: dict[str, Any], given: Mapping[str, str]) -> bytes:
+    """Return the raw arguments of a form. Raises ArgumentsUnfit."""
+    text = given.get("json", "").strip()
+    if text:
+        try:
+            codec.level(text.encode())
+        except codec.Malformed as why:
+            raise ArgumentsUnfit([f"the arguments are not a JSON object: {why}"]) from None
+        return text.encode()
+    return codec.dump(tool_form.arguments(schema, tool_form.filled(schema, _under("a.", given))))
+
+
+def _under(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
+    size = len(prefix)
+    return {name[size:]: text for name, text in given.items() if name.startswith(prefix)}
+
+
+def _params(tool: str, arguments: bytes, given: Mapping[str, str]) -> dict[str, object]:
+    """Return the parameters of the request: of a new call, or of one whose server has asked. Raises
+    ArgumentsUnfit."""
+    params: dict[str, object] = {"name": tool, "arguments": Raw(arguments)}
+    asked = given.get("asked", "")
+    wanted = tool_call.questions(asked.encode()) if asked else None
+    if wanted is None:
+        return params
+    answers = {one.key: _answer(one, given) for one in wanted.questions}
+    return tool_call.answered(params, wanted, answers)
+
+
+def _answer(question: InputQuestion, given: Mapping[str, str]) -> dict[str, object]:
+    action = given.get(f"does.{question.key}", "cancel")
+    if action != "accept" or question.url:
+        return {"action": action}
+    fields = _under(f"q.{question.key}.", given)
+    content = tool_form.arguments(question.schema, tool_form.filled(question.schema, fields))
+    return {"action": action, "content": content}
+
+
+# The parts of the page
+
+
+def outcome(found: TriedCall, request: PageRequest) -> Node:
+    """Return what came back, or the questions that the server asks first."""
+    ended, result = tool_call.outcome_of(found.answer)
+    took = f"{found.seconds * 1000:,.0f} ms"
+    wanted = None if bytes(found.answer.error) else tool_call.questions(result)
+    if wanted is not None:
+        return [_questions(wanted, result, found, request), _raw([found.exchange])]
+    if bytes(found.answer.error):
+        text = tool_call.error_text(found.answer.error)
+        head: Node = ui.notice(f"Error {ended} after {took}: {text}", "bad")
+        parts: Node = None
+    else:
+        good = ended == "ok"
+        said = "It answered" if good else "The tool reports an error"
+        head = ui.notice(f"{said} after {took}.", "ok" if good else "bad")
+        every = list(tool_call.parts(result))
+        parts = [_part(one) for one in every[:PARTS_MAX]]
+    return [head, parts, _copies(found), _raw([found.exchange])]
+
+
+def _part(one: tool_call.ResultPart) -> Node:
+    if one.data:
+        kind = one.media_type or "bytes"
+        return h.p[
+            f"{ui.shown(one.kind, 40)}: {ui.shown(kind, 100)}, {ui.amount(len(one.data))} bytes"
+        ]
+    return ui.code(one.text, copy=True, label=ui.shown(one.kind, 40))
+
+
+def _copies(found: TriedCall) -> Element:
+    """Return the same call as commands for a shell."""
+    curl = tool_call.as_curl(
+        found.place.url, found.exchange.headers, found.exchange.sent, keyed=found.keyed
+    )
+    command = tool_call.as_command(found.tool, found.place.endpoint, found.arguments)
+    return h.details[
+        h.summary["Copy as"],
+        ui.code(command, copy=True, label="metamcp"),
+        ui.code(curl, copy=True, label="curl"),
+    ]
+
+
+def _raw(exchanges: list[HttpExchange]) -> Node:
+    """Return requests and answers as they crossed the wire."""
+    return [
+        h.details[
+            h.summary["Raw request and answer"],
+            ui.code(_request(one), copy=True, label="Request"),
+            ui.code(_text(one.received), copy=True, label=f"Answer, HTTP {one.status}"),
+        ]
+        for one in exchanges
+    ]
+
+
+def _request(one: HttpExchange) -> str:
+    lines = [f"{name}: {value}" for name, value in one.headers.items()]
+    return "\n".join([*lines, "", _text(one.sent)])
+
+
+def _text(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    try:
+        found: object = codec.value(data)
+    except codec.Malformed:
+        return text[:RAW_CHARACTERS_MAX]
+    return json.dumps(found, indent=2, ensure_ascii=False)[:RAW_CHARACTERS_MAX]
+
+
+def _questions(wanted: InputWanted, result: Raw, found: TriedCall, request: PageRequest) -> Node:
+    """Return the questions of a server as a form."""
+    fields: list[Node] = [
+        h.input(type="hidden", name="json", value=found.arguments.decode("utf-8", "replace")),
+        h.input(type="hidden", name="asked", value=bytes(result).decode("utf-8", "replace")),
+    ]
+    if found.keyed:
+        box = h.input(type="password", name="key", autocomplete="off", maxlength=500)
+        fields.append(ui.field("API key", box, "The same one again: it is not kept."))
+    for one in wanted.questions:
+        known = one.method == ELICIT
+        text = one.message if known else f"{one.method}, which a console cannot answer"
+        options = _ANSWERS if known else _ANSWERS[2:]
+        fields.append(
+            h.fieldset[
+                h.legend[ui.shown(text, 500)],
+                one.url and h.p["Visit ", h.code[ui.shown(one.url, 500)], " first."],
+                [
+                    control(field, "", f"q.{one.key}.")
+                    for field in (tool_form.fields(one.schema) if known and not one.url else ())
+                ],
+                ui.field("Then", ui.choice(f"does.{one.key}", options)),
+            ]
+        )
+    seen = {name: request.query.get(name, "") for name in ("endpoint", "key")}
+    path = ui.address("tools", found.tool, query=seen)
+    return [
+        ui.notice("The server asks something before it goes on.", "warn"),
+        ui.form(path, fields, submit="Send the answer"),
+    ]
+
+
+def control(one: FormField, value: str, prefix: str = "a.") -> Element:
+    """Return the control for one argument. `prefix`: of its name in the form."""
+    name = prefix + one.name
+    label = f"{ui.shown(one.name, 100)}{' *' if one.required else ''}"
+    about = one.description or (one.title if one.title.lower() != one.name.lower() else "")
+    hint = " ".join(filter(None, [ui.shown(about, 500), f"({_kind(one)})"]))
+    if one.kind in ("choice", "boolean"):
+        values = one.choices if one.kind == "choice" else ("true", "false")
+        options = [("", ""), *((each, ui.shown(each, 100)) for each in values)]
+        box: Node = ui.choice(name, options, value, required=one.required)
+    elif one.kind in ("list", "json"):
+        box = h.textarea(name=name, required=one.required, spellcheck="false")[value]
+    else:
+        mode = {"integer": "numeric", "number": "decimal"}.get(one.kind)
+        box = h.input(type="text", name=name, value=value, inputmode=mode, autocomplete="off")
+    return ui.field(label, box, hint)
+
+
+def _kind(one: FormField) -> str:
+    words = ui.shown(one.type, 200)
+    lines = ", one in each line" if one.kind == "list" else ""
+    default = f", else {ui.shown(one.default, 100)}" if one.default is not None else ""
+    return words + lines + default

@@ -1,0 +1,321 @@
+"""Page of the views: what clients have in their lists, what that costs, and tool sets.
+
+Owns: the tables of views and tool sets, building a tool set by ticking tools. Never: the rules of
+tool sets (the gateway), the tools of an endpoint (`tools_page`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import htpy as h
+from htpy import Element, Node
+from msgspec import Struct
+
+from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
+from metamcp_supervisor.verbs import (
+    Exit,
+    GatewayStatus,
+    ToolSetChanged,
+    ToolSets,
+    ToolSetShown,
+    ViewShown,
+    ViewsShown,
+)
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import AnyOrder, Build, Delete, Equip, Unequip, read
+
+SEARCH_S = 15.0
+"""Seconds for a list of tools."""
+VIEWS_MAX = 500
+"""Maximum views on the page, the largest first."""
+HEADS = ("Endpoint", "Exposure", "Whose", "Tool set", "Tools", "Tokens now", "Everything", "Saved")
+NUMBERS = frozenset({"Tools", "Tokens now", "Everything", "Saved"})
+SETS = ("Tool set", "Tools", "Equipped on", "Description", "Orders")
+EQUIPS = frozenset({"toolset", "search"})
+"""Exposures under which a tool set changes what is in view."""
+SET = "set"
+"""Part of the path of a tool set."""
+
+
+class ToolSetDraft(Struct, frozen=True, kw_only=True):
+    """Tool set that somebody is building. `replaces`: a set of this name exists and is changed;
+    `ticked`: tools as `SERVER.TOOL`; `filter`: words that tools must match to be shown."""
+
+    name: str = ""
+    description: str = ""
+    replaces: bool = False
+    ticked: tuple[str, ...] = ()
+    filter: str = ""
+
+
+async def show(ask: Ask, request: PageRequest) -> Node:
+    match request.path:
+        case ():
+            views = codec.typed(ViewsShown, await ask("views"))
+            sets = codec.typed(ToolSets, await ask("toolsets"))
+            status = codec.typed(GatewayStatus, await ask("status"))
+            return overview(views, sets, status, request.role)
+        case ("new",):
+            return _kept(choose(await _tools(ask), ToolSetDraft()))
+        case ("set", name):
+            sets = codec.typed(ToolSets, await ask("toolsets", {"names": [name]}))
+            return _kept(choose(await _tools(ask), _draft_of(sets.toolsets[0])))
+        case _:
+            raise Failed(Exit.UNKNOWN_NAME, "there is no such page of views")
+
+
+async def change(ask: Ask, request: PageRequest) -> Node:
+    """Show what a tool set would have and cost, or carry out an order."""
+    form = request.form
+    order = form.get("order", "").rpartition("\n")[2]  # the button's own comes last
+    draft = drafted(form)
+    if order == "choose":
+        return _kept(choose(await _tools(ask, draft.filter), draft))
+    if order == "review":
+        return _kept(review((await _tools(ask)).tools, draft))
+    # A set that is changed may have tools that no server offers just now.
+    asked = {
+        "order": _order(order, draft),
+        "endpoint": form.get("endpoint", ""),
+        "force": draft.replaces,
+    }
+    changed = codec.typed(ToolSetChanged, await ask("toolsets-change", asked))
+    page = await show(ask, PageRequest(role=request.role))
+    said = ui.notice(_done(order, draft.name, changed), details=changed.warnings)
+    return _kept([said, page])
+
+
+def _kept(node: Node) -> Element:
+    """Return a part that news of the gateway do not replace."""
+    return h.div(data_keep=True)[node]
+
+
+async def _tools(ask: Ask, query: str = "") -> ToolList:
+    """Return the tools of the default endpoint, as far as they match."""
+    return codec.typed(ToolList, await ask("tools", {"query": query}, timeout_s=SEARCH_S))
+
+
+def _draft_of(one: ToolSetShown) -> ToolSetDraft:
+    ticked = tuple(each.namespacedName for each in one.tools)
+    return ToolSetDraft(name=one.name, description=one.description, replaces=True, ticked=ticked)
+
+
+def _order(order: str, draft: ToolSetDraft) -> AnyOrder:
+    """Return an order of the control socket. Raises Failed."""
+    match order:
+        case "build":
+            pairs = tuple(pair for one in draft.ticked if (pair := read(one)) is not None)
+            return Build(draft.name, pairs, draft.description, replace=draft.replaces)
+        case "delete":
+            return Delete(draft.name)
+        case "equip":
+            return Equip(draft.name)
+        case "unequip":
+            return Unequip()
+        case _:
+            raise Failed(Exit.USAGE, "this page does not know that order")
+
+
+def _done(order: str, name: str, changed: ToolSetChanged) -> str:
+    where = f" on the endpoint {changed.endpoint}" if changed.endpoint else ""
+    word = {"build": "saved", "delete": "deleted", "equip": "equipped"}.get(order)
+    return f"The tool set {name} is {word}{where}." if word else f"Nothing is equipped{where} now."
+
+
+# Views and tool sets
+
+
+def overview(views: ViewsShown, sets: ToolSets, status: GatewayStatus, role: Role) -> Node:
+    """Return the tables of views and tool sets."""
+    shown = sorted(views.views, key=lambda one: (one.endpoint, one.principal, one.session))
+    more = len(shown) - VIEWS_MAX
+    exposures = {one.endpoint: one.exposure for one in views.views}
+    endpoints = [name for name in status.endpoints if exposures.get(name) in EQUIPS]
+    operator = role >= Role.OPERATOR
+    return [
+        ui.heading("Views", h.p["what clients have in their lists, in estimated tokens"]),
+        ui.table(
+            "Views of clients",
+            HEADS,
+            [_view(one) for one in shown[:VIEWS_MAX]],
+            empty="No front has reported a view yet.",
+            numbers=NUMBERS,
+        ),
+        more > 0 and h.p[f"{ui.amount(more)} more; 'metamcp ctl views' has them all."],
+        operator and _as_key(status),
+        h.h2["Tool sets"],
+        operator and h.p[ui.link("/views/new", "New tool set")],
+        ui.table(
+            "Tool sets",
+            SETS,
+            [_set(one, sets, endpoints, operator=operator) for one in sets.toolsets],
+            empty="No tool set is saved.",
+        ),
+    ]
+
+
+def _view(one: ViewShown) -> Sequence[Node]:
+    whose = "clients of this machine" if one.principal == "local" else ui.shown(one.principal, 100)
+    alone = f", session {ui.shown(one.session, 40)}" if one.session else ""
+    return (
+        ui.link(ui.address("tools", query={"endpoint": one.endpoint}), ui.shown(one.endpoint, 100)),
+        one.exposure,
+        whose + alone,
+        one.toolset and ui.link(ui.address("views", SET, one.toolset), ui.shown(one.toolset, 100)),
+        ui.amount(one.tools),
+        ui.amount(one.tokens),
+        f"{ui.amount(one.everything)} ({ui.amount(one.offered)} tools)",
+        f"{one.saved_percent} %",
+    )
+
+
+def _as_key(status: GatewayStatus) -> Element:
+    """Return the question what the holder of a key sees."""
+    key = h.input(type="text", name="key", required=True, maxlength=100, autocomplete="off")
+    names = [(name, ui.shown(name, 80)) for name in status.endpoints]
+    return h.form(action="/tools", method="get", class_="search")[
+        ui.field("What would this key see? Name or id", key),
+        ui.field("Endpoint", ui.choice("endpoint", names)),
+        h.button(type="submit")["Show"],
+    ]
+
+
+def _set(
+    one: ToolSetShown, sets: ToolSets, endpoints: Iterable[str], *, operator: bool
+) -> Sequence[Node]:
+    on = sorted({each.endpoint for each in sets.equipped if each.toolset == one.name})
+    name = ui.shown(one.name, 100)
+    actions: list[Node] = []
+    if operator:
+        for endpoint in endpoints:
+            equipped = endpoint in on
+            order = "unequip" if equipped else "equip"
+            where = ui.shown(endpoint, 60)
+            values = {"order": order, "name": one.name, "endpoint": endpoint}
+            verb = "Put away on" if equipped else "Equip on"
+            ask = f"{verb} {endpoint}: the tool set {one.name}?"
+            actions.append(ui.action("/views", f"{verb} {where}", values, confirm=ask))
+        values = {"order": "delete", "name": one.name}
+        ask = f"Delete the tool set {one.name} with {len(one.tools)} tools?"
+        actions.append(ui.action("/views", "Delete", values, confirm=ask, danger=True))
+    return (
+        ui.link(ui.address("views", SET, one.name), name),
+        ui.amount(len(one.tools)),
+        ", ".join(ui.shown(each, 60) for each in on) or "nowhere",
+        ui.shown(one.description, 300),
+        actions,
+    )
+
+
+# Building a tool set
+
+
+def drafted(form: Mapping[str, str]) -> ToolSetDraft:
+    """Return the draft that a form holds."""
+    return ToolSetDraft(
+        name=form.get("name", "").strip(),
+        description=form.get("description", ""),
+        replaces=form.get("replaces") == "yes",
+        ticked=tuple(sorted({one.strip() for one in form.get("tool", "").splitlines()} - {""})),
+        filter=form.get("filter", ""),
+    )
+
+
+def choose(found: ToolList, draft: ToolSetDraft) -> Node:
+    """Return the form in which tools are ticked."""
+    servers: dict[str, list[ToolListed]] = {}
+    for one in found.tools:
+        if one.server:
+            servers.setdefault(one.server, []).append(one)
+    there = {_written(one) for ours in servers.values() for one in ours}
+    name = ui.shown(draft.name, 100)
+    title = f"Tool set {name}" if draft.replaces else "New tool set"
+    box = h.input(
+        type="text", name="name", value=draft.name, required=True, readonly=draft.replaces
+    )
+    about = h.input(type="text", name="description", value=draft.description)
+    words = h.input(type="search", name="filter", value=draft.filter, maxlength=200)
+    narrow = h.button(type="submit", name="order", value="choose", formnovalidate=True)["Filter"]
+    return [
+        ui.heading(title, h.p["tick tools; nothing changes before you have seen the cost"]),
+        ui.form(
+            "/views/new",
+            _hidden({"order": "review", "replaces": "yes" if draft.replaces else ""}),
+            # Ticked, and not among the tools that match.
+            [_hidden({"tool": one}) for one in draft.ticked if one not in there],
+            ui.field("Name", box),
+            ui.field("Description", about),
+            ui.field("Only tools that match", words),
+            h.p[narrow],
+            [_server(each, ours, draft.ticked) for each, ours in sorted(servers.items())],
+            not servers and h.p(class_="empty")["No tool matches."],
+            found.more > 0 and h.p[f"{ui.amount(found.more)} more tools; the filter finds them."],
+            submit="Show what it costs",
+        ),
+    ]
+
+
+def _hidden(values: Mapping[str, str]) -> Node:
+    return [h.input(type="hidden", name=name, value=value) for name, value in values.items()]
+
+
+def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> Element:
+    tokens = ui.amount(sum(one.tokens for one in tools))
+    rows = [
+        (
+            h.label(class_="beside")[
+                h.input(
+                    type="checkbox",
+                    name="tool",
+                    value=_written(one),
+                    checked=_written(one) in ticked,
+                ),
+                ui.shown(one.tool, 200),
+            ],
+            ui.amount(one.tokens),
+            ui.shown(one.description, 200),
+        )
+        for one in sorted(tools, key=lambda each: each.tool)
+    ]
+    caption = f"{ui.shown(server, 100)}: {len(tools)} tools, {tokens} tokens"
+    heads = ("Tool", "Tokens", "Description")
+    return ui.table(caption, heads, rows, empty="", numbers=("Tokens",))
+
+
+def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
+    """Return what a tool set would have and cost, and the button that saves it."""
+    known = {_written(one): one for one in tools}
+    everything = sum(one.tokens for one in tools)
+    tokens = sum(known[one].tokens for one in draft.ticked if one in known)
+    percent = 100 - tokens * 100 // everything if everything else 0
+    values = {
+        "name": draft.name, "description": draft.description, "tool": "\n".join(draft.ticked),
+        "replaces": "yes" if draft.replaces else "",
+    }  # fmt: skip
+    ask = f"Save the tool set {draft.name} with {len(draft.ticked)} tools?"
+    rows = [
+        (ui.shown(one, 200), ui.amount(known[one].tokens) if one in known else "not offered now")
+        for one in draft.ticked
+    ]
+    cost = (
+        f"{ui.amount(len(rows))} tools, about {ui.amount(tokens)} tokens;"
+        f" everything costs {ui.amount(everything)}, so {percent} % are saved."
+    )
+    heads = ("Tool", "Tokens")
+    return [
+        ui.heading(f"Tool set {ui.shown(draft.name, 100)}"),
+        ui.notice(cost),
+        ui.table("Tools of the set", heads, rows, empty="No tool is ticked.", numbers=heads[1:]),
+        ui.action("/views", "Save", {"order": "build", **values}, confirm=ask),
+        ui.action("/views/new", "Back", {"order": "choose", **values}),
+    ]
+
+
+def _written(one: ToolListed) -> str:
+    return f"{one.server}.{one.tool}"
+
+
+PAGE = Page(name="views", title="Views", show=show, change=change, live=("views",))

@@ -1,0 +1,200 @@
+"""Verbs about tools: which ones an endpoint has, and who may try one or read recorded calls.
+
+Owns: their parameters, and what the supervisor adds to the answer of a front: calls, errors and
+drift. Never: the search and the state of a tool (`builtin_tools.tool_list` of the worker), the call
+itself, which a client makes (`calls.endpoint_client`), reading the files of recorded calls.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Raw, Struct
+
+from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.path_orders import check_endpoint, key_id
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.ipc.figures import ShownTool, ShowTools
+from metamcp_worker.ipc.records import FOLDER
+
+QUERY_CHARACTERS_MAX = 1000
+"""Maximum characters of a query; further ones are ignored, so that the question fits a packet."""
+NAME_CHARACTERS_MAX = 256
+"""Maximum characters of the name of a tool or server."""
+
+
+class ToolQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of `tools`. `endpoint`: empty for the default one; `key`: name or id of an API key
+    whose view is meant, empty for the local user; `query`, `server`, `name`, `offset`: as in
+    `figures.ShowTools`."""
+
+    endpoint: str = ""
+    key: str = ""
+    query: str = ""
+    server: str = ""
+    name: str = ""
+    offset: int = 0
+
+
+class ToolListed(Struct, frozen=True, kw_only=True):
+    """Tool of an endpoint; members as in `figures.ShownTool`. `calls`, `errors`: since the fronts
+    were started; `drift`: how it differs from its approved definition, empty if it does not."""
+
+    name: str
+    server: str
+    tool: str
+    description: str
+    tokens: int
+    state: str
+    why: str
+    available: bool
+    reads: bool
+    calls: int = 0
+    errors: int = 0
+    drift: str = ""
+    definition: Raw = Raw(b"{}")
+
+
+class ToolList(Struct, frozen=True, kw_only=True):
+    """Tools of an endpoint. `more`: number of tools that are not shown; `refused`: a sentence why
+    the holder of the key sees none."""
+
+    v: int = VERSION
+    endpoint: str
+    tools: tuple[ToolListed, ...]
+    more: int = 0
+    refused: str = ""
+
+
+class ToolTry(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `tool-try`. `name`: of the tool, as clients know it; `endpoint`: empty for the
+    default one; `replay`: id of the recorded call that is made once more, empty for a new call."""
+
+    name: str
+    endpoint: str = ""
+    replay: str = ""
+
+
+class TryPlace(Struct, frozen=True, kw_only=True):
+    """Where a call is made. `ca`: file of the authority to trust, empty for those of the system."""
+
+    v: int = VERSION
+    endpoint: str
+    url: str
+    ca: str
+
+
+class NoWishes(Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class RecordingsShown(Struct, frozen=True, kw_only=True):
+    """Where recorded calls are. `folder`: may not exist."""
+
+    v: int = VERSION
+    folder: str
+
+
+async def tool_try(steering: Steering, line: ControlStream, params: ToolTry) -> object:
+    """Return where to call a tool. The call itself is made by the client that asked, at an
+    endpoint, as by every other client. Raises ProtocolError for an unknown endpoint."""
+    check_endpoint(steering, params.endpoint)
+    status = steering.status()
+    endpoint = params.endpoint or next(iter(steering.shelf.endpoints()), "")
+    url = status.endpoints.get(endpoint, "")
+    if not url:
+        raise ProtocolError(Exit.UNKNOWN_NAME, f"the endpoint {endpoint[:64]!r} is not served now")
+    once_more = f" as {params.replay[:64]} was" if params.replay else ""
+    said = f"{params.name[:NAME_CHARACTERS_MAX]} at {endpoint}{once_more}, by {line.caller}"
+    steering.journal.add("gateway", "replay" if params.replay else "call", said)
+    ca = Path(status.state_dir, "tls", "ca.pem")
+    there = await asyncio.to_thread(ca.is_file)
+    return TryPlace(endpoint=endpoint, url=url, ca=str(ca) if there else "")
+
+
+def about_try(params: ToolTry, result: object) -> Sequence[str]:
+    """Return the words of the audit for a call that somebody tries."""
+    return [word for word in (params.endpoint, params.replay) if word]
+
+
+async def recordings(steering: Steering, line: ControlStream, params: NoWishes) -> object:
+    """Return where recorded calls are, for a caller who may read what was said in them."""
+    return RecordingsShown(folder=str(Path(steering.status().state_dir, FOLDER)))
+
+
+async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> object:
+    """Return the tools. Raises ProtocolError for unknown names."""
+    check_endpoint(steering, params.endpoint)
+    servers = [one.name for one in steering.status().servers]
+    if params.key and line.role < Role.OPERATOR:
+        raise ProtocolError(Exit.DENIED, "what a key sees needs the role operator")
+    if params.server and params.server not in servers:
+        why = f"no server is named {params.server[:64]!r}; {hint(params.server, servers)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    found = await steering.tools(
+        ShowTools(
+            ticket=0,
+            endpoint=params.endpoint,
+            key=await key_id(steering, params.key),
+            query=params.query[:QUERY_CHARACTERS_MAX],
+            server=params.server[:NAME_CHARACTERS_MAX],
+            name=params.name[:NAME_CHARACTERS_MAX],
+            offset=max(0, params.offset),
+        )
+    )
+    if params.name and not found.tools and not found.refused:
+        known = hint(params.name, found.names)
+        why = f"no tool is named {params.name[:64]!r} at the endpoint {found.endpoint}; {known}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    counts = _counts(steering)
+    drifts = {
+        name: _drifts(steering, name) for name in {one.server for one in found.tools} & {*servers}
+    }
+    return ToolList(
+        endpoint=found.endpoint,
+        tools=tuple(_listed(one, counts, drifts) for one in found.tools),
+        more=found.more,
+        refused=found.refused,
+    )
+
+
+def _counts(steering: Steering) -> Mapping[tuple[str, str], tuple[int, int]]:
+    """Return the calls and errors of each tool that was called."""
+    return {
+        (server, tool): (calls, errors)
+        for server, one in steering.tool_stats().items()
+        for tool, calls, errors in zip(one.tools, one.counts, one.errors, strict=True)
+    }
+
+
+def _drifts(steering: Steering, server: str) -> Mapping[str, str]:
+    lines = (line.partition(": ") for line in steering.particulars(server).drift)
+    return {tool: words for tool, _, words in lines}
+
+
+def _listed(
+    one: ShownTool,
+    counts: Mapping[tuple[str, str], tuple[int, int]],
+    drifts: Mapping[str, Mapping[str, str]],
+) -> ToolListed:
+    calls, errors = counts.get((one.server, one.tool), (0, 0))
+    return ToolListed(
+        name=one.name,
+        server=process_names.base(one.server),
+        tool=one.tool,
+        description=one.description,
+        tokens=one.tokens,
+        state=one.state,
+        why=one.why,
+        available=one.available,
+        reads=one.reads,
+        calls=calls,
+        errors=errors,
+        drift=drifts.get(one.server, {}).get(shown(one.tool), ""),
+        definition=one.definition,
+    )

@@ -1,0 +1,129 @@
+"""`--json` of each verb has the members that docs/json.md says, from a gateway that runs."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.live.client import Client
+from tests.live.gateway import ROOT, Gateway, fake
+from tests.live.test_documented_commands import EXTRA, HELLO, SCRIPT
+from tests.supervisor.cli.test_verbs import WITHOUT_JSON, every
+from tests.waiting import until
+
+pytestmark = pytest.mark.promise("M109")
+
+ROW = re.compile(r"^\| (`[a-z].*?) \| (.*) \|$", re.MULTILINE)
+ANSWERS = (
+    "status", "wait git time", "start git", "restart git --wait", "stop time --wait",
+    "start time --wait", "ctl drain git", "ctl undrain git", "ctl quarantine time",
+    "ctl clear time", "reload", "confirm --yes", "logs git", "events", "top", "doctor",
+    "ctl calls", "ctl describe git", "ctl views", "ctl tree", "ctl set git timeout=5s",
+    "ctl signal git CONT", "ctl roll", "ctl dump-stacks git", "import", "add other -- other",
+    "remove other", "install cursor", "uninstall cursor", "lock write", "lock approve",
+    "tls init", "tls show", "tls trust-help", "systemd install --user --dry-run",
+    "systemd uninstall --user --dry-run", "systemd show --user", "snippet cursor",
+    "export --to cursor", "explain git__echo", "policy explain git__echo", "policy check",
+    "catalog", "tools", "lock diff", "config check", "keys create laptop --out laptop.key",
+    "keys show laptop",
+    "keys rotate laptop", "keys expire laptop", "keys revoke laptop", "keys list",
+    "toolsets create dev git.echo", "toolsets list", "toolsets show dev",
+    "toolsets add dev git.git_log", "toolsets remove dev git.git_log",
+    "toolsets equip dev --endpoint desk", "toolsets unequip --endpoint desk",
+    "toolsets delete dev --yes", "scripts save add-one.ts", "scripts list",
+    "scripts show add-one", "scripts run add-one --args {'n':1} --endpoint programs",
+    "scripts delete add-one", "results list", "results purge --all", "workflow check hello.yaml",
+    "workflow graph hello.yaml", "workflow list", "workflow runs", "workflow suggest hello",
+    "consent list", "audit verify", "sandbox learn git", "backup backup.db", "down",
+    "restore backup.db", "init",
+)  # fmt: skip
+"""Command lines, in an order in which each finds what it needs."""
+
+
+def documented() -> dict[str, set[str]]:
+    """The members of each verb, with their marks."""
+    found: dict[str, set[str]] = {}
+    for verbs, members in ROW.findall((ROOT / "docs" / "json.md").read_text()):
+        first = members.partition("; with")[0]
+        for verb in re.findall(r"`(.*?)`", verbs):
+            found[verb] = set(re.findall(r"`([a-z_0-9]+\??)`", first)) - {"lines"} | (
+                {"lines"} if verb == "sandbox learn" else set()
+            )
+    return found
+
+
+def test_every_verb_with_json_has_a_row() -> None:
+    alone = {verb for verb in every() if " " not in verb}
+    verbs = {
+        verb
+        for verb in every()
+        if verb not in WITHOUT_JSON
+        and not (verb.startswith("ctl ") and verb.removeprefix("ctl ") in alone - {"calls"})
+    }
+    assert documented().keys() == verbs
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    servers = {
+        "git": fake("--garbage", "--only", "echo,git_status,git_log"),
+        "time": fake("--only", "echo,get_current_time"),
+    }
+    found = Gateway(servers, extra=EXTRA)
+    (found.folder / "hello.yaml").write_text(HELLO)
+    found.config.write_text(f'workflows = ["hello.yaml"]\n{found.config.read_text()}')
+    with found as running:
+        (running.folder / "add-one.ts").write_text(SCRIPT)
+        (running.folder / "home").mkdir()
+        client = Client(running.port)
+        client.call("git__echo", text="to be logged")
+        client.close()
+        until(lambda: running.server("git")["calls"], "the call is counted")
+        yield running
+
+
+def answer(gateway: Gateway, line: str) -> dict[str, Any]:
+    before, dashes, behind = line.replace("'n'", '\\"n\\"').partition(" -- ")
+    words = [*shlex.split(before), "--json", *shlex.split(f"{dashes}{behind}")]
+    where = gateway.folder / "empty" if line == "init" else gateway.folder
+    where.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "metamcp_supervisor", *words],
+        cwd=where,
+        env={
+            **os.environ,
+            "HOME": str(gateway.folder / "home"),
+            "METAMCP_RUNTIME_DIR": str(gateway.folder / "run"),
+            "METAMCP_STATE_DIR": str(gateway.folder / "state"),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout, f"{line}: {done.stderr.decode()}"
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+    return found
+
+
+@pytest.mark.live
+def test_a_verb_prints_the_members_that_are_documented(gateway: Gateway) -> None:
+    rows = documented()
+    wrong: list[str] = []
+    for line in ANSWERS:
+        verb = max((verb for verb in rows if f"{line} ".startswith(f"{verb} ")), key=len)
+        found = answer(gateway, line)
+        assert found.pop("v") == 1, line
+        wanted = {member.rstrip("?"): member.endswith("?") for member in rows[verb]}
+        needed = {member for member, optional in wanted.items() if not optional}
+        if missing := needed - found.keys():
+            wrong.append(f"{line} has no {sorted(missing)}")
+        if more := found.keys() - wanted.keys():
+            wrong.append(f"{line} has {sorted(more)}, which no row names")
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,156 @@
+"""The wheel and the source distribution: what they say, what they hold, and that they run alone."""
+
+import email
+import email.message
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.client import Client
+from tests.live.gateway import SERVER, free_port
+from tests.packages.checkout import PACKAGERS, ROOT, VERSION, built, checkout, run
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+URL = "https://forge.example.com/us/metamcp"
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both, built from a checkout with a tag."""
+    folder = tmp_path_factory.mktemp("dist")
+    built(checkout(tmp_path_factory.mktemp("source")), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    return dist / f"metamcp-{VERSION}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command in an environment that has the wheel, and beside it what it depends on."""
+    folder = tmp_path_factory.mktemp("venv")
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet")
+    run(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
+    (site,) = folder.glob("lib/*/site-packages")
+    (mine,) = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "dependencies.pth").write_text(f"{mine}\n")
+    return folder / "bin/metamcp"
+
+
+@pytest.fixture
+def gateway(program: Path, tmp_path: Path) -> Iterator[int]:
+    """`metamcp up` of that command beside an `.mcp.json`: its port."""
+    server = {"command": SERVER[0], "args": [SERVER[1]]}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"echo": server}}))
+    port, ops = free_port(), free_port()
+    flags = ("--yes", "--port", str(port), "--ops-listen", f"127.0.0.1:{ops}")
+    process = subprocess.Popen(
+        [program, "up", *flags],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    said = b""
+    while b"/mcp" not in said:
+        line = process.stdout.readline()
+        assert line, said.decode()
+        said += line
+    yield port
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+
+
+def metadata(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as found:
+        (name,) = [name for name in found.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.message_from_bytes(found.read(name))
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_tag_is_the_version_everywhere(wheel: Path, program: Path) -> None:
+    assert metadata(wheel)["Version"] == VERSION
+    assert run(program, "--version", cwd=wheel.parent) == f"metamcp {VERSION}\n"
+
+
+def test_a_checkout_without_a_tag_has_a_version_too(tmp_path: Path) -> None:
+    said = run(sys.executable, "-m", "hatchling", "version", cwd=checkout(tmp_path, tag=""))
+    assert said.startswith("0.1.dev")
+
+
+def test_the_installed_command_serves_an_mcp_json(gateway: int) -> None:
+    client = Client(gateway)
+    until(lambda: "echo__echo" in client.tools(), "the server is ready")
+    assert client.text("echo__echo", text="hi") == "hi"
+    client.close()
+
+
+def test_the_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    (source,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(source) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (again,) = built(tmp_path / f"metamcp-{VERSION}", tmp_path / "dist", "wheel")
+    assert (again.name, digest(again)) == (wheel.name, digest(wheel))
+
+
+def test_two_builds_of_a_commit_are_the_same(dist: Path, tmp_path: Path) -> None:
+    again = built(checkout(tmp_path / "source"), tmp_path / "dist")
+    assert [digest(path) for path in again] == [digest(path) for path in sorted(dist.iterdir())]
+
+
+def test_an_index_accepts_both(dist: Path) -> None:
+    said = run(PACKAGERS / "twine", "check", "--strict", *sorted(dist.iterdir()), cwd=dist)
+    assert said.count("PASSED") == 2
+
+
+def test_the_page_of_the_package_names_its_makers_and_its_repository(tmp_path: Path) -> None:
+    source = checkout(tmp_path / "source")
+    environ = {**os.environ, "METAMCP_URL": URL}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    subprocess.run(command, cwd=source, env=environ, check=True, capture_output=True)
+    (wheel,) = (source / "dist").glob("*.whl")
+    found = metadata(wheel)
+    assert found["Author"] == "MetaMCP contributors"
+    links = dict(text.split(", ") for text in found.get_all("Project-URL", []))
+    assert links["Source"] == URL
+    assert links["Issues"] == f"{URL}/issues"
+
+
+def test_dashboards_and_rules_are_written_into_a_folder(program: Path, tmp_path: Path) -> None:
+    said = run(program, "dashboards", "monitoring", cwd=tmp_path)
+    boards = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
+    rules = [ROOT / "deploy/prometheus" / name for name in ("alerts.yml", "recording.yml")]
+    for source in [*boards, *rules]:
+        written = (
+            tmp_path / "monitoring" / source.relative_to(ROOT / "deploy").parts[0] / source.name
+        )
+        assert written.read_bytes() == source.read_bytes()
+        assert f"{written.relative_to(tmp_path)}: written\n" in said
+    assert not list(tmp_path.rglob("*.test.yml"))
+    changed = tmp_path / "monitoring/grafana/overview.json"
+    changed.write_text("{}")
+    said = run(program, "dashboards", "monitoring", cwd=tmp_path)
+    assert "overview.json: replaced\n" in said
+    assert "alerts.yml: unchanged\n" in said
+    (tmp_path / "file").touch()
+    said = run(program, "dashboards", "file", cwd=tmp_path, ok=False)
+    assert said == "metamcp: file is a file; name a folder\n"

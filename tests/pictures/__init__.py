@@ -1,0 +1,1 @@
+"""Pictures of README and docs, made by the program itself: `make pictures`."""

@@ -1,0 +1,214 @@
+"""The commands of the pictures, run for real: a gateway in a terminal, and others beside it.
+
+Owns: servers, commands, sizes, and which words differ from one run to the next. Never: drawing.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.live.client import Client
+from tests.live.gateway import ROOT, toml
+from tests.pictures.svg import Run, runs
+from tests.terminal import Terminal
+from tests.waiting import until
+
+COLUMNS, LINES = 100, 30
+WIDE = 130
+"""Columns for messages that are one long line."""
+PATH_SHOWN = "/home/ada/project"
+"""Shown in place of the folder, whose path is as long."""
+PORT_SHOWN, OPS_SHOWN = "6270", "6271"
+PORTS = range(6300, 9900)
+"""Ports with as many digits as the usual ones."""
+CALLS = 40
+METAMCP = (sys.executable, "-m", "metamcp_supervisor")
+NAMED = str(ROOT / "tests" / "fakes" / "named_server.py")
+SERVERS = {
+    "files": ["read_file", "write_file", "list_directory", "search_files", "get_file_info"],
+    "git": ["git_status", "git_log", "git_diff", "git_show", "git_branch", "git_commit"],
+    "time": ["get_current_time", "convert_time"],
+}
+"""Servers and their tools."""
+FAILS = "echo 'Error: SEARCH_API_KEY is not set' >&2; exit 1"
+MISTAKE = """[servers.git]
+comand = ["uvx", "mcp-server-git"]
+timeout = "90 minuts"
+
+[endpoints.dev]
+namespace = "development"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One picture. `name`: of its file; `title`: what it shows, for people who do not see it."""
+
+    name: str
+    title: str
+    prompt: str
+    runs: tuple[Run, ...]
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Gateway in a terminal. `shown`: texts that differ, and what a picture shows instead."""
+
+    folder: Path
+    port: int
+    terminal: Terminal
+    shown: dict[str, str]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return _environ(self.folder)
+
+    def command(self, *words: str) -> list[str]:
+        return [*METAMCP, *words]
+
+
+def all_scenes() -> Iterator[Scene]:
+    """Every picture of a terminal, made now."""
+    with _folder() as folder:
+        yield _mistake(folder)
+    with gateway() as running:
+        yield from _running(running)
+
+
+@contextmanager
+def gateway() -> Generator[Running]:
+    """A gateway with three servers that work, and one that fails."""
+    ports = _free(2)
+    commands = {name: [sys.executable, NAMED, *tools] for name, tools in SERVERS.items()}
+    lines = [f"[servers.{name}]\ncommand = {toml(words)}" for name, words in commands.items()]
+    lines.append(f"[servers.search]\nrestart = 'never'\ncommand = {toml(['sh', '-c', FAILS])}")
+    listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'\nops_listen = '127.0.0.1:{ports[1]}'"
+    with _folder() as folder:
+        (folder / "metamcp.toml").write_text("\n".join([listen, *lines]))
+        with _terminal(folder, "up", "--yes") as terminal:
+            terminal.until("Ctrl-C")
+            yield Running(
+                folder, ports[0], terminal,
+                {str(folder): PATH_SHOWN, f":{ports[0]}": f":{PORT_SHOWN}",
+                 f":{ports[1]}": f":{OPS_SHOWN}"},
+            )  # fmt: skip
+
+
+def masked(text: str) -> str:
+    """A text without what differs from one run to the next: numbers, and blanks that fill up."""
+    text = re.sub(r"MetaMCP \S+ starts", "MetaMCP # starts", text)
+    text = re.sub(r"config [0-9a-f]{8}", "config #", text)
+    text = re.sub(r"\d[\d.:]*(?:\s?(?:ms|s|m|h|[KMG](?:iB)?|%)\b)?", "#", text)
+    text = re.sub(r"# #(?= |$)", "#", text, flags=re.MULTILINE)  # 1m 5s
+    return "\n".join(re.sub(r"\s+", " ", line).strip() for line in text.splitlines())
+
+
+@contextmanager
+def _folder() -> Generator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mcp-", dir="/tmp") as made:
+        assert len(made) == len(PATH_SHOWN)
+        yield Path(made)
+
+
+def _free(count: int) -> list[int]:
+    found: list[int] = []
+    for port in PORTS:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("no port is free")
+
+
+def _environ(folder: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder / "home"),
+        "METAMCP_RUNTIME_DIR": str(folder / "run"),
+        "METAMCP_STATE_DIR": str(folder / "state"),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def _scene(terminal: Terminal, name: str, title: str, prompt: str, shown: dict[str, str]) -> Scene:
+    found: list[Run] = []
+    for run in runs(terminal.screen, prompt):
+        text = run.text
+        for word, instead in shown.items():
+            text = text.replace(word, instead)
+        found.append(Run(run.line, run.column, text, run.classes))
+    return Scene(name, title, prompt, tuple(found), terminal.screen.columns)
+
+
+def _terminal(folder: Path, *words: str, columns: int = COLUMNS) -> Terminal:
+    return Terminal(
+        [*METAMCP, *words], cwd=folder, environ=_environ(folder), columns=columns, lines=LINES
+    )
+
+
+def _mistake(folder: Path) -> Scene:
+    config = folder / "metamcp.toml"
+    config.write_text(MISTAKE)
+    with _terminal(folder, "up", columns=WIDE) as terminal:
+        assert terminal.finish() == 65
+    scene = _scene(
+        terminal, "mistakes", "metamcp up names every mistake of a configuration with its line",
+        "metamcp up", {str(folder): PATH_SHOWN},
+    )  # fmt: skip
+    config.unlink()
+    return scene
+
+
+def _running(running: Running) -> Iterator[Scene]:
+    folder, shown = running.folder, running.shown
+    yield _scene(
+        running.terminal, "up",
+        "metamcp up starts four servers, one of which fails, and says where clients connect",
+        "metamcp up --yes", shown,
+    )  # fmt: skip
+    client = Client(running.port)
+    _call(client, CALLS)
+    until(lambda: _measured(folder), "the gateway has measured calls and memory")
+    with _terminal(folder, "status") as beside:
+        assert beside.finish() == 3
+        yield _scene(
+            beside, "status", "metamcp status shows a row for each server", "metamcp status", shown
+        )
+    with _terminal(folder, "top") as beside:
+
+        def has_rates(text: str) -> bool:
+            _call(client, 1)
+            return bool(re.search(r"git +active +[1-9]", text))
+
+        beside.until(has_rates)
+        yield _scene(
+            beside, "top", "metamcp top shows how much each server uses", "metamcp top", shown
+        )
+        beside.press(b"q")
+        beside.finish()
+    client.close()
+
+
+def _call(client: Client, count: int) -> None:
+    tools = SERVERS["git"]
+    for number in range(count):
+        client.call(f"git__{tools[number % len(tools)]}", query="x")
+
+
+def _measured(folder: Path) -> bool:
+    done = subprocess.run(
+        [*METAMCP, "status", "--json"],
+        cwd=folder, env=_environ(folder), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    servers = {each["name"]: each for each in json.loads(done.stdout)["servers"]}
+    return servers["git"]["calls"] >= CALLS and all(servers[name]["rss_bytes"] for name in SERVERS)

@@ -1,0 +1,136 @@
+"""Tools of an endpoint for people: all of them or those that match a query, each with its state.
+
+Owns: which tools are shown, their state and their order. Never: searching (`search.index`), the
+lists of clients (`views`), counting calls.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.builtin_tools import tool_text
+from metamcp_worker.builtin_tools.builtin import Rankings, Seek, ToolContext, ToolReply
+from metamcp_worker.builtin_tools.search_tools import DEFINITION_BYTES_MAX, definition
+from metamcp_worker.catalog.catalog import ListEntry
+from metamcp_worker.catalog.exposure import OWN
+from metamcp_worker.catalog.views import View
+from metamcp_worker.ipc import builtin_definitions, codec
+from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTool, ShowTools
+from metamcp_worker.search import definitions
+from metamcp_worker.search.index import HITS_MAX
+
+NAMES_MAX = 5000
+"""Maximum names in an answer about a name that no tool has."""
+
+
+class _ToolHints(Struct, frozen=True, rename="camel"):
+    read_only_hint: bool = False
+
+
+class _Annotated(Struct, frozen=True):
+    annotations: _ToolHints = _ToolHints()
+
+
+def listing(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply | Seek:
+    """Decide about a list of tools. `view`: of the client in question."""
+    if wanted.name:
+        return _named(wanted.name, view, context)
+    if not wanted.query:
+        return _page(wanted, view, context)
+    allowed = {wanted.server} if wanted.server else None
+
+    def then(others: Rankings, now: ToolContext) -> ToolReply:
+        hits = now.search(wanted.query, HITS_MAX, allowed, others)
+        known = {entry.key: entry for entry in (*now.everything.offered, *now.exposed)}
+        listed = _listed(view)
+        names = [hit.document.exposed for hit in hits.hits]
+        rows = [_row(known[name], view, listed, now) for name in names if name in known]
+        return _replied(rows, hits.more)
+
+    return Seek(wanted.query, allowed, then)
+
+
+def _replied(found: Sequence[ShownTool], more: int = 0) -> ToolReply:
+    shown = found[:TOOLS_SHOWN_MAX]
+    return ToolReply("", {"tools": shown, "more": more + len(found) - len(shown)})
+
+
+def _named(name: str, view: View, context: ToolContext) -> ToolReply:
+    listed = _listed(view)
+    for entry in _entries(view, context):
+        if entry.key == name:
+            raw = definition(entry)
+            row = _row(
+                entry, view, listed, context, raw if len(raw) <= DEFINITION_BYTES_MAX else b""
+            )
+            return ToolReply("", {"tools": [row]})
+    found = [one for one in _withheld(context) if one.name == name]
+    if found:
+        return ToolReply("", {"tools": found})
+    names = [entry.key for entry in _entries(view, context)]
+    return ToolReply("", {"names": names[:NAMES_MAX]})
+
+
+def _page(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply:
+    """Return the tools from an offset on, by server and name. Only those that are shown are read:
+    there may be ten thousand."""
+    every: list[tuple[str, str, ListEntry | ShownTool]] = [
+        *((one.server, one.key, one) for one in _entries(view, context)),
+        *((one.server, one.name, one) for one in _withheld(context)),
+    ]
+    found = sorted((one for one in every if wanted.server in ("", one[0])), key=lambda one: one[:2])
+    shown = found[wanted.offset : wanted.offset + TOOLS_SHOWN_MAX]
+    listed = _listed(view)
+    rows = [
+        one if isinstance(one, ShownTool) else _row(one, view, listed, context)
+        for _, _, one in shown
+    ]
+    return _replied(rows, max(0, len(found) - wanted.offset - len(shown)))
+
+
+def _entries(view: View, context: ToolContext) -> Iterator[ListEntry]:
+    """Yield the entries of all tools: those of the gateway, of servers, and scripts."""
+    yield from (entry for entry in view.merged.lists["tools"] if entry.server == OWN)
+    yield from context.everything.offered
+
+
+def _listed(view: View) -> frozenset[str]:
+    return frozenset(entry.key for entry in view.merged.lists["tools"])
+
+
+def _row(
+    entry: ListEntry, view: View, listed: frozenset[str], context: ToolContext, whole: bytes = b""
+) -> ShownTool:
+    said = definitions.read(entry.item.raw)
+    available = entry.server == OWN or context.listed(entry.server)
+    can = view.merged.tool_named(entry.key) is not None
+    state = "listed" if entry.key in listed else "callable" if can else "out of view"
+    return ShownTool(
+        name=entry.key,
+        server=entry.server,
+        tool=entry.item.key,
+        description=tool_text.first_sentence(said.description or said.title),
+        tokens=builtin_definitions.tokens(entry.item.raw),
+        state=state,
+        available=available,
+        reads=_reads_only(entry.item.raw),
+        definition=Raw(whole or b"{}"),
+    )
+
+
+def _reads_only(raw: bytes) -> bool:
+    try:
+        return codec.typed(_Annotated, raw).annotations.read_only_hint
+    except codec.Malformed:
+        return False
+
+
+def _withheld(context: ToolContext) -> Iterator[ShownTool]:
+    """Yield the tools that no list has: in quarantine, not valid, or hidden."""
+    hidden = context.everything.hidden
+    for name, owner in context.everything.tools.items():
+        tool = codec.text(owner.original) or name
+        if why := owner.kept or owner.invalid:
+            yield ShownTool(name=name, server=owner.server, tool=tool, state="withheld", why=why)
+        elif (owner.server, tool) in hidden:
+            yield ShownTool(name=name, server=owner.server, tool=tool, state="hidden")
