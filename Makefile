@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SUITE := tests/conformance/node_modules/.installed
 CLIENTS := tests/clients/node_modules/.installed
+BROWSER := tests/browser/node_modules/.installed
 PYTHON_V1 := $(VENV)/python-v1/.installed
 PACKAGERS := $(VENV)/packages/.installed
 DOCS := $(VENV)/docs/.installed
@@ -53,7 +54,7 @@ pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
 	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(if $(PROFILE),--hypothesis-profile=$(PROFILE)) tests
 
-test: check strict $(SUITE) $(CLIENTS) $(PYTHON_V1) $(PACKAGERS) $(DOCS) ## everything: check, then the real processes
+test: check strict $(SUITE) $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS) ## everything: check, then the real processes
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
 
@@ -66,6 +67,10 @@ $(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
 $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	npm ci --prefix tests/clients --silent --no-audit --no-fund --ignore-scripts
 	@touch $(CLIENTS)
+
+$(BROWSER): tests/browser/package.json tests/browser/package-lock.json
+	npm ci --prefix tests/browser --silent --no-audit --no-fund --ignore-scripts
+	@touch $(BROWSER)
 
 $(PYTHON_V1): tests/clients/v1/requirements.txt $(STAMP)
 	$(PYTHON) -m venv $(@D)
@@ -153,4 +158,4 @@ lock: ## resolve the requirements of development and of the demo anew
 	$(COMPILE) -o requirements/image.txt requirements/image.in
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) examples/demo/.venv examples/demo/node_modules tests/conformance/node_modules tests/clients/node_modules tests/browser/node_modules $(PEERS)/npm/node_modules $(PEERS)/mcp-proxy/.venv $(PEERS)/fastmcp/.venv dist .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,4 @@
-"""The web console of a real gateway: its link, its process, its costs, and that nothing else needs
-it."""
+"""The web console of a real gateway: its link, its process, and what that costs."""
 
 import json
 import os

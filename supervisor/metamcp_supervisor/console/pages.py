@@ -7,7 +7,8 @@ rights: each verb of the control socket checks the role of the session.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from htpy import Node
+import htpy as h
+from htpy import Element, Node
 from msgspec import Struct
 
 from metamcp_supervisor.control.access import Role
@@ -57,3 +58,8 @@ class Page(Struct, frozen=True, kw_only=True):
     change: Show | None = None
     least: Role = Role.VIEWER
     live: tuple[str, ...] = ()
+
+
+def content(of: Page, node: Node) -> Element:
+    """Return the content of a page with the news after which the browser gets it again."""
+    return h.div(id="page", data_live=" ".join(of.live), data_title=of.title)[node]

@@ -94,8 +94,3 @@ def frame(role: Role, version: str, gateway: str) -> Node:
             h.ul[[h.li[ui.link(ui.address(one.name), one.title)] for one in listed]]
         ],
     ]
-
-
-def content(of: Page, node: Node) -> Element:
-    """Return the content of a page with the news after which the browser gets it again."""
-    return h.div(id="page", data_live=" ".join(of.live), data_title=of.title)[node]
