@@ -14,6 +14,7 @@ from metamcp_supervisor.cli import recordings, replay, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
 from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -170,7 +171,8 @@ def _made_again(
                 text = f"{call.name} may change something, and is not called without --yes"
                 click.echo(f"metamcp: {text}", err=True)
                 return ""
-            _, result = replay.outcome_of(asker.ask(call.method, params, tool))
+            with progress(f"calls {call.name}"):
+                _, result = replay.outcome_of(asker.ask(call.method, params, tool))
     except Failed as failed:
         click.echo(f"metamcp: {show.printable(str(failed))}", err=True)
         return str(failed)
