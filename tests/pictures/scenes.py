@@ -176,9 +176,7 @@ def _running(running: Running) -> Iterator[Scene]:
         "metamcp up starts four servers, one of which fails, and says where clients connect",
         "metamcp up --yes", shown,
     )  # fmt: skip
-    client = Client(running.port)
-    _call(client, CALLS)
-    until(lambda: _measured(folder), "the gateway has measured calls and memory")
+    client = work(running)
     with _terminal(folder, "status") as beside:
         assert beside.finish() == 3
         yield _scene(
@@ -197,6 +195,14 @@ def _running(running: Running) -> Iterator[Scene]:
         beside.press(b"q")
         beside.finish()
     client.close()
+
+
+def work(running: Running) -> Client:
+    """Make some calls, and wait until the gateway has measured them. The client that called."""
+    client = Client(running.port)
+    _call(client, CALLS)
+    until(lambda: _measured(running.folder), "the gateway has measured calls and memory")
+    return client
 
 
 def _call(client: Client, count: int) -> None:
