@@ -188,8 +188,13 @@ def test_the_audit_is_filtered_checked_and_shown_by_record(
     assert "for the audit" in admin.get(record).text
     assert "No record fits." in admin.get("/audit?tool=nothing").text
     assert re.search(r"The chain is verified up to record \d+", admin.get("/audit?chain=1").text)
+    status, lines = admin.ask("GET", "/download/audit")
+    assert status == 200
+    numbers = [json.loads(line)["seq"] for line in lines.splitlines()]
+    assert numbers == [*range(1, len(numbers) + 1)]
     with ConsoleBrowser(gateway, "operator") as operator:
         assert "for the audit" not in operator.get(record).text
+        assert operator.ask("GET", "/download/audit")[0] == 403
 
 
 def test_a_script_is_listed_with_its_versions_and_what_differs(

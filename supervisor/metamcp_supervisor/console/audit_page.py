@@ -4,7 +4,7 @@ Owns: the filter, columns, the sentence about the chain. Never: which records th
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import htpy as h
@@ -13,7 +13,7 @@ from htpy import Element, Node
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.audit_orders import RECORDS_MAX, AuditRecords
+from metamcp_supervisor.control.audit_orders import RECORDS_MAX, AuditPage, AuditRecords
 from metamcp_supervisor.control.audit_segments import Proof
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -46,6 +46,19 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             raise
         return [ui.heading("Audit"), h.p(class_="empty")[ui.shown(str(why))]]
     return record_list(codec.typed(AuditRecords, raw), chain, request)
+
+
+async def exported(ask: Ask) -> AsyncIterator[bytes]:
+    """Yield all records as lines of JSON, the oldest first, a page of them at a time. Raises
+    Failed."""
+    after, more = 0, True
+    while more:
+        raw = await ask("audit-export", {"after": after}, timeout_s=ASK_S)
+        page = codec.typed(AuditPage, raw)
+        yield b"".join(b"%b\n" % bytes(one) for one in page.records)
+        if page.records:
+            after = codec.value(page.records[-1])["seq"]
+        more = page.more
 
 
 def asked(query: Mapping[str, str], now: float) -> dict[str, object]:

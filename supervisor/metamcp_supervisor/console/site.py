@@ -18,8 +18,8 @@ import htpy as h
 from htpy import Node
 from msgspec import Struct
 
+from metamcp_supervisor.console import audit_page, pages, rail
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import pages, rail
 from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connected
 from metamcp_supervisor.console.pages import Page, PageRequest
 from metamcp_supervisor.control.client import Failed
@@ -176,6 +176,8 @@ class ConsoleSite:
             return self._answered(request, session, self._frame)
         if kind == "download":
             self._check_method(request.head, "GET")
+            if path == "/download/audit":
+                return self._export(request, session)
             name = unquote(path.removeprefix("/download/logs/"))
             return self._download(request, session, name)
         self._check_method(request.head, "GET", "POST")
@@ -273,6 +275,24 @@ class ConsoleSite:
         lines = (codec.typed(LogLine, item) for item in items)
         text = "".join(f"{ui.instant(line.time)}  {line.stream}  {line.text}\n" for line in lines)
         self._send(request, 200, TEXT, text.encode("utf-8", "replace"))
+
+    async def _export(self, request: HttpRequest, session: str) -> None:
+        """Answer with all records of the audit, piece by piece; an answer that ends early is cut
+        off, so that the browser does not take it for all of them."""
+        try:
+            async with connected(self._on.runtime_dir, session) as ask:
+                async for piece in audit_page.exported(ask):
+                    if not request.begun:
+                        request.begin(self._head(200, "application/x-ndjson"))
+                    await request.send(piece)
+        except Failed as why:
+            if request.begun:
+                request.abort()
+                return
+            status = 401 if isinstance(why, SessionEnded) else _STATUS.get(why.exit, 502)
+            self._send(request, status, TEXT, f"{why}\n".encode())
+            return
+        request.end()
 
     async def _events(self, request: HttpRequest, session: str) -> None:
         """Pass on the kinds of news, as long as the page is open and the session lasts."""

@@ -127,7 +127,7 @@ def _step(
         yield _line(middle, top + BOX_HEIGHT, center, begin)
         if group.head:
             text = ui.shown(group.head, HEAD_CHARACTERS_MAX)
-            yield h.text(x=str(center), y=str(begin - 8), class_="head")[
+            yield h.text(x=str(center + 6), y=str(begin - 8), class_="head")[
                 h.title[ui.shown(group.head, 500)], text
             ]
         yield from _block(group.steps, center, begin, known)
@@ -136,13 +136,13 @@ def _step(
 
 
 def _box(step: GraphStep, middle: int, top: int, state: tuple[str, str] | None) -> Element:
-    word, text = state or ("", "")
+    word, text = state or ("", "" if step.kind in step.text else step.kind)
     left = middle - BOX_WIDTH // 2
     return h.g(class_=f"step {word}" if word else "step")[
         h.title[ui.shown(step.text, 500)],
         h.rect(x=str(left), y=str(top), width=str(BOX_WIDTH), height=str(BOX_HEIGHT), rx="4"),
         h.text(x=str(middle), y=str(top + 19))[_cut(step.text)],
-        h.text(x=str(middle), y=str(top + 36), class_="word")[_cut(text) if text else step.kind],
+        h.text(x=str(middle), y=str(top + 36), class_="word")[_cut(text)],
     ]
 
 

@@ -41,7 +41,7 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.text = "".join((self.text, data))  # markup escapes what is added to it
 
 
 def parsed(node: Node) -> Elements:
