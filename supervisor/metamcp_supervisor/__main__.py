@@ -150,12 +150,13 @@ VERBS: dict[str, tuple[str, str]] = {
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Begin": ("up", "init", "add", "remove", "import", "export", "install", "uninstall",
               "snippet", "connect"),
-    "Look": ("status", "top", "logs", "events", "calls", "tools", "catalog", "explain", "doctor",
-             "wait"),
+    "Look": ("status", "console", "top", "logs", "events", "calls", "tools", "catalog", "explain",
+             "doctor", "wait"),
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
-    "Use": ("toolsets", "scripts", "workflow", "results"),
+    "Use": ("call", "toolsets", "scripts", "workflow", "results"),
     "Protect": ("keys", "tls", "login", "logout", "consent", "policy", "lock", "sandbox", "audit"),
-    "Operate": ("serve", "systemd", "config", "backup", "restore", "completion"),
+    "Operate": ("serve", "systemd", "config", "backup", "restore", "dashboards",
+                "completion"),
 }  # fmt: skip
 """Groups of `metamcp --help`."""
 
