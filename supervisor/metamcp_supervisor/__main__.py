@@ -150,8 +150,8 @@ VERBS: dict[str, tuple[str, str]] = {
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Begin": ("up", "init", "add", "remove", "import", "export", "install", "uninstall",
               "snippet", "connect"),
-    "Look": ("status", "top", "logs", "events", "calls", "tools", "catalog", "explain", "doctor",
-             "wait", "console"),
+    "Look": ("status", "console", "top", "logs", "events", "calls", "tools", "catalog", "explain",
+             "doctor", "wait"),
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
     "Use": ("call", "toolsets", "scripts", "workflow", "results"),
     "Protect": ("keys", "tls", "login", "logout", "consent", "policy", "lock", "sandbox", "audit"),

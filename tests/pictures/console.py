@@ -77,7 +77,7 @@ def screenshots(
 def console(folder: Path, *, themes: Sequence[Theme] = THEMES) -> dict[str, str]:
     """Take pictures of the console of a gateway that runs for them, after some calls."""
     with scenes.gateway() as running:
-        scenes.work(running)
+        scenes.work(running).close()
 
         def link() -> str:
             done = subprocess.run(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,13 +87,13 @@ def all_scenes() -> Iterator[Scene]:
 @contextmanager
 def gateway() -> Generator[Running]:
     """A gateway with three servers that work, and one that fails."""
-    ports = _free(2)
     commands = {name: [sys.executable, NAMED, *tools] for name, tools in SERVERS.items()}
     lines = [f"[servers.{name}]\ncommand = {toml(words)}" for name, words in commands.items()]
     lines.append(f"[servers.search]\nrestart = 'never'\ncommand = {toml(['sh', '-c', FAILS])}")
-    listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'\nops_listen = '127.0.0.1:{ports[1]}'"
-    with _folder() as folder:
-        (folder / "metamcp.toml").write_text("\n".join([listen, *lines]))
+    with _folder() as folder, _free(2) as ports:
+        listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'"
+        lines.insert(0, f"{listen}\nops_listen = '127.0.0.1:{ports[1]}'")
+        (folder / "metamcp.toml").write_text("\n".join(lines))
         with _terminal(folder, "up", "--yes") as terminal:
             terminal.until("Ctrl-C")
             yield Running(
@@ -119,15 +119,20 @@ def _folder() -> Generator[Path]:
         yield Path(made)
 
 
-def _free(count: int) -> list[int]:
+@contextmanager
+def _free(count: int) -> Generator[list[int]]:
+    """Ports that stay bound, so that no other test gets them; a gateway can listen on them."""
     found: list[int] = []
-    for port in PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
+    with ExitStack() as held:
+        for port in PORTS:
+            sock = held.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                sock.bind(("127.0.0.1", port))
                 found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no port is free")
+            if len(found) == count:
+                break
+        yield found
 
 
 def _environ(folder: Path) -> dict[str, str]:
