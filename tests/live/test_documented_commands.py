@@ -54,6 +54,8 @@ ELSEWHERE = {
     "make fuzz": "tests/fuzz/test_fuzz.py, for a shorter time",
     "make setup": "every verb of the Makefile",
     "make picture": "tests/test_rooms.py compares what it draws",
+    "make wheel": "tests/packages/test_wheel.py",
+    "make deb": "tests/packages/test_deb.py",
     "make lock": "by hand: it looks for newer packages",
 }
 EXTRA = """

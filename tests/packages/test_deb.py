@@ -33,9 +33,11 @@ PORT = 6270
 EDIT = """
 [servers.node]
 command = ["npx", "--offline", "--yes", "--package=file:/srv/{tarball}", "hello-npm"]
+read = ["/srv"]
 
 [servers.python]
 command = ["uvx", "--offline", "--python", "{python}", "--from", "/srv/{wheel}", "hello-py"]
+read = ["/srv"]
 """
 DROP_IN = "[Service]\nEnvironment=PATH=/opt/tools:/usr/bin:/bin\n"
 #: What Debian's own packages must not do and this one does on purpose: an environment in /opt, with

@@ -37,10 +37,12 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 CONFIG = """
 [servers.node]
 command = ["npx", "--offline", "--yes", "--package=file:/srv/hello-npm-1.0.0.tgz", "hello-npm"]
+read = ["/srv"]
 
 [servers.python]
 command = ["uvx", "--offline", "--python", "/usr/bin/python3", "--from",
            "/srv/hello_py-1.0.0-py3-none-any.whl", "hello-py"]
+read = ["/srv"]
 """
 
 
