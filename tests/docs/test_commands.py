@@ -109,9 +109,6 @@ ELSEWHERE = {
     "make fuzz": "tests/fuzz/test_fuzz.py::test_no_input_breaks_a_promise",
     "make picture": "tests/test_rooms.py"
     "::test_the_readme_shows_who_imports_whom_as_make_picture_draws_it",
-    "make pictures": (
-        "tests/pictures/test_pictures.py::test_a_picture_shows_what_the_command_prints_today"
-    ),
     "make reference": "tests/docs/test_reference.py::test_the_reference_is_what_the_program_says",
     "make docs": "tests/docs/test_site.py::test_no_link_is_dead",
 }

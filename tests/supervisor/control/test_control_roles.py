@@ -181,7 +181,7 @@ def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
 @pytest.mark.parametrize(
     "method", ["workflow/run", "workflow/cancel", "workflow/decide", "suggest"]
 )
-def test_what_costs_or_changes_in_workflows_is_for_developers_and_runs_are_seen_by_operators(
+def test_what_changes_in_workflows_is_for_developers_and_runs_are_seen_by_operators(
     method: str,
 ) -> None:
     async def main() -> None:
