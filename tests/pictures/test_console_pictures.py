@@ -35,9 +35,9 @@ def test_a_page_is_taken_in_light_and_in_dark(tmp_path: Path) -> None:
     assert len(entered) == 1 + len(THEMES), "each browser enters by a link of its own"
 
 
-def words(text: str) -> list[str]:
-    """What a page says without its numbers, in any order."""
-    return sorted(word for word in masked(text).split() if "#" not in word)
+def words(text: str) -> set[str]:
+    """What a page says, without its numbers."""
+    return {word for word in masked(text).split() if "#" not in word}
 
 
 @pytest.mark.live
