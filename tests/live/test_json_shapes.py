@@ -119,7 +119,8 @@ def test_a_verb_prints_the_members_that_are_documented(gateway: Gateway) -> None
     for line in ANSWERS:
         verb = max((verb for verb in rows if f"{line} ".startswith(f"{verb} ")), key=len)
         found = answer(gateway, line)
-        assert found.pop("v") == 1, line
+        if found.pop("v", 0) != 1:
+            wrong.append(f"{line} has no v")
         wanted = {member.rstrip("?"): member.endswith("?") for member in rows[verb]}
         needed = {member for member, optional in wanted.items() if not optional}
         if missing := needed - found.keys():
