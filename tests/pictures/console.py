@@ -28,8 +28,7 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 READY = "main h1"
 """Selector of the heading that a page of the console has when its content is there."""
 PAGES = {
-    "servers": "/servers", "server": "/servers/search", "logs": "/logs", "tools": "/tools",
-    "calls": "/calls",
+    "servers": "/servers", "server": "/servers/search", "tools": "/tools", "calls": "/calls",
 }  # fmt: skip
 """Pages of the console by the names of their pictures."""
 REPLACE = """(shown) => {

@@ -29,13 +29,26 @@ PATH_SHOWN = "/home/ada/project"
 PORT_SHOWN, OPS_SHOWN = "6270", "6271"
 PORTS = range(6300, 9900)
 """Ports with as many digits as the usual ones."""
-CALLS = 40
+CALLS = 12
 METAMCP = (sys.executable, "-m", "metamcp_supervisor")
 NAMED = str(ROOT / "tests" / "fakes" / "named_server.py")
 SERVERS = {
-    "files": ["read_file", "write_file", "list_directory", "search_files", "get_file_info"],
-    "git": ["git_status", "git_log", "git_diff", "git_show", "git_branch", "git_commit"],
-    "time": ["get_current_time", "convert_time"],
+    "files": {
+        "read_file": "Read a file as text.",
+        "write_file": "Write a file, and make it if it is missing.",
+        "list_directory": "List the files and folders in a folder.",
+        "search_files": "Find files whose name has a pattern.",
+    },
+    "git": {
+        "git_status": "Show which files have changed.",
+        "git_diff": "Show what has changed since the last commit.",
+        "git_log": "Show the newest commits.",
+        "git_commit": "Record changes with a message.",
+    },
+    "time": {
+        "get_current_time": "Tell the time in a time zone.",
+        "convert_time": "Convert a time to another time zone.",
+    },
 }
 """Servers and their tools."""
 FAILS = "echo 'Error: SEARCH_API_KEY is not set' >&2; exit 1"
@@ -87,12 +100,16 @@ def all_scenes() -> Iterator[Scene]:
 @contextmanager
 def gateway() -> Generator[Running]:
     """A gateway with three servers that work, and one that fails."""
-    commands = {name: [sys.executable, NAMED, *tools] for name, tools in SERVERS.items()}
+    commands = {
+        name: [sys.executable, NAMED, *(f"{tool}={about}" for tool, about in tools.items())]
+        for name, tools in SERVERS.items()
+    }
     lines = [f"[servers.{name}]\ncommand = {toml(words)}" for name, words in commands.items()]
     lines.append(f"[servers.search]\nrestart = 'never'\ncommand = {toml(['sh', '-c', FAILS])}")
     with _folder() as folder, _free(2) as ports:
         listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'"
         lines.insert(0, f"{listen}\nops_listen = '127.0.0.1:{ports[1]}'")
+        lines.append("[recording]\ncalls = 'full'")
         (folder / "metamcp.toml").write_text("\n".join(lines))
         with _terminal(folder, "up", "--yes") as terminal:
             terminal.until("Ctrl-C")
@@ -106,7 +123,7 @@ def gateway() -> Generator[Running]:
 def masked(text: str) -> str:
     """A text without what differs from one run to the next: numbers, and blanks that fill up."""
     text = re.sub(r"MetaMCP \S+ starts", "MetaMCP # starts", text)
-    text = re.sub(r"config [0-9a-f]{8}", "config #", text)
+    text = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{6,}\b", "#", text)  # hashes and ids
     text = re.sub(r"\d[\d.:]*(?:\s?(?:ms|s|m|h|[KMG](?:iB)?|%)\b)?", "#", text)
     text = re.sub(r"# #(?= |$)", "#", text, flags=re.MULTILINE)  # 1m 5s
     return "\n".join(re.sub(r"\s+", " ", line).strip() for line in text.splitlines())
@@ -211,7 +228,7 @@ def work(running: Running) -> Client:
 
 
 def _call(client: Client, count: int) -> None:
-    tools = SERVERS["git"]
+    tools = list(SERVERS["git"])
     for number in range(count):
         client.call(f"git__{tools[number % len(tools)]}", query="x")
 

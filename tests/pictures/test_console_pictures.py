@@ -35,6 +35,11 @@ def test_a_page_is_taken_in_light_and_in_dark(tmp_path: Path) -> None:
     assert len(entered) == 1 + len(THEMES), "each browser enters by a link of its own"
 
 
+def words(text: str) -> set[str]:
+    """What a page says, without its numbers."""
+    return {word for word in masked(text).split() if "#" not in word}
+
+
 @pytest.mark.live
 @pytest.mark.skipif(
     "console" not in VERBS or not chromium(), reason="the console or Chromium is not there"
@@ -42,4 +47,4 @@ def test_a_page_is_taken_in_light_and_in_dark(tmp_path: Path) -> None:
 def test_the_pictures_of_the_console_show_what_its_pages_say_today(tmp_path: Path) -> None:
     for name, text in console(tmp_path, themes=("light",)).items():
         kept = (IMAGES / f"{name}.txt").read_text()
-        assert sorted(masked(kept).split()) == sorted(masked(text).split()), "make pictures"
+        assert words(kept) == words(text), "make pictures draws them anew"

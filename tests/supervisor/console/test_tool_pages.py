@@ -206,7 +206,7 @@ def test_what_a_call_brought_is_shown_and_can_be_copied_as_commands() -> None:
 
 
 def test_a_question_of_the_server_is_a_form_that_carries_the_state() -> None:
-    result = {
+    result: dict[str, Any] = {
         "resultType": "input_required",
         "requestState": EVIL,
         "inputRequests": {

@@ -19,15 +19,16 @@ import click
 from msgspec import Struct
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import doctor_checks, doctor_security, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.cli.errors import Command, CommandRefused
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sources import load
 from metamcp_supervisor.control import client
+from metamcp_supervisor.doctor import doctor_checks, doctor_security
+from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.processes import limits
 from metamcp_worker.ipc import codec
 
