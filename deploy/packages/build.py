@@ -6,6 +6,7 @@ The packages hold a virtual environment in /opt/metamcp of the Python of this di
 is for one minor version of Python and one kind of processor, and depends on exactly that Python.
 """
 
+import gzip
 import os
 import platform
 import shutil
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from deploy.docs import man
 
 ROOT = Path(__file__).parents[2]
 HOME = "opt/metamcp"
@@ -43,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         stage = Path(folder)
         environment(stage, dist, version)
-        system_files(stage, dist)
+        system_files(stage)
         for path in stage.rglob("*"):
             os.utime(path, (int(EPOCH), int(EPOCH)), follow_symlinks=False)
         for kind in sys.argv[2:] or KINDS:
@@ -58,6 +61,7 @@ def environment(stage: Path, dist: Path, version: str) -> None:
                "--no-deps", "--link-mode", "copy", "--only-binary", ":all:")  # fmt: skip
     run(*install, "--require-hashes", "-r", str(ROOT / "requirements/runtime.txt"))
     run(*install, "--no-index", "--find-links", str(dist), f"metamcp=={version}")
+    (home / ".lock").unlink(missing_ok=True)  # of uv
     for path in (home / "bin").iterdir():
         if not path.name.startswith("python") and path.name != "metamcp":
             path.unlink()
@@ -68,7 +72,7 @@ def environment(stage: Path, dist: Path, version: str) -> None:
         "--invalidation-mode", "unchecked-hash", str(home / "lib"))  # fmt: skip
 
 
-def system_files(stage: Path, dist: Path) -> None:
+def system_files(stage: Path) -> None:
     """Put units, completion, the schema and pages of the manual where the system looks for them."""
     own = ROOT / "deploy/packages"
     units = ROOT / "supervisor/metamcp_supervisor/systemd/units"
@@ -80,9 +84,11 @@ def system_files(stage: Path, dist: Path) -> None:
         own / "tmpfiles.conf": "usr/lib/tmpfiles.d/metamcp.conf",
         ROOT / "LICENSE": "usr/share/doc/metamcp/copyright",
     }
-    copied |= {path: f"usr/share/man/man1/{path.name}" for path in (dist / "man").glob("*.1.gz")}
     for source, place in copied.items():
         put(stage / place, source.read_bytes())
+    for name, text in man.texts(int(EPOCH)).items():
+        place = f"usr/share/man/man{name[-1]}/{name}.gz"
+        put(stage / place, gzip.compress(text.encode(), mtime=0))
     for shell, place in COMPLETIONS.items():
         put(stage / place, program(stage, "completion", shell))
     put(stage / "usr/share/metamcp/metamcp.schema.json", program(stage, "config", "schema"))

@@ -48,7 +48,6 @@ EXPECTED = {
     "executable-not-elf-or-script",
     "maintainer-script-calls-systemctl",
     "no-changelog",
-    "no-manual-page",
     "package-installs-python-pycache-dir",
     "script-not-executable",
     "unstripped-binary-or-object",
