@@ -6,7 +6,6 @@ writing records (`metamcp_worker.audit`), the hash of a record (`metamcp_worker.
 
 import os
 import re
-import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -24,7 +23,7 @@ ALL = 1 << 60
 ROW_BYTES = 256
 """Bytes that a record has as JSON beside its body: number and two hashes."""
 CHECKPOINT = re.compile("([1-9][0-9]{0,17}):([0-9a-f]{64})")
-CHECKPOINT_FORM = "a checkpoint from the log is written like SEQ:HASH, with 64 hexadecimal digits"
+CHECKPOINT_FORM = "a checkpoint from the log is written like SEQ:HASH, 64 hex digits"
 _ROWS = "SELECT seq, body, hash FROM record ORDER BY seq"
 
 
@@ -155,9 +154,11 @@ def _newest(where: Path) -> Iterator[StoredRecord]:
 @contextmanager
 def _read(path: Path) -> Generator[None]:
     """Raise AuditUnread for a segment that is broken."""
+    from sqlite3 import Error
+
     try:
         yield
-    except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
+    except (Error, TypeError, ValueError, MsgspecError) as error:
         what = f"{path} is broken: {error}; 'metamcp audit verify' says where"
         raise AuditUnread(what) from None
 
@@ -251,6 +252,8 @@ class _Check:
 
     def segment(self, path: Path) -> Break | None:
         """Check one segment behind those before it."""
+        from sqlite3 import Error
+
         try:
             found = rows(path)
             begins = next(found)
@@ -267,7 +270,7 @@ class _Check:
                     return broken
                 self.seq, self.hash = row.seq, row.hash
                 self._learn(row)
-        except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
+        except (Error, TypeError, ValueError, MsgspecError) as error:
             where = f" behind record {self.seq}" if self.seq else ""
             return Break(self.seq + 1, f"{path.name} cannot be read{where}: {error}")
         return None
