@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.docs.test_commands import EXTRA, HELLO, SCRIPT
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
-from tests.live.test_documented_commands import EXTRA, HELLO, SCRIPT
 from tests.supervisor.cli.test_verbs import WITHOUT_JSON, every
 from tests.waiting import until
 

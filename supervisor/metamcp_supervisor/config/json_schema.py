@@ -98,6 +98,7 @@ EXAMPLES = {
     "drain_delay": '"5s"',
     "endpoint": '"http://127.0.0.1:4318/v1/traces"',
     "folder": '"models/small"',
+    "console_listen": '"127.0.0.1:6272"',
     "health_listen": '"127.0.0.1:6273"',
     "idle_stop": '"10m"',
     "in_flight": "20",

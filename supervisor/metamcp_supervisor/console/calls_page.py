@@ -142,7 +142,7 @@ async def _found(ask: Ask, request: PageRequest, *, bodies: bool, state_dir: str
     """Return a recorded call; with what was said in it, if the gateway allows that. Raises
     Failed."""
     if len(request.path) != 1:
-        raise Failed(Exit.UNKNOWN_NAME, "there is no such page; calls are listed at /calls")
+        raise Failed(Exit.UNKNOWN_NAME, "this page does not exist; calls are listed at /calls")
     folder = Path(state_dir, FOLDER)
     if bodies:
         folder = Path(codec.typed(RecordingsShown, await ask("recordings")).folder)

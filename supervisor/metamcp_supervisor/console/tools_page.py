@@ -85,7 +85,7 @@ def _seen(request: PageRequest) -> dict[str, str]:
 async def _found(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, Any]]:
     """Return the tool of a page and its definition. Raises Failed."""
     if len(request.path) != 1:
-        raise Failed(Exit.UNKNOWN_NAME, "there is no such page; tools are listed at /tools")
+        raise Failed(Exit.UNKNOWN_NAME, "this page does not exist; tools are listed at /tools")
     asked = {"name": request.path[0], **_seen(request)}
     found = codec.typed(ToolList, await ask("tools", asked, timeout_s=SEARCH_S))
     if not found.tools:

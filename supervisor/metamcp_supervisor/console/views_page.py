@@ -64,7 +64,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             sets = codec.typed(ToolSets, await ask("toolsets", {"names": [name]}))
             return _kept(choose(await _tools(ask), _draft_of(sets.toolsets[0])))
         case _:
-            raise Failed(Exit.UNKNOWN_NAME, "there is no such page of views")
+            raise Failed(Exit.UNKNOWN_NAME, "this page of views does not exist")
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:

@@ -181,7 +181,7 @@ def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
 @pytest.mark.parametrize(
     "method", ["workflow/run", "workflow/cancel", "workflow/decide", "suggest"]
 )
-def test_what_costs_or_changes_in_workflows_is_for_admins_and_runs_are_seen_by_operators(
+def test_what_changes_in_workflows_is_for_developers_and_runs_are_seen_by_operators(
     method: str,
 ) -> None:
     async def main() -> None:
@@ -191,7 +191,7 @@ def test_what_costs_or_changes_in_workflows_is_for_admins_and_runs_are_seen_by_o
         ):
             error = (await operator.ask("workflow-change", method=method))["error"]
             assert error["code"] == Exit.DENIED
-            assert "'workflow-change' needs the role admin" in error["message"]
+            assert "'workflow-change' needs the role developer" in error["message"]
             error = (await operator.ask("workflow", method=method))["error"]
             assert "method" in error["message"], "it is not an order of this verb"
             error = (await operator.ask("workflow", method="workflow/runs"))["error"]
