@@ -5,7 +5,7 @@ const TOKEN = "metamcp-session";
 const HIDDEN_MS = 30_000;   // after so long in the background a tab stops following
 const ASK_TABS_MS = 300;    // for an open tab to hand over its session
 const AGAIN_MS = 2_000;     // until the next try after a lost stream
-const NEWS_MS = 250;        // between two reloads of a page for news
+const NEWS_MS = 500;        // from news to the page that shows them, so that many are one
 const SILENT_MS = 5_000;    // without a beat the state is no longer called live
 
 const tabs = new BroadcastChannel("metamcp-console");
