@@ -44,7 +44,7 @@ STEPS = {
     "description": "Calls <b>one</b> tool for each item.",
     "inputs": {"who": {"type": "string", "default": "you"}},
     "steps": [
-        {"parallel": [{"id": "left", "output": 1}, {"id": "right", "wait": "1s"}]},
+        {"parallel": [{"id": "left", "output": 1}, {"id": "right", "wait": "3s"}]},
         {"id": "each", "foreach": [1, 2], "steps": [{"id": "say", "wait": "1ms"}]},
         {"output": "Hello ${{ inputs.who }}"},
     ],
