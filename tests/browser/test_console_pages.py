@@ -1,6 +1,8 @@
 """Every page of the console in a browser: both themes, narrow and wide, by keyboard, and live."""
 
+import os
 import re
+import signal
 
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect
@@ -158,6 +160,19 @@ def test_ten_tabs_have_one_stream_and_the_session_of_the_first(
         until(lambda: streams(gateway) == 1, "one stream for all")
         first.close()
         expect(tabs[-1].locator("#pulse")).to_have_text("live", timeout=15_000)
+
+
+def test_a_page_goes_on_when_the_process_of_the_console_is_killed(
+    page: Page, console: Console
+) -> None:
+    console.open(page, "/servers")
+    expect(page.locator("#pulse")).to_have_text("live")
+    (role,) = [one for one in console.gateway.status()["roles"] if one["role"] == "console"]
+    os.kill(role["pid"], signal.SIGKILL)
+    again = re.compile(rf"requests (?!{role['counts']['requests']},)")
+    expect(page.get_by_role("row", name="console")).to_contain_text(again, timeout=15_000)
+    expect(page.locator("#pulse")).to_have_text("live", timeout=15_000)
+    until(lambda: streams(console.gateway) == 1, "it follows the next process")
 
 
 def test_a_session_that_is_revoked_ends_its_open_page(chromium: Browser, console: Console) -> None:

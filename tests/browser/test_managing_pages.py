@@ -126,9 +126,9 @@ def test_a_run_is_watched_in_its_graph_until_it_is_done(
 ) -> None:
     console.open(page, "/workflows/rounds")
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".graph .waiting")).to_have_count(1)  # the pause of a second
+    expect(page.locator(".graph .waiting")).to_have_count(1)  # the pause
     judge(page)
-    expect(page.locator("#run")).to_contain_text("Hello you")
+    expect(page.locator("#run")).to_contain_text("Hello you", timeout=20_000)
     expect(page.locator(".graph .done")).to_have_count(2)
     judge(page)
     assert asked == ["Run the workflow rounds?"]

@@ -4,14 +4,16 @@ import json
 import os
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tests.live.gateway import Gateway, fake, free_port
+from tests.live.gateway import SERVER, Gateway, fake, free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -20,6 +22,10 @@ PSS_BYTES_MAX = 25 * 1024 * 1024
 PAGE_CPU_S_MAX = 0.020
 SERVERS = 50
 PAGES = 100
+EVENTS_PER_S = 200
+BUSY_S = float(os.environ.get("METAMCP_SOAK_S", "6"))
+BUSY_CPU_MAX = 0.05
+"""Share of a core for an open page while so much happens."""
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -41,6 +47,15 @@ class Visitor:
         status, body = self.ask("/login", json.dumps({"link": secret}).encode())
         assert status == 200, body
         self.token = json.loads(body)["token"]
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """The kinds of news as they come."""
+        headers = {**OWN, "Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"{self.base}/events", headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            for line in answer:
+                if line.startswith(b"data: "):
+                    yield json.loads(line.removeprefix(b"data: "))
 
     def ask(self, path: str, data: bytes | None = None) -> tuple[int, str]:
         headers = {**OWN, **({"Authorization": f"Bearer {self.token}"} if self.token else {})}
@@ -129,3 +144,44 @@ def test_an_idle_console_is_small_and_a_page_of_fifty_servers_is_cheap() -> None
         spent = (cpu_s(pid) - before) / PAGES
         assert spent <= PAGE_CPU_S_MAX, f"{spent * 1000:.1f} ms of processor time for a page"
         assert pss_bytes(pid) <= PSS_BYTES_MAX, f"{pss_bytes(pid) / 2**20:.1f} MiB"
+
+
+CHATTY = f"""
+import runpy, sys, threading, time
+
+def speak():
+    number = 0
+    while True:
+        time.sleep(0.05)
+        for number in range(number, number + {EVENTS_PER_S // 20}):
+            sys.stderr.write(f"event {{number}}\\n")
+        sys.stderr.flush()
+
+threading.Thread(target=speak, daemon=True).start()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.promise("M107")
+def test_an_open_page_costs_little_while_much_happens() -> None:
+    servers = {f"server-{n}": {**fake(), "start": "lazy"} for n in range(SERVERS - 1)}
+    servers["chatty"] = {"command": [SERVER[0], "-c", CHATTY, *SERVER[1:]]}
+    with Gateway(servers) as gateway:
+        visitor = Visitor(gateway)
+        pid = until(lambda: runs(gateway), "its process runs")
+        began, before, heard = time.monotonic(), cpu_s(pid), 0
+        shown = began
+        for _ in visitor.news():  # as the script in the browser: one page for what came meanwhile
+            heard += 1
+            now = time.monotonic()
+            if now - shown >= 1.0:
+                shown = now
+                for path in ("/f/servers", "/f/logs/chatty"):
+                    assert visitor.ask(path)[0] == 200
+            if now - began > BUSY_S:
+                break
+        spent = (cpu_s(pid) - before) / (time.monotonic() - began)
+        assert "event " in visitor.ask("/f/logs/chatty")[1]
+        assert heard / BUSY_S <= 4.5, "more than four messages in a second"
+        assert spent <= BUSY_CPU_MAX, f"{spent:.1%} of a core"

@@ -34,13 +34,17 @@ namespace = "default"
 [endpoints.locked]
 namespace = "default"
 auth = "keys"
+[code]
+[endpoints.programs]
+namespace = "default"
+exposure = "code"
 """
 STEPS = {
     "name": "rounds",
     "description": "Calls <b>one</b> tool for each item.",
     "inputs": {"who": {"type": "string", "default": "you"}},
     "steps": [
-        {"parallel": [{"id": "left", "output": 1}, {"id": "right", "wait": "1s"}]},
+        {"parallel": [{"id": "left", "output": 1}, {"id": "right", "wait": "3s"}]},
         {"id": "each", "foreach": [1, 2], "steps": [{"id": "say", "wait": "1ms"}]},
         {"output": "Hello ${{ inputs.who }}"},
     ],
@@ -213,6 +217,9 @@ def test_a_script_is_listed_with_its_versions_and_what_differs(
     ]
     assert "return args.a + 1" in admin.get("/scripts/sum?version=1").text
     assert {"del", "ins"} <= admin.get("/scripts/sum?version=2&diff=1").tags
+    call = json.dumps({"name": "sum", "args": {"a": 40}})
+    ran = admin.post("/tools/run_script?endpoint=programs", json=call)
+    assert '"value":42' in ran.text
     with ConsoleBrowser(gateway, "viewer") as viewer:
         assert "sum" in viewer.get("/scripts").text
         assert viewer.ask("GET", "/f/scripts/sum")[0] == 403

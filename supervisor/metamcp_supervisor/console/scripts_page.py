@@ -11,6 +11,7 @@ from typing import Any
 import htpy as h
 from htpy import Element, Node
 
+from metamcp_supervisor.calls import tool_form
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console import word_diff
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
@@ -149,14 +150,12 @@ def _run(place: str, call: dict[str, object]) -> Element:
 
 def example(schema: Any) -> dict[str, object]:
     """Return arguments that have the names of a schema, to be filled in."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
-        return {}
     found: dict[str, object] = {}
+    properties = tool_form.table(tool_form.table(schema).get("properties"))
     for name, each in list(properties.items())[:EXAMPLE_NAMES_MAX]:
-        kind = each.get("type") if isinstance(each, dict) else None
-        default = each.get("default") if isinstance(each, dict) else None
-        found[str(name)] = default if default is not None else _EXAMPLES.get(str(kind))
+        one = tool_form.table(each)
+        default = one.get("default")
+        found[name] = default if default is not None else _EXAMPLES.get(str(one.get("type")))
     return found
 
 

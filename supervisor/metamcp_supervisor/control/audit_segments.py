@@ -23,7 +23,7 @@ ALL = 1 << 60
 ROW_BYTES = 256
 """Bytes that a record has as JSON beside its body: number and two hashes."""
 CHECKPOINT = re.compile("([1-9][0-9]{0,17}):([0-9a-f]{64})")
-CHECKPOINT_FORM = "a checkpoint from the log is written like SEQ:HASH, with 64 hexadecimal digits"
+CHECKPOINT_FORM = "a checkpoint from the log is written like SEQ:HASH, 64 hex digits"
 _ROWS = "SELECT seq, body, hash FROM record ORDER BY seq"
 
 
@@ -158,7 +158,7 @@ def _read(path: Path) -> Generator[None]:
 
     try:
         yield
-    except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
+    except (Error, TypeError, ValueError, MsgspecError) as error:
         what = f"{path} is broken: {error}; 'metamcp audit verify' says where"
         raise AuditUnread(what) from None
 
@@ -270,7 +270,7 @@ class _Check:
                     return broken
                 self.seq, self.hash = row.seq, row.hash
                 self._learn(row)
-        except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
+        except (Error, TypeError, ValueError, MsgspecError) as error:
             where = f" behind record {self.seq}" if self.seq else ""
             return Break(self.seq + 1, f"{path.name} cannot be read{where}: {error}")
         return None

@@ -12,12 +12,12 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from metamcp_supervisor.approval.lock import LockedTool
 from metamcp_supervisor.approval.lock_drift import ToolDrift
-from metamcp_supervisor.approval.schema import SchemaFinding
 from metamcp_supervisor.config import origins
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.origins import SettingChange, SettingShown
@@ -29,6 +29,9 @@ from metamcp_supervisor.control.services import (
 )
 from metamcp_supervisor.verbs import VERSION, Exit, ReloadPlan
 from metamcp_worker.ipc.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.approval.schema import SchemaFinding
 
 SETTINGS_MAX = 500
 """Maximum settings of one answer; a table has some forty, and a page with more is not read."""
@@ -243,7 +246,7 @@ def _drift(steering: Steering, one: ToolDrift, mark: str, *, whole: bool) -> Dri
     )
 
 
-def _findings(found: Iterable[SchemaFinding]) -> Iterable[DriftFinding]:
+def _findings(found: Iterable["SchemaFinding"]) -> Iterable[DriftFinding]:
     for one in islice(found, FINDINGS_MAX):
         yield DriftFinding(one.pointer or "/", str(one.weight), one.text)
 

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct, structs
 
-from metamcp_supervisor.config.config import Address, AnyAddress, Config, UnixAddress
+from metamcp_supervisor.config.config import Address, AnyAddress, Config, UnixAddress, no_origin
 from metamcp_supervisor.control.control import ControlSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
 from metamcp_supervisor.processes.nursery import NurserySnapshot
@@ -124,11 +124,15 @@ def config(state: State) -> Config | None:
     """Return the configuration that the previous program read from the files last; None if this
     program cannot decode it."""
     try:
-        return msgspec.msgpack.decode(
-            state.gateway.config, type=Config, dec_hook=lambda kind, value: kind(value)
-        )
+        return msgspec.msgpack.decode(state.gateway.config, type=Config, dec_hook=_decoded)
     except msgspec.DecodeError:
         return None
+
+
+def _decoded(kind: Any, value: Any) -> object:
+    """Return a value of a type that the format does not have. The files that the previous program
+    read are gone, and with them the places of its settings."""
+    return kind(value) if isinstance(kind, type) else no_origin
 
 
 def ops_written(listen: AnyAddress) -> tuple[tuple[str, int], str]:

@@ -247,6 +247,18 @@ def test_a_name_that_nobody_knows_gets_a_sentence() -> None:
     run(test, *SERVERS)
 
 
+@pytest.mark.promise("M107")
+def test_somebody_without_servers_is_told_what_to_do() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login(Role.VIEWER)
+        text = Elements((await browser.get("/")).text).text
+        assert "no server is configured" in text
+        assert "metamcp import" in text
+        assert "claude mcp add" in text
+
+    run(test)
+
+
 def test_an_unchanged_file_is_not_sent_again() -> None:
     async def test(browser: Browser) -> None:
         first = await browser.http.get("/static/htmx.js")

@@ -5,12 +5,14 @@ const TOKEN = "metamcp-session";
 const HIDDEN_MS = 30_000;   // after so long in the background a tab stops following
 const ASK_TABS_MS = 300;    // for an open tab to hand over its session
 const AGAIN_MS = 2_000;     // until the next try after a lost stream
-const NEWS_MS = 250;        // between two reloads of a page for news
+const NEWS_MS = 500;        // from news to the page that shows them, so that many are one
+const NOTICE_MS = 5_000;    // that the answer to a change stays before news load the page again
 const SILENT_MS = 5_000;    // without a beat the state is no longer called live
 
 const tabs = new BroadcastChannel("metamcp-console");
 const main = document.getElementById("main");
 const said = document.getElementById("said");
+let noticed = 0;            // when a change was answered
 let fresh = 0;              // when the last beat came
 let waiting = new Set();    // kinds of news that came while nothing could be shown
 let timer = 0;
@@ -123,7 +125,9 @@ document.addEventListener("htmx:error", () => {
 document.addEventListener("htmx:after:settle", settled);
 document.addEventListener("htmx:finally:request", (event) => {
   settled();
-  if (event.detail.ctx.request.method === "POST") main.querySelector(".notice")?.scrollIntoView({ block: "nearest" });
+  if (event.detail.ctx.request.method !== "POST") return;
+  noticed = Date.now();
+  main.querySelector(".notice")?.scrollIntoView({ block: "nearest" });
 });
 addEventListener("popstate", () => load());
 
@@ -231,7 +235,7 @@ async function show() {
   timer = 0;
   const live = (document.getElementById("page")?.dataset.live || "").split(" ");
   const busy = document.hidden || main.getAttribute("aria-busy") || inField() || getSelection()?.type === "Range"
-    || main.querySelector("[data-keep], input[name=names]:checked") || document.querySelector("dialog[open]");
+    || Date.now() - noticed < NOTICE_MS || main.querySelector("[data-keep], input[name=names]:checked") || document.querySelector("dialog[open]");
   if (busy) { if (!document.hidden) timer = setTimeout(show, 1000); return; }
   const logsOpen = [...main.querySelectorAll("[data-log]")].map((log) => log.id.replace(/^log-/, "logs:"));
   const concerns = [...live, ...logsOpen].some((kind) => waiting.has(kind));
