@@ -98,7 +98,12 @@ def test_everything_is_reached_by_keyboard(page: Page, console: Console) -> None
 def test_orders_for_ticked_servers_name_them(page: Page, console: Console) -> None:
     console.open(page, "/servers?q=loud")
     said: list[str] = []
-    page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+
+    def refuse(dialog: Dialog) -> None:
+        said.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", refuse)
     page.get_by_label("tick loud").check()
     page.get_by_role("button", name="Stop").click()
     assert said == ["Stop: loud?"]
