@@ -50,7 +50,7 @@ GUARD = {
 FACE = {
     "audit_orders", "audit_segments", "call", "calls", "config_orders", "console",
     "console_orders", "console_process", "console_sessions", "export", "export_servers", "origins",
-    "progress", "shipped_files", "tool_list", "tool_orders",
+    "progress", "shipped_files", "tool_list", "tool_orders", "upgrade_notes",
 }  # fmt: skip
 """Packages and modules for the web console, the site, the pictures and the packages."""
 COUNTED_APART = DOOR | CODE | ENGINE | GUARD | FACE

@@ -65,6 +65,9 @@ MAY_IMPORT = {
             "approval calls certificates client_files config control gateway keys processes servers"
             " store systemd telemetry views"
         ),
+        "doctor": (
+            "approval certificates cli config control keys processes servers systemd telemetry"
+        ),
         "console": "calls cli config control telemetry",
     },
 }  # fmt: skip
@@ -166,7 +169,11 @@ DEPENDENCIES = {
         "metamcp_worker.guard.conditions",
         "metamcp_worker.guard.policies",
     },
-    "click": {"metamcp_supervisor.__main__", "metamcp_supervisor.cli.*"},
+    "click": {
+        "metamcp_supervisor.__main__",
+        "metamcp_supervisor.cli.*",
+        "metamcp_supervisor.doctor.*",
+    },
     "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
     "dbos": {"metamcp_worker.engine.dbos_executor"},
     "psycopg": {"metamcp_worker.engine.dbos_executor"},

@@ -23,16 +23,20 @@ def main() -> int:
 
 def write(folder: Path) -> list[Path]:
     """Write all pages below `folder`, and return their paths."""
-    second = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    day = time.strftime("%Y-%m-%d", time.gmtime(second))
-    texts = man_pages.pages(commands.tree(), notes.of(Exit), version("metamcp"), day)
     paths: list[Path] = []
-    for name, text in texts.items():
+    for name, text in texts(int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())).items():
         path = folder / f"man{name[-1]}" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         paths.append(path)
     return paths
+
+
+def texts(second: int) -> dict[str, str]:
+    """Return the text of each page by the name of its file. `second`: the day of the pages, in
+    seconds since 1970."""
+    day = time.strftime("%Y-%m-%d", time.gmtime(second))
+    return man_pages.pages(commands.tree(), notes.of(Exit), version("metamcp"), day)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Owns: the form of these pages. Never: the words, which are those of the program 
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from deploy.docs.commands import Verb, all_below
@@ -19,16 +19,16 @@ from metamcp_worker.ipc.disclosure import Exposure
 WRITTEN = "`make reference` writes this page from the program; a test fails when it is stale."
 
 
-def verbs(metamcp: Verb) -> str:
-    """Return the page of all verbs."""
+def verbs(metamcp: Verb, groups: Mapping[str, Sequence[str]]) -> str:
+    """Return the page of all verbs. `groups`: as in the help, names of verbs by heading."""
     lines = ["# Verbs", "", WRITTEN, ""]
     lines += [
         "Every verb has `--help`. A verb ends with one of the [exit codes](codes.md#exit-codes)."
     ]
-    lines += ["", "| verb | what it does |", "|---|---|"]
-    lines += [
-        f"| [`{each.name}`](#{anchor(each.name)}) | {prose(each.short)} |" for each in metamcp.below
-    ]
+    for heading, names in groups.items():
+        lines += ["", f"**{heading}**", "", "| verb | what it does |", "|---|---|"]
+        found = [verb for name in names for verb in metamcp.below if verb.words[-1] == name]
+        lines += [f"| [`{one.name}`](#{anchor(one.name)}) | {prose(one.short)} |" for one in found]
     for each in all_below(metamcp):
         lines += _verb(each)
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from deploy.docs import commands, notes, reference
+from metamcp_supervisor.__main__ import HEADINGS
 from metamcp_supervisor.cli.errors import INTERRUPTED
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.front import rest
@@ -17,7 +18,7 @@ def files() -> dict[Path, str]:
     interrupted = notes.Note("", INTERRUPTED, "Interrupted with Ctrl-C.")
     codes = notes.of(errors.Code)
     return {
-        FOLDER / "verbs.md": reference.verbs(commands.tree()),
+        FOLDER / "verbs.md": reference.verbs(commands.tree(), HEADINGS),
         FOLDER / "codes.md": reference.codes(
             codes, errors.HTTP_STATUS, rest.STATUSES, [*notes.of(Exit), interrupted]
         ),

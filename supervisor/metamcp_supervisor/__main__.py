@@ -150,16 +150,18 @@ VERBS: dict[str, tuple[str, str]] = {
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Begin": ("up", "init", "add", "remove", "import", "export", "install", "uninstall",
               "snippet", "connect"),
-    "Look": ("status", "top", "logs", "events", "calls", "tools", "catalog", "explain", "doctor",
-             "wait"),
+    "Look": ("status", "console", "top", "logs", "events", "calls", "tools", "catalog", "explain",
+             "doctor", "wait"),
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
-    "Use": ("toolsets", "scripts", "workflow", "results"),
+    "Use": ("call", "toolsets", "scripts", "workflow", "results"),
     "Protect": ("keys", "tls", "login", "logout", "consent", "policy", "lock", "sandbox", "audit"),
-    "Operate": ("serve", "systemd", "config", "backup", "restore", "completion"),
+    "Operate": ("serve", "systemd", "config", "backup", "restore", "dashboards",
+                "completion"),
 }  # fmt: skip
 """Groups of `metamcp --help`."""
 
 _LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"
+_SEARCH = "tools are searched by 'metamcp tools WORDS'"
 _END = "the gateway ends with 'metamcp down'"
 _VIEW = "a client brings it into view, or an operator with 'metamcp toolsets equip NAME'"
 _CHECK = "the configuration is checked by 'metamcp config check'"
@@ -177,6 +179,9 @@ WORDS = {
     "ps": _LIST,
     "servers": _LIST,
     "discover": _LIST,
+    "search": _SEARCH,
+    "find": _SEARCH,
+    "invoke": "a tool is called by 'metamcp call TOOL'",
     "kill": _END,
     "quit": _END,
     "exit": _END,

@@ -42,16 +42,20 @@ def blocks(*languages: str) -> Iterator[Block]:
 def lines(text: str) -> list[str]:
     """The commands in blocks of a text, in their order and without comments. In a `console` block
     they follow a dollar sign."""
-    found: list[str] = []
-    for block in BLOCK.finditer(text):
-        console = block["language"] == "console"
-        if block["reason"] or not (console or block["language"] == "sh"):
-            continue
-        for line in block["text"].splitlines():
-            command = re.split(r"(?:^|\s+)# ", line)[0].strip()
-            if command and (command.startswith("$ ") or not console):
-                found.append(command.removeprefix("$ "))
-    return found
+    return [
+        command
+        for block in BLOCK.finditer(text)
+        if block["language"] in ("sh", "console") and not block["reason"]
+        for command in commands(block["text"], console=block["language"] == "console")
+    ]
+
+
+def commands(text: str, *, console: bool = False) -> Iterator[str]:
+    """The commands of one block. A line that ends with a backslash goes on in the next one."""
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        command = re.split(r"(?:^|\s+)# ", line)[0].strip()
+        if command and (command.startswith("$ ") or not console):
+            yield command.removeprefix("$ ")
 
 
 def part(page: str, heading: str) -> list[str]:

@@ -55,7 +55,8 @@ class ConsoleBrowser:
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        place = urlsplit(json.loads(done.stdout)["url"])
+        url: str = json.loads(done.stdout)["url"]
+        place = urlsplit(url)
         self.http = http.client.HTTPConnection(place.netloc, timeout=60)
         self.token = ""
         link = place.fragment.removeprefix("k=")

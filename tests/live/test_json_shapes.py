@@ -40,7 +40,9 @@ ANSWERS = (
     "scripts show add-one", "scripts run add-one --args {'n':1} --endpoint programs",
     "scripts delete add-one", "results list", "results purge --all", "workflow check hello.yaml",
     "workflow graph hello.yaml", "workflow list", "workflow runs", "workflow suggest hello",
-    "consent list", "audit verify", "sandbox learn git", "backup backup.db", "down",
+    "consent list", "audit verify", "sandbox learn git",
+    "console --no-open", "console sessions", "console revoke --all", "dashboards boards",
+    "call git__echo text=x", "backup backup.db", "down",
     "restore backup.db", "init",
 )  # fmt: skip
 """Command lines, in an order in which each finds what it needs."""
@@ -52,7 +54,7 @@ def documented() -> dict[str, set[str]]:
     for verbs, members in ROW.findall((ROOT / "docs" / "json.md").read_text()):
         first = members.partition("; with")[0]
         for verb in re.findall(r"`(.*?)`", verbs):
-            found[verb] = set(re.findall(r"`([a-z_0-9]+\??)`", first)) - {"lines"} | (
+            found[verb] = set(re.findall(r"`(\w+\??)`", first)) - {"lines"} | (
                 {"lines"} if verb == "sandbox learn" else set()
             )
     return found
@@ -66,7 +68,7 @@ def test_every_verb_with_json_has_a_row() -> None:
         if verb not in WITHOUT_JSON
         and not (verb.startswith("ctl ") and verb.removeprefix("ctl ") in alone - {"calls"})
     }
-    assert documented().keys() == verbs
+    assert documented().keys() == verbs | {"console"}, "a group that is a verb, too"
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +121,12 @@ def test_a_verb_prints_the_members_that_are_documented(gateway: Gateway) -> None
     for line in ANSWERS:
         verb = max((verb for verb in rows if f"{line} ".startswith(f"{verb} ")), key=len)
         found = answer(gateway, line)
-        assert found.pop("v") == 1, line
+        if verb != "call" and found.pop("v", 0) != 1:
+            wrong.append(f"{line} has no v")
         wanted = {member.rstrip("?"): member.endswith("?") for member in rows[verb]}
         needed = {member for member, optional in wanted.items() if not optional}
         if missing := needed - found.keys():
             wrong.append(f"{line} has no {sorted(missing)}")
-        if more := found.keys() - wanted.keys():
+        if verb != "call" and (more := found.keys() - wanted.keys()):  # a server may say more
             wrong.append(f"{line} has {sorted(more)}, which no row names")
     assert not wrong, "\n".join(wrong)

@@ -6,9 +6,10 @@ Owns: the browser and its windows. Never: which pages there are.
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -21,15 +22,22 @@ SCALE = 2
 """Pixels of a picture for each pixel of CSS: sharp on every screen."""
 LOAD_MS = 20_000
 """Milliseconds that a page may take until it is complete."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
 READY = "main h1"
 """Selector of the heading that a page of the console has when its content is there."""
 PAGES = {
-    "servers": "/servers", "server": "/servers/git", "logs": "/logs", "tools": "/tools",
-    "views": "/views", "calls": "/calls", "config": "/config",
+    "servers": "/servers", "server": "/servers/search", "tools": "/tools", "calls": "/calls",
 }  # fmt: skip
 """Pages of the console by the names of their pictures."""
+REPLACE = """(shown) => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode())
+    for (const [word, instead] of Object.entries(shown))
+      walker.currentNode.data = walker.currentNode.data.replaceAll(word, instead);
+}"""
+"""Replaces texts of the page."""
 
 
 def chromium() -> str:
@@ -41,14 +49,17 @@ def screenshots(
     pages: Mapping[str, str],
     folder: Path,
     *,
+    themes: Sequence[Theme] = THEMES,
     enter: Callable[[], str] | None = None,
     ready: str = "body",
-) -> list[Path]:
-    """Take a picture of each URL in both themes: `NAME-light.png`, `NAME-dark.png`. `enter`: gives
-    a link that is opened first, for a login; each browser asks for one. `ready`: selector of what
-    has to be there before a picture is taken."""
-    made: list[Path] = []
-    for theme in THEMES:
+    shown: Mapping[str, str] = NOTHING,
+) -> dict[str, str]:
+    """Take a picture of each URL: `NAME-light.png`, `NAME-dark.png`. `enter`: gives a link that is
+    opened first, for a login; each browser asks for one. `ready`: selector of what has to be there
+    before a picture is taken; `shown`: texts, and what a picture shows instead. The text of each
+    page by its name."""
+    texts: dict[str, str] = {}
+    for theme in themes:
         with _page(theme) as page:
             if enter is not None:
                 page.goto(enter(), wait_until="load")
@@ -56,14 +67,16 @@ def screenshots(
             for name, url in pages.items():
                 page.goto(url, wait_until="load")
                 page.wait_for_selector(ready)
-                made.append(folder / f"{name}-{theme}.png")
-                page.screenshot(path=str(made[-1]), animations="disabled")
-    return made
+                page.evaluate(REPLACE, dict(shown))
+                texts[name] = page.locator("main, body").last.inner_text()
+                page.screenshot(path=folder / f"{name}-{theme}.png", animations="disabled")
+    return texts
 
 
-def console(folder: Path) -> list[Path]:
-    """Take pictures of the console of a gateway that runs for them."""
+def console(folder: Path, *, themes: Sequence[Theme] = THEMES) -> dict[str, str]:
+    """Take pictures of the console of a gateway that runs for them, after some calls."""
     with scenes.gateway() as running:
+        scenes.work(running).close()
 
         def link() -> str:
             done = subprocess.run(
@@ -79,7 +92,9 @@ def console(folder: Path) -> list[Path]:
             f"console-{name}": f"{where.scheme}://{where.netloc}{path}"
             for name, path in PAGES.items()
         }
-        return screenshots(pages, folder, enter=link, ready=READY)
+        return screenshots(
+            pages, folder, themes=themes, enter=link, ready=READY, shown=running.shown
+        )
 
 
 @contextmanager
@@ -91,6 +106,8 @@ def _page(theme: Theme) -> Generator[Page]:
                 color_scheme=theme,
                 viewport={"width": WIDTH, "height": HEIGHT},
                 device_scale_factor=SCALE,
+                locale="en-GB",
+                timezone_id="UTC",
             )
             page.set_default_timeout(LOAD_MS)
             yield page

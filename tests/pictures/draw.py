@@ -27,7 +27,8 @@ def main(words: list[str]) -> int:
 
     draw.main()
     if "console" in VERBS and console.chromium():
-        console.console(IMAGES)
+        for name, text in console.console(IMAGES).items():
+            (IMAGES / f"{name}.txt").write_text(f"{text.strip()}\n")
     return 0
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +29,26 @@ PATH_SHOWN = "/home/ada/project"
 PORT_SHOWN, OPS_SHOWN = "6270", "6271"
 PORTS = range(6300, 9900)
 """Ports with as many digits as the usual ones."""
-CALLS = 40
+CALLS = 12
 METAMCP = (sys.executable, "-m", "metamcp_supervisor")
 NAMED = str(ROOT / "tests" / "fakes" / "named_server.py")
 SERVERS = {
-    "files": ["read_file", "write_file", "list_directory", "search_files", "get_file_info"],
-    "git": ["git_status", "git_log", "git_diff", "git_show", "git_branch", "git_commit"],
-    "time": ["get_current_time", "convert_time"],
+    "files": {
+        "read_file": "Read a file as text.",
+        "write_file": "Write a file, and make it if it is missing.",
+        "list_directory": "List the files and folders in a folder.",
+        "search_files": "Find files whose name has a pattern.",
+    },
+    "git": {
+        "git_status": "Show which files have changed.",
+        "git_diff": "Show what has changed since the last commit.",
+        "git_log": "Show the newest commits.",
+        "git_commit": "Record changes with a message.",
+    },
+    "time": {
+        "get_current_time": "Tell the time in a time zone.",
+        "convert_time": "Convert a time to another time zone.",
+    },
 }
 """Servers and their tools."""
 FAILS = "echo 'Error: SEARCH_API_KEY is not set' >&2; exit 1"
@@ -87,13 +100,17 @@ def all_scenes() -> Iterator[Scene]:
 @contextmanager
 def gateway() -> Generator[Running]:
     """A gateway with three servers that work, and one that fails."""
-    ports = _free(2)
-    commands = {name: [sys.executable, NAMED, *tools] for name, tools in SERVERS.items()}
+    commands = {
+        name: [sys.executable, NAMED, *(f"{tool}={about}" for tool, about in tools.items())]
+        for name, tools in SERVERS.items()
+    }
     lines = [f"[servers.{name}]\ncommand = {toml(words)}" for name, words in commands.items()]
     lines.append(f"[servers.search]\nrestart = 'never'\ncommand = {toml(['sh', '-c', FAILS])}")
-    listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'\nops_listen = '127.0.0.1:{ports[1]}'"
-    with _folder() as folder:
-        (folder / "metamcp.toml").write_text("\n".join([listen, *lines]))
+    with _folder() as folder, _free(2) as ports:
+        listen = f"[gateway]\nlisten = '127.0.0.1:{ports[0]}'"
+        lines.insert(0, f"{listen}\nops_listen = '127.0.0.1:{ports[1]}'")
+        lines.append("[recording]\ncalls = 'full'")
+        (folder / "metamcp.toml").write_text("\n".join(lines))
         with _terminal(folder, "up", "--yes") as terminal:
             terminal.until("Ctrl-C")
             yield Running(
@@ -106,7 +123,7 @@ def gateway() -> Generator[Running]:
 def masked(text: str) -> str:
     """A text without what differs from one run to the next: numbers, and blanks that fill up."""
     text = re.sub(r"MetaMCP \S+ starts", "MetaMCP # starts", text)
-    text = re.sub(r"config [0-9a-f]{8}", "config #", text)
+    text = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{6,}\b", "#", text)  # hashes and ids
     text = re.sub(r"\d[\d.:]*(?:\s?(?:ms|s|m|h|[KMG](?:iB)?|%)\b)?", "#", text)
     text = re.sub(r"# #(?= |$)", "#", text, flags=re.MULTILINE)  # 1m 5s
     return "\n".join(re.sub(r"\s+", " ", line).strip() for line in text.splitlines())
@@ -119,15 +136,20 @@ def _folder() -> Generator[Path]:
         yield Path(made)
 
 
-def _free(count: int) -> list[int]:
+@contextmanager
+def _free(count: int) -> Generator[list[int]]:
+    """Ports that stay bound, so that no other test gets them; a gateway can listen on them."""
     found: list[int] = []
-    for port in PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
+    with ExitStack() as held:
+        for port in PORTS:
+            sock = held.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                sock.bind(("127.0.0.1", port))
                 found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no port is free")
+            if len(found) == count:
+                break
+        yield found
 
 
 def _environ(folder: Path) -> dict[str, str]:
@@ -176,9 +198,7 @@ def _running(running: Running) -> Iterator[Scene]:
         "metamcp up starts four servers, one of which fails, and says where clients connect",
         "metamcp up --yes", shown,
     )  # fmt: skip
-    client = Client(running.port)
-    _call(client, CALLS)
-    until(lambda: _measured(folder), "the gateway has measured calls and memory")
+    client = work(running)
     with _terminal(folder, "status") as beside:
         assert beside.finish() == 3
         yield _scene(
@@ -199,8 +219,16 @@ def _running(running: Running) -> Iterator[Scene]:
     client.close()
 
 
+def work(running: Running) -> Client:
+    """Make some calls, and wait until the gateway has measured them. The client that called."""
+    client = Client(running.port)
+    _call(client, CALLS)
+    until(lambda: _measured(running.folder), "the gateway has measured calls and memory")
+    return client
+
+
 def _call(client: Client, count: int) -> None:
-    tools = SERVERS["git"]
+    tools = list(SERVERS["git"])
     for number in range(count):
         client.call(f"git__{tools[number % len(tools)]}", query="x")
 

@@ -74,7 +74,7 @@ class Machine:
 
     def __enter__(self) -> Self:
         try:
-            self._furnish()
+            self.furnish()
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(
                     self._command(),
@@ -172,7 +172,7 @@ class Machine:
         settings = " ".join(f'"{key}={value}"' for key, value in self.environment().items())
         return f"[Manager]\nDefaultEnvironment={settings}\n"
 
-    def _furnish(self) -> None:
+    def furnish(self) -> None:
         for name in ("usr", "proc", "sys", "dev", "run", "tmp", "var", "root", "home", "opt"):
             (self.root / name).mkdir()
         for name in ("bin", "sbin", "lib", "lib64", "lib32", "libx32"):
@@ -185,18 +185,22 @@ class Machine:
         (etc / "systemd/system.conf.d/test.conf").write_text(self.manager())
         self.root.chmod(0o755)
 
-    def _command(self) -> list[str]:
+    def places(self) -> list[str]:
+        """What of this machine is there inside, as options of systemd-nspawn."""
         packages = Path(httptools.__file__).parent.parent
         bound = {"/usr": "/usr", str(packages): PACKAGES}
         for name in ("supervisor", "worker", "tests"):
             bound[str(ROOT / name)] = f"{SOURCES}/{name}"
         if self._inside:
             bound[sys.base_prefix] = PYTHON
+        return [f"--bind-ro={outer}:{inner}" for outer, inner in bound.items()]
+
+    def _command(self) -> list[str]:
         return [
             "systemd-nspawn", "--quiet", f"--directory={self.root}", "--boot", "--console=pipe",
             "--register=no", "--keep-unit", "--private-network", "--link-journal=no",
             "--resolv-conf=off", "--timezone=off", f"--machine=metamcp-{os.getpid()}",
-            *(f"--bind-ro={outer}:{inner}" for outer, inner in bound.items()),
+            *self.places(),
             "systemd.firstboot=off",
         ]  # fmt: skip
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from msgspec import structs
 
 from metamcp_supervisor.cli import recordings, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
-from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.errors import Group, tell
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import audit_segments
@@ -144,7 +145,7 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
 
             found = audit_segments.proof(folder(state_dir, path), expect or "", checked)
         if as_json:
-            click.echo(codec.dump(found))
+            tell(**structs.asdict(found))
         elif found.broken is not None:
             click.echo(f"broken at record {found.broken.seq}: {found.broken.why}")
         else:

@@ -28,6 +28,7 @@ from metamcp_supervisor.cli.connect import (
     trust_of,
 )
 from metamcp_supervisor.cli.ctl import Duration, complete_endpoints, json_option, runtime_dir_of
+from metamcp_supervisor.cli.errors import Command
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
@@ -71,7 +72,7 @@ def _complete_arguments(ctx: click.Context, param: click.Parameter, incomplete: 
     return [word for word in found if word.startswith(incomplete) and not word.endswith("=")]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("tool", metavar="TOOL", shell_complete=_complete_tools)
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE…]", shell_complete=_complete_arguments)
 @click.option("--args", "given", metavar="JSON|@FILE|-", help="An object; '-' reads it from stdin.")

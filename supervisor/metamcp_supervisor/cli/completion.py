@@ -25,6 +25,8 @@ KEPT_S = 2.0
 ANSWER_S = 1.0
 """Seconds to wait for the gateway, since a user does not wait longer for a key; a gateway that
 hangs completes nothing."""
+TOOLS_MAX = 5000
+"""Maximum tools whose names are completed."""
 PROGRAM = "metamcp"
 VARIABLE = "_METAMCP_COMPLETE"
 """Environment variable that click reads if the program is named PROGRAM."""
@@ -73,7 +75,11 @@ def tools(runtime_dir: str | None, endpoint: str) -> list[str]:
 
     def ask(gateway: client.ControlClient) -> list[str]:
         found = _tools(gateway, endpoint)
-        return [one.name for one in found.tools if not one.why]
+        seen = list(found.tools)
+        while found.more and len(seen) < TOOLS_MAX:
+            found = _tools(gateway, endpoint, offset=len(seen))
+            seen += found.tools
+        return [one.name for one in seen if not one.why]
 
     return _names(f"tools-{_word(endpoint)}", runtime_dir, ask)
 
@@ -96,10 +102,12 @@ def arguments(runtime_dir: str | None, endpoint: str, tool: str) -> list[str]:
     return _names(f"arguments-{_word(endpoint, tool)}", runtime_dir, ask)
 
 
-def _tools(gateway: client.ControlClient, endpoint: str, tool: str = "") -> "ToolList":
+def _tools(
+    gateway: client.ControlClient, endpoint: str, tool: str = "", offset: int = 0
+) -> "ToolList":
     from metamcp_supervisor.control.tool_orders import ToolList
 
-    asked = {"endpoint": endpoint, "name": tool}
+    asked = {"endpoint": endpoint, "name": tool, "offset": offset}
     return codec.typed(ToolList, gateway.call("tools", asked, timeout_s=ANSWER_S))
 
 

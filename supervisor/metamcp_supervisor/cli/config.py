@@ -111,12 +111,14 @@ def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> 
     """Load the configuration and print its errors and warnings on stderr. End the command if it
     cannot be used. With `as_json` only the errors of such a configuration are printed, as JSON;
     `quiet`: no warnings."""
+    from metamcp_supervisor.cli.progress import progress
     from metamcp_supervisor.config.config import ConfigInvalid
     from metamcp_supervisor.config.sources import load
     from metamcp_supervisor.verbs import Exit
 
     try:
-        found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        with progress("reads the configuration"):
+            found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
         if not as_json and errors.json_asked():
             raise Failed(Exit.CONFIG, errors.UNFIT, tuple(map(str, invalid.problems))) from None

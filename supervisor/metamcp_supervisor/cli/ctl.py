@@ -72,7 +72,7 @@ ELSEWHERE = {
     "dump-stacks": "metamcp_supervisor.cli.steer:dump_stacks",
     "confirm": "metamcp_supervisor.cli.config:confirm",
     "down": "metamcp_supervisor.cli.steer:down",
-    "doctor": "metamcp_supervisor.cli.doctor:doctor",
+    "doctor": "metamcp_supervisor.doctor.doctor:doctor",
     "completion": "metamcp_supervisor.cli.completion:completion",
 }
 

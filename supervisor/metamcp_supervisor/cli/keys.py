@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group, say
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import KEYS_MAX
@@ -304,7 +305,8 @@ def _one(where: GatewayPlace, name: str) -> bytes:
 def _ordered(where: GatewayPlace, order: dict[str, object]) -> bytes:
     with running(where) as gateway:
         if gateway is not None:
-            return gateway.call("keys-change", {"order": order}, timeout_s=CHANGE_S)
+            with progress("waits until every front knows it"):
+                return gateway.call("keys-change", {"order": order}, timeout_s=CHANGE_S)
     wanted = codec.typed(_Order, codec.dump({"order": order})).order
     by = f"user id {os.geteuid()}"
     return _at_rest(where, lambda found: found.ordered(wanted, by))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -167,7 +168,8 @@ def _restart(name: str, found: "CommandLineConfig", start_s: float | None) -> No
                 return
             asked = {"names": [name], "for": "ready", "timeout_s": start_s}
             asked["above"] = ordered["above"]
-            gateway.call("wait", asked, timeout_s=start_s + MARGIN_S)
+            with progress(f"waits for {name} to be ready"):
+                gateway.call("wait", asked, timeout_s=start_s + MARGIN_S)
     except Failed as failed:
         if failed.exit == Exit.NOT_RUNNING:
             errors.say("no gateway is running; the next one will know it")

@@ -16,6 +16,7 @@ from metamcp_supervisor.cli import recordings, replay, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
 from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -181,7 +182,8 @@ async def _answer(
             text = f"{call.name} may change something, and is not called without --yes"
             click.echo(f"metamcp: {text}", err=True)
             return b""
-        _, result = tool_call.outcome_of(await asker.ask(call.method, params, tool))
+        with progress(f"calls {call.name}"):
+            _, result = tool_call.outcome_of(await asker.ask(call.method, params, tool))
         return bytes(result)
 
 

@@ -20,6 +20,7 @@ import click
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.errors import CommandRefused
+from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.systemd.sd_notify import is_booted
 from metamcp_supervisor.verbs import Exit
 
@@ -54,9 +55,10 @@ class UnitPlace:
         """Run `systemctl` and print the command. Raises CommandRefused with its error output."""
         command = ["systemctl", *(["--user"] if self.user else []), *arguments]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SYSTEMCTL_S_MAX, check=False
-            )
+            with progress(shlex.join(command)):
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=SYSTEMCTL_S_MAX, check=False
+                )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CommandRefused(f"'{shlex.join(command)}' did not work: {error}") from None
         if done.returncode:

@@ -24,6 +24,7 @@ from metamcp_supervisor.cli.recordings import Following, RecordingPlace, pretty
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.fragments import Tone
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.console.try_out import TRY_S
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import RecordingsShown, TryPlace
@@ -35,10 +36,8 @@ KEPT_MAX = 2000
 """Maximum recorded calls that are kept for the page, without what was said in them."""
 TAIL_BYTES = 16 * 1024 * 1024
 """Bytes at the end of each file that are read at first."""
-ROWS_MAX = 200
+ROWS_MAX = 100
 """Maximum calls in the table; the filter finds others."""
-TRY_S = 120.0
-"""Seconds for the answer to a call that is repeated."""
 BAR = 120
 """Width of a bar for the longest duration, in pixels."""
 DIFF_LINES_MAX = 1000

@@ -4,14 +4,12 @@ Owns: the table of tools, and the page of one. Never: the call that somebody tri
 its form (`try_out`), the search (the fronts).
 """
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import htpy as h
 from htpy import Element, Node
-from msgspec import Struct
 
 from metamcp_supervisor.calls import tool_form
 from metamcp_supervisor.console import fragments as ui
@@ -28,8 +26,6 @@ SEARCH_S = 15.0
 """Seconds for an answer; a search may wait for an index."""
 ENDPOINTS_MAX = 8
 """Maximum endpoints of which the page of a tool says whether it is visible there."""
-DIFF_LINES_MAX = 2000
-"""Maximum lines of a difference on a page."""
 HEADS = ("Tool", "Server", "State", "Tokens", "Calls", "Errors", "Description")
 NUMBERS = frozenset({"Tokens", "Calls", "Errors"})
 _TONES: dict[str, Tone] = {
@@ -101,8 +97,6 @@ async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
         case "way":
             asked = {"tool": tool.name, **_seen(request)}
             part = way(codec.typed(PathShown, await ask("explain", asked)))
-        case "approved":
-            part = drift(await ask("drift", {"server": tool.server, "tool": tool.tool}))
         case _:
             part = form(tool, definition, request)
     return page(tool, definition, await _elsewhere(ask, tool, status), request, part)
@@ -199,7 +193,8 @@ def page(
     if request.role >= Role.OPERATOR:
         items.append((path("way"), "What would happen"))
         if tool.drift:
-            items.append((path("approved"), "Against the approved one"))
+            approved = ui.address("approvals", tool.server, tool.tool)
+            items.append((approved, "Against the approved one"))
     about = definition.get("description")
     server = ui.link(ui.address("servers", tool.server), ui.shown(tool.server, 100))
     return [
@@ -290,41 +285,6 @@ def way(found: PathShown) -> Node:
         ui.table("Steps of a call", ("Step", "Then", "About"), rows, empty="No step is known."),
         ui.notice(f"Now {end}.", "ok" if found.runs else "warn"),
     ]
-
-
-class _Drift(Struct, frozen=True):
-    why: str = ""
-    before: str = ""
-    after: str = ""
-
-
-class _DriftList(Struct, frozen=True):
-    tools: tuple[_Drift, ...] = ()
-
-
-def drift(raw: bytes) -> Node:
-    """Return how a tool differs from its approved definition."""
-    found = codec.typed(_DriftList, raw).tools
-    if not found:
-        return h.p(class_="empty")["The tool is as approved."]
-    one = found[0]
-    lines = difflib.unified_diff(
-        _pretty(one.before), _pretty(one.after), "approved", "offered", lineterm=""
-    )
-    text = "\n".join(line for _, line in zip(range(DIFF_LINES_MAX), lines, strict=False))
-    return [
-        ui.notice(one.why, "warn"),
-        ui.code(text, label="Approved (-) and offered (+)"),
-        h.p[ui.link("/approvals", "Approvals"), " decides what becomes of it."],
-    ]
-
-
-def _pretty(text: str) -> list[str]:
-    try:
-        found: object = codec.value(text.encode())
-    except codec.Malformed:
-        return text.splitlines()
-    return json.dumps(found, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
 
 
 PAGE = Page(name="tools", title="Tools", show=show, change=change)

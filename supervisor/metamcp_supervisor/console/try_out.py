@@ -34,8 +34,10 @@ from metamcp_supervisor.control.tool_orders import ToolListed, TryPlace
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
 
-TRY_S = 120.0
-"""Seconds for an answer; a browser waits no longer with much hope."""
+TRY_S = 50.0
+"""Seconds for an answer; the page itself waits a minute for the console."""
+LONGER = "'metamcp call' and 'metamcp replay' wait longer."
+"""Sentence about a call that takes longer."""
 PARTS_MAX = 50
 """Maximum parts of a result on the page; the raw answer has all."""
 RAW_CHARACTERS_MAX = 100_000
@@ -92,7 +94,8 @@ async def tried(
         try:
             answer = await client.ask(CALL, params, definition)
         except Failed as why:
-            return TryOutcome([ui.notice(str(why), "bad", why.details), _raw(exchanges[-1:])])
+            more = (LONGER,) if why.exit == Exit.TIMEOUT else why.details
+            return TryOutcome([ui.notice(str(why), "bad", more), _raw(exchanges[-1:])])
     found = TriedCall(
         tool=tool.name, place=place, arguments=arguments, keyed=bool(key),
         seconds=time.monotonic() - begun, exchange=exchanges[-1], answer=answer,

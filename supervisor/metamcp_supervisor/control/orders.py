@@ -354,7 +354,8 @@ async def carry_out(
     steering: Steering, line: ControlStream, refusals: Ration, method: str, params: bytes
 ) -> object:
     """Carry out one verb. Return its result, or None if the verb has sent everything itself. Raises
-    ProtocolError; the journal records that too for a verb that would change something."""
+    ProtocolError; the journal records that too, for a verb that would change something, and for a
+    client without the right."""
     verb = VERBS.get(method)
     try:
         result = await _carried_out(steering, line, method, params)
@@ -363,7 +364,8 @@ async def carry_out(
             _record_order(steering, line, method, params, about)
         return result
     except ProtocolError as refusal:
-        if verb is not None and verb.least > Role.VIEWER:
+        changes = verb is not None and verb.least > Role.VIEWER and not verb.reads
+        if verb is not None and (changes or refusal.code == Exit.DENIED):
             _record_refusal(steering, line, refusals, method, params, refusal)
         raise
 

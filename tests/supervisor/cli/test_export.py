@@ -217,3 +217,11 @@ def test_what_cannot_be_meant_is_said(home: Home) -> None:
         result = home.run("export", *arguments)
         assert (result.exit_code, sentence in result.output) == (code, True), result.output
     assert taken.read_text() == "mine"
+
+
+def test_a_server_of_a_workspace_stays_in_it(home: Home) -> None:
+    home.with_config('[servers.a]\ncommand = ["a"]\n[workspaces.acme.servers.b]\ncommand = ["b"]\n')
+    output = home.works("export", "--to", "mcp-json")
+    assert "metamcp: acme:b is left out: it belongs to a workspace" in output
+    assert '"a"' in output
+    assert '"b"' not in output

@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor.cli.output import first_screen
+from metamcp_supervisor.cli.output import first_screen, start_text
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from tests.waiting import until
@@ -50,6 +50,17 @@ def test_the_first_screen_says_what_would_save_tokens_where_there_are_many() -> 
     crowded = tuple(structs.replace(one, token_cost=9_000) for one in STATUS.servers)
     out = first_screen(structs.replace(STATUS, servers=crowded))
     assert "tokens of definitions; 'metamcp tools --tokens' says what would save most of" in out
+
+
+@pytest.mark.promise("M109")
+def test_the_start_of_many_servers_is_one_line_without_control_characters() -> None:
+    waiting = [
+        ServerStatus(name=f"s{number}", state="warming", phase="warming", generation=1)
+        for number in range(30)
+    ]
+    status = structs.replace(STATUS, servers=(*STATUS.servers, *waiting))
+    said = start_text(status, {"s1": "Downloading\x1b[2J"}, 7)
+    assert said == ("2 of 32 started, 7 s; waits for s0, s1 (Downloading\\x1b[2J), s2, s3, 26 more")
 
 
 def test_the_first_screen_says_how_to_get_metrics_from_a_unix_socket() -> None:

@@ -42,6 +42,7 @@ auth = "keys"
 behind_proxy = true
 tls = { cert = "a.pem", key = "a.key", client_ca = "ca.pem" }
 ops_listen = "127.0.0.1:1001"
+console_listen = "127.0.0.1:1002"
 health_listen = "0.0.0.0:1002"
 socket = "mcp.sock"
 allowed_hosts = ["box:8443", "*.example.com"]

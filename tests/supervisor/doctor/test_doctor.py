@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.certificates import authority
-from metamcp_supervisor.cli import doctor, doctor_checks, doctor_security
-from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.config.installation import deno
+from metamcp_supervisor.doctor import doctor, doctor_checks, doctor_security
+from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.verbs import NewKey

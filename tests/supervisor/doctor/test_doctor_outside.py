@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from metamcp_supervisor.cli import doctor_checks
-from metamcp_supervisor.cli.doctor_checks import (
+from metamcp_supervisor.doctor import doctor_checks
+from metamcp_supervisor.doctor.doctor_checks import (
     DAY_S,
     DoctorFinding,
     TlsHandshake,

@@ -9,10 +9,10 @@ import stat
 from collections.abc import Iterator
 
 from metamcp_supervisor.certificates import authority
-from metamcp_supervisor.cli.doctor_checks import DoctorFinding
 from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.units import is_loopback
+from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.keys import api_keys
 from metamcp_supervisor.keys.key_rules import PEPPER
 from metamcp_supervisor.servers import specs

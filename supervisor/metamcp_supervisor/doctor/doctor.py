@@ -19,14 +19,16 @@ import click
 from msgspec import Struct
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import doctor_checks, doctor_security, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.doctor_checks import DoctorFinding
+from metamcp_supervisor.cli.errors import Command, CommandRefused
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sources import load
 from metamcp_supervisor.control import client
+from metamcp_supervisor.doctor import doctor_checks, doctor_security
+from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.processes import limits
 from metamcp_worker.ipc import codec
 
@@ -159,20 +161,26 @@ CATALOGUES_MAX = 1000
 """Maximum number of files in the state directory whose time is checked."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--config",
     "path",
     type=click.Path(path_type=Path),
     help="The file; without it that of the running gateway, or the one that `metamcp up` takes.",
 )
+@click.option(
+    "--upgrade-from",
+    "since",
+    metavar="VERSION",
+    help="Only what changed since that version and concerns the configuration.",
+)
 @json_option
 @click.pass_obj
-def doctor(runtime_dir: str | None, path: Path | None, as_json: bool) -> None:
+def doctor(runtime_dir: str | None, path: Path | None, since: str | None, as_json: bool) -> None:
     """Show what hinders a gateway, and what to do about it. Exit 1 if a check fails."""
     found: list[DoctorFinding] = []
     with progress("checks this machine") as shown:
-        for finding in findings(runtime_dir, path):
+        for finding in _changes(runtime_dir, path, since) if since else findings(runtime_dir, path):
             found.append(finding)
             shown.what = f"checks this machine; last: {finding.check}"
     fails = sum(finding.verdict == "fail" for finding in found)
@@ -182,6 +190,24 @@ def doctor(runtime_dir: str | None, path: Path | None, as_json: bool) -> None:
         _print(found)
     if fails:
         sys.exit(verbs.Exit.FAILED)
+
+
+def _changes(runtime_dir: str | None, path: Path | None, since: str) -> Iterator[DoctorFinding]:
+    """Yield what an upgrade from a version means for the configuration."""
+    from metamcp_supervisor.config import upgrade_notes
+
+    try:
+        found = upgrade_notes.changes(_config(runtime_dir, path), since)
+    except ConfigInvalid as invalid:
+        yield _wrong(invalid.problems)
+        return
+    except ValueError as error:
+        raise CommandRefused(str(error), verbs.Exit.USAGE) from None
+    for note, text in found:
+        yield DoctorFinding(note.what, "warn", text, note.advice)
+    if not found:
+        text = f"nothing that changed since {since} concerns this configuration"
+        yield DoctorFinding("upgrade", "ok", text)
 
 
 def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFinding]:
