@@ -154,9 +154,10 @@ class RoleStatus(Struct, frozen=True, kw_only=True):
     """Process of the gateway that exists at most once. `role`: `embedder`, `audit`, `code`,
     `engine`, `console`, or `middleware` and its name; `state`: `ready`, `starting`, `idle` until it
     is needed, or `error`; `pid`: 0 while it does not run; `memory_bytes`: of it and its children, 0
-    while that is not known; `counts`: of `code`: `runs` since it began, `running` and `waiting` now, and
-    `warm` sandboxes, of `engine`: `orders` since it began, and runs of workflows by state, of
-    middleware: `requests` since it began, and `running`; `confined`: of `code`: what keeps
+    while that is not known; `counts`: of `code`: `runs` since it began, `running` and `waiting`
+    now, and `warm` sandboxes, of `engine`: `orders` since it began, and runs of workflows by state,
+    of `console`: `requests` since it began, and `streams`, of middleware: `requests` since it
+    began, and `running`; `confined`: of `code`: what keeps
     sandboxes from the machine, as in `code_runs.CodeFigures`; `trouble`: of `engine`: a sentence
     why workflows cannot run, of middleware why it cannot be loaded; empty if there is none."""
 

@@ -1,7 +1,7 @@
 """Pages of others try to use the console through the browser of an operator."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.live, pytest.mark.promise("M107")]
 
 
 @contextmanager
-def neighbour(html: str) -> Iterator[str]:
+def neighbour(html: str) -> Generator[str]:
     """Another program of this machine, which serves this page on a port of its own."""
 
     class Answer(BaseHTTPRequestHandler):
@@ -24,7 +24,7 @@ def neighbour(html: str) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(html.encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the library
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)

@@ -83,3 +83,17 @@ def test_an_endpoint_on_loopback_knows_for_which_url_its_tokens_are(tmp_path: Pa
         "http://127.0.0.1:6270/.well-known/oauth-protected-resource/metamcp/x/mcp",
         "http://127.0.0.1:6270/.well-known/oauth-protected-resource/mcp",
     ]
+
+
+@pytest.mark.promise("M67")
+def test_the_console_is_off_and_other_machines_reach_it_only_over_tls(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "").gateway.console_listen is None
+    got = loaded(tmp_path, '[gateway]\nconsole_listen = "127.0.0.1:6272"\n')
+    assert str(got.gateway.console_listen) == "127.0.0.1:6272"
+    wide = '[gateway]\nconsole_listen = "0.0.0.0:6272"\n'
+    (said,) = messages(tmp_path, wide)
+    assert "gateway.console_listen: " in said
+    assert 'would travel unencrypted to 0.0.0.0:6272; write tls = "required"' in said
+    assert loaded(tmp_path, f'{wide}tls = "required"\n').gateway.console_listen is not None
+    (said,) = messages(tmp_path, '[gateway]\nconsole_listen = "127.0.0.1:6271"\n')
+    assert "127.0.0.1:6271 is taken by another listener of [gateway]" in said
