@@ -161,6 +161,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
 """Groups of `metamcp --help`."""
 
 _LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"
+_SEARCH = "tools are searched by 'metamcp tools WORDS'"
 _END = "the gateway ends with 'metamcp down'"
 _VIEW = "a client brings it into view, or an operator with 'metamcp toolsets equip NAME'"
 _CHECK = "the configuration is checked by 'metamcp config check'"
@@ -178,6 +179,9 @@ WORDS = {
     "ps": _LIST,
     "servers": _LIST,
     "discover": _LIST,
+    "search": _SEARCH,
+    "find": _SEARCH,
+    "invoke": "a tool is called by 'metamcp call TOOL'",
     "kill": _END,
     "quit": _END,
     "exit": _END,

@@ -36,7 +36,7 @@ KEPT_MAX = 2000
 """Maximum recorded calls that are kept for the page, without what was said in them."""
 TAIL_BYTES = 16 * 1024 * 1024
 """Bytes at the end of each file that are read at first."""
-ROWS_MAX = 200
+ROWS_MAX = 100
 """Maximum calls in the table; the filter finds others."""
 BAR = 120
 """Width of a bar for the longest duration, in pixels."""

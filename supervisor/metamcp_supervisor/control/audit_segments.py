@@ -6,7 +6,6 @@ writing records (`metamcp_worker.audit`), the hash of a record (`metamcp_worker.
 
 import os
 import re
-import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -155,6 +154,8 @@ def _newest(where: Path) -> Iterator[StoredRecord]:
 @contextmanager
 def _read(path: Path) -> Generator[None]:
     """Raise AuditUnread for a segment that is broken."""
+    import sqlite3  # a gateway that nobody asks for its audit never loads it
+
     try:
         yield
     except (sqlite3.Error, TypeError, ValueError, MsgspecError) as error:
@@ -251,6 +252,8 @@ class _Check:
 
     def segment(self, path: Path) -> Break | None:
         """Check one segment behind those before it."""
+        import sqlite3
+
         try:
             found = rows(path)
             begins = next(found)

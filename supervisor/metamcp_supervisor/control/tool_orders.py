@@ -130,7 +130,7 @@ async def recordings(steering: Steering, line: ControlStream, params: NoWishes) 
 async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> object:
     """Return the tools. Raises ProtocolError for unknown names."""
     check_endpoint(steering, params.endpoint)
-    servers = [one.name for one in steering.status().servers]
+    servers = {one.name: one for one in steering.status().servers}
     if params.key and line.role < Role.OPERATOR:
         raise ProtocolError(Exit.DENIED, "what a key sees needs the role operator")
     if params.server and params.server not in servers:
@@ -152,8 +152,12 @@ async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> o
         why = f"no tool is named {params.name[:64]!r} at the endpoint {found.endpoint}; {known}"
         raise ProtocolError(Exit.UNKNOWN_NAME, why)
     counts = _counts(steering)
+    # The particulars of a server take a while to collect, and nearly none has such tools.
+    seen = {one.server for one in found.tools}
     drifts = {
-        name: _drifts(steering, name) for name in {one.server for one in found.tools} & {*servers}
+        name: _drifts(steering, name)
+        for name, server in servers.items()
+        if server.drift and name in seen
     }
     return ToolList(
         endpoint=found.endpoint,
