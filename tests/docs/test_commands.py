@@ -116,6 +116,9 @@ ELSEWHERE = {
         "::test_bad_requests_and_bad_lines_of_a_server_leave_the_gateway_as_small_as_it_was"
     ),
     "make fuzz": "tests/fuzz/test_fuzz.py::test_no_input_breaks_a_promise",
+    "make pictures": (
+        "tests/pictures/test_pictures.py::test_a_picture_shows_what_the_command_prints_today"
+    ),
     "make picture": "tests/test_rooms.py"
     "::test_the_readme_shows_who_imports_whom_as_make_picture_draws_it",
     "make reference": "tests/docs/test_reference.py::test_the_reference_is_what_the_program_says",

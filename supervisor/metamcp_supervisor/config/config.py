@@ -504,7 +504,8 @@ class Endpoint:
         return self.view_scope or ("session" if alone else "principal")
 
 
-def _default(table: str, key: str) -> str:
+def unplaced(table: str, key: str) -> str:
+    """Return no place: nothing is known of where settings come from."""
     return ""
 
 
@@ -545,7 +546,7 @@ class Config:
     problems: tuple["Problem", ...] = ()
     programs: tuple[str, ...] = ()
     unrun: bool = False
-    origin: Callable[[str, str], str] = field(default=_default, compare=False, repr=False)
+    origin: Callable[[str, str], str] = field(default=unplaced, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ monotonic clock, which goes on. Members with a default may be added or removed w
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, structs
 
-from metamcp_supervisor.config.config import Address, AnyAddress, Config, UnixAddress
+from metamcp_supervisor.config.config import Address, AnyAddress, Config, UnixAddress, unplaced
 from metamcp_supervisor.control.control import ControlSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
 from metamcp_supervisor.processes.nursery import NurserySnapshot
@@ -124,11 +124,15 @@ def config(state: State) -> Config | None:
     """Return the configuration that the previous program read from the files last; None if this
     program cannot decode it."""
     try:
-        return msgspec.msgpack.decode(
-            state.gateway.config, type=Config, dec_hook=lambda kind, value: kind(value)
-        )
+        return msgspec.msgpack.decode(state.gateway.config, type=Config, dec_hook=_revived)
     except msgspec.DecodeError:
         return None
+
+
+def _revived(kind: Any, value: object) -> object:
+    """Return a value of a type that msgpack does not know. The places of settings are a function
+    and stay behind: the next reload finds them again."""
+    return unplaced if get_origin(kind) is Callable else kind(value)
 
 
 def ops_written(listen: AnyAddress) -> tuple[tuple[str, int], str]:
