@@ -13,7 +13,6 @@ import contextlib
 import os
 import queue
 import shlex
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -266,7 +265,11 @@ class StartLine:
         told = {name: line[0].text.strip() for name, line in lines.items() if line}
         frame = FRAMES[int(seconds / FRAME_S) % len(FRAMES)]
         text = f"{frame} {start_text(status, told, round(seconds))}"
-        self._out(ERASE + columns.cut(text, shutil.get_terminal_size().columns - 1))
+        try:
+            width = os.get_terminal_size(1).columns
+        except OSError:
+            return  # the terminal is gone
+        self._out(ERASE + columns.cut(text, width - 1))
         self._is_drawn = True
         self._timer = self._loop.call_later(FRAME_S, self._draw)
 

@@ -154,7 +154,7 @@ def _newest(where: Path) -> Iterator[StoredRecord]:
 @contextmanager
 def _read(path: Path) -> Generator[None]:
     """Raise AuditUnread for a segment that is broken."""
-    import sqlite3  # a gateway that nobody asks for its audit never loads it
+    from sqlite3 import Error  # a gateway that nobody asks for its audit never loads it
 
     try:
         yield
@@ -252,7 +252,7 @@ class _Check:
 
     def segment(self, path: Path) -> Break | None:
         """Check one segment behind those before it."""
-        import sqlite3
+        from sqlite3 import Error
 
         try:
             found = rows(path)
