@@ -58,6 +58,7 @@ def environment(stage: Path, dist: Path, version: str) -> None:
                "--no-deps", "--link-mode", "copy", "--only-binary", ":all:")  # fmt: skip
     run(*install, "--require-hashes", "-r", str(ROOT / "requirements/runtime.txt"))
     run(*install, "--no-index", "--find-links", str(dist), f"metamcp=={version}")
+    (home / ".lock").unlink(missing_ok=True)  # of uv
     for path in (home / "bin").iterdir():
         if not path.name.startswith("python") and path.name != "metamcp":
             path.unlink()
