@@ -104,7 +104,7 @@ def test_a_call_that_would_be_refused_ends_with_1_and_says_at_which_step(gateway
     told = steps(gateway, "one__pid", "--endpoint", "sets", ok=1)
     assert told["view"] == "not in view, and only what is in view can"
     told = steps(gateway, "one__pid", "--endpoint", "closed", ok=1)
-    assert told == {"gate": "a credential is needed: --as"}
+    assert told == {"gate": "a credential is needed: name an API key (--as)"}
     assert "the call would run if a person agrees" in run(gateway, "explain", "one__fail")
 
 

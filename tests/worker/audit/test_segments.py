@@ -182,7 +182,7 @@ def test_a_checkpoint_with_a_typing_mistake_is_not_a_broken_chain(tmp_path: Path
     for mark, code in ((right, 0), ("5", 2), ("5:abc", 2), ("", 2), (f"8{right[1:]}", 1)):
         done = asked(tmp_path, "verify", "--expect", mark)
         assert done.exit_code == code
-        assert ("written like SEQ:HASH, with 64 hexadecimal digits" in done.stderr) == (code == 2)
+        assert ("written like SEQ:HASH, 64 hex digits" in done.stderr) == (code == 2)
 
 
 def test_the_list_finds_a_key_by_its_id_its_name_and_as_it_shows_it(tmp_path: Path) -> None:

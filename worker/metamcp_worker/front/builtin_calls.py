@@ -462,7 +462,11 @@ def _seen(
     if who is None or (
         known[whole].auth and (who is gate.USER or not app.door.still(who, whole, date))
     ):
-        why = "the key is not accepted here" if wanted.key else "a credential is needed: --as"
+        why = (
+            "the key is not accepted here"
+            if wanted.key
+            else "a credential is needed: name an API key (--as)"
+        )
         raise ViewUnseen(whole, why)
     try:
         name = app.part(whole, gate.USER if not known[whole].auth else who)
