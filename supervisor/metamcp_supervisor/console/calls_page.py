@@ -186,8 +186,8 @@ def _why_none(recent: RecentCalls) -> str:
     if recent.calls:
         return f"None of the last {ui.amount(len(recent.calls))} recorded calls fits."
     return (
-        'No call is recorded. The line calls = "metadata" in [recording] turns that on,'
-        ' and "full" also records what is said.'
+        'No call is recorded. Calls are if [recording] has the line calls = "metadata"; "full"'
+        " records what is said, too."
     )
 
 

@@ -174,6 +174,9 @@ class _Seen:
     def __init__(self, steering: Steering) -> None:
         self._steering = steering
         self._figures: dict[str, object] = {}
+        self._again: set[str] = set()
+        """Kinds that are new once more at the next look: fronts write recorded calls a moment
+        after they count them."""
         self.new()
 
     def new(self) -> set[str]:
@@ -186,5 +189,6 @@ class _Seen:
             **{f"logs:{name}": last for name, last in steering.logs.lasts().items()},
         }
         kinds = {name for name, value in found.items() if self._figures.get(name) != value}
+        again, self._again = self._again, kinds & {"calls"}
         self._figures = found
-        return kinds
+        return kinds | again
