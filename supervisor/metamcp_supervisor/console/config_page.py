@@ -26,8 +26,8 @@ SETTINGS = ("Key", "Value", "Set at")
 CHANGES = ("Setting", "In force", "In the files", "Set at")
 PLAN = ("Name", "Action", "Why")
 ACTIONS = (
-    "The action restart ends the server's process and starts a new one. The action in-place applies"
-    " the change while the server runs."
+    "The action restart ends the process of the server and starts a new one. The action in-place"
+    " applies the change without a restart."
 )
 
 
