@@ -262,7 +262,7 @@ class Description(Struct, frozen=True, kw_only=True):
 
     `failures`: unstable starts in a row; `recent`: unstable starts within `window_s`; the circuit
     opens when there are more than `recent_max`; `trips`: how often in a row it opened. `config`:
-    settings in effect, secrets masked; `source`: file and table of the settings; `list_hash`: hash
+    settings in effect, secrets masked; `source`: file and line of its table; `list_hash`: hash
     of the server's lists; `overrides`: settings that are set for a time. `drift`: tools that are
     not as approved, each with the kind of change. `withheld`: variables of the gateway that a
     server that went down does not get and that could matter. `left_out`: definitions that are not

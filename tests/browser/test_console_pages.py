@@ -162,6 +162,16 @@ def test_ten_tabs_have_one_stream_and_the_session_of_the_first(
         expect(tabs[-1].locator("#pulse")).to_have_text("live", timeout=15_000)
 
 
+def test_times_go_on_while_nothing_happens(page: Page, console: Console) -> None:
+    console.open(page, "/servers/git")
+    state = page.locator("dl > div").first.locator("dd")
+    expect(state).to_have_text(re.compile(r"since \d\d:\d\d:\d\d \("))
+    page.evaluate("document.getElementById('page').dataset.live = 'times'")  # no other news count
+    before = state.text_content() or ""
+    expect(state).to_have_text(before)
+    expect(state).not_to_have_text(before, timeout=15_000)
+
+
 def test_a_page_goes_on_when_the_process_of_the_console_is_killed(
     page: Page, console: Console
 ) -> None:

@@ -255,12 +255,14 @@ def test_the_configuration_is_shown_with_places_compared_and_reloaded(
     assert "Nothing: the files are in force." in admin.get("/config/files").text
     gateway.config.write_text(text.replace('timeout = "40s"', 'timeout = "50s"'))
     try:
+        assert f"{gateway.config} was written after" in admin.get("/config").text
         files = admin.get("/config/files")
         assert 'consent.timeout "40s" "50s"' in files.text
         with ConsoleBrowser(gateway, "operator") as operator:
             assert not posted(operator.get("/config/files"), "Put the files")
         said = admin.post("/config", plan=files.fields()["plan"] or "", sure="")
         assert "is in force" in said.text
+        assert "was written after" not in admin.get("/config").text
         assert "Nothing: the files are in force." in said.text
         gateway.config.write_text(text + "\n[log\n")
         assert "metamcp.toml" in admin.get("/config/files").text

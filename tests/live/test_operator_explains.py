@@ -48,7 +48,7 @@ def test_a_server_that_never_becomes_ready_is_explained_in_one_sentence(gateway:
     found = until(failed_twice, "it failed twice")
     assert found is not None
     assert "it ended with status 3; on stderr: no repository; 'metamcp logs " in found["why"]
-    assert f"{found['recent']} of 8 in 120 s; next start in " in found["why"]
+    assert f"{found['recent']} within 120 s (8 are allowed); next start in " in found["why"]
     assert [end["reason"] for end in found["exits"]] == ["exit"] * len(found["exits"])
     assert found["exits"][-1]["next"] == "error"
     assert found["log"][-1]["text"] == "no repository"

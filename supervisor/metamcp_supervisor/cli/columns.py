@@ -220,14 +220,14 @@ def _row(server: ServerStatus) -> tuple[str, ...]:
     )
 
 
-def outlook(server: ServerStatus) -> str:
-    """Return what happens next with the server, and the reason of its state."""
+def outlook(server: ServerStatus, most: int = REASON_CHARACTERS_MAX) -> str:
+    """Return what happens next with the server, and the reason of its state in at most `most`
+    characters."""
     said = " ".join(server.message.split())
     if server.reason and said:
         said = f"{server.reason}: {said}"
     said = said or server.reason
-    if len(said) > REASON_CHARACTERS_MAX:
-        said = said[: REASON_CHARACTERS_MAX - 1] + "…"
+    said = cut(said, most)
     if server.state == "quarantined":
         said = f"{said}; 'metamcp ctl clear {server.name}' lets it out"
     elif server.state == "error":

@@ -57,7 +57,7 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
     since = f"since {when(found.since, now)} ({columns.span(now - found.since)})"
     yield server.name, f"{server.state}{f'  {since}' if found.since else ''}"
     yield "why", found.why
-    row = f"{found.failures} in a row, {found.recent} of {found.recent_max} in {found.window_s:g} s"
+    row = f"{found.failures} in a row, {explain.within(found)}"
     yield "starts", f"generation {server.generation}, restarts {server.restarts}; failures: {row}"
     yield "protocol", server.protocol or columns.NONE
     cached = ", from cache" if server.from_cache else ""

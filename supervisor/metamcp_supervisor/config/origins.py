@@ -63,7 +63,8 @@ class Origins(Struct, frozen=True):
     named: Mapping[tuple[str, str], Site] = {}
 
     def of(self, table: str, key: str) -> str:
-        """Return the place of a setting; empty for a default."""
+        """Return the place of a setting, or without a key that of a table with a name; empty for a
+        default."""
         if table == "gateway":
             for site in self.outside:
                 if key in site.document.values:
@@ -71,7 +72,7 @@ class Origins(Struct, frozen=True):
         group, _, name = table.partition(".")
         if group in GROUPS and name:
             named = self.named.get((group, name))
-            return "" if named is None else _written(named, key)
+            return "" if named is None else _written(named, key) if key else _line(named)
         numbered = _INDEX.fullmatch(table)
         places: Place = ("policies", int(numbered[1])) if numbered else tuple(filter(None, [table]))
         found = (_written(site.at(*places), key) for site in self.files)
@@ -152,8 +153,12 @@ def _written(table: Site, key: str) -> str:
     name = next((one for one in (key, *_FOREIGN.get(key, ())) if one in found), None)
     if name is None:
         return ""
-    line = table.at(name).line()
-    return table.document.label if line is None else f"{table.document.label}:{line}"
+    return _line(table.at(name))
+
+
+def _line(site: Site) -> str:
+    line = site.line()
+    return site.document.label if line is None else f"{site.document.label}:{line}"
 
 
 def _at(site: Site) -> object:

@@ -5,6 +5,8 @@ Owns: the parts of the page, the question before a reload. Never: masking secret
 reload (the gateway).
 """
 
+from collections.abc import Sequence
+
 import htpy as h
 from htpy import Element, Node
 
@@ -23,6 +25,10 @@ TABS = (("/config", "In force"), ("/config/files", "Files"))
 SETTINGS = ("Key", "Value", "Set at")
 CHANGES = ("Setting", "In force", "In the files", "Set at")
 PLAN = ("Name", "Action", "Why")
+ACTIONS = (
+    "The action restart ends the process of the server and starts a new one. The action in-place"
+    " applies the change without a restart."
+)
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
@@ -62,6 +68,7 @@ def in_force(found: SettingsShown, table: str) -> Node:
         ui.heading("Config", h.p["Secrets are masked."]),
         ui.tabs("/config", TABS),
         _sentences(found.problems, found.warnings),
+        found.newer and _newer(found.newer),
         ui.pairs([("Files", [h.div[h.code[ui.shown(one, 500)]] for one in found.files])]),
         h.h2[ui.shown(heading, 200)],
         table and h.p[ui.link("/config", "Settings that something sets")],
@@ -75,6 +82,16 @@ def in_force(found: SettingsShown, table: str) -> Node:
             empty="The configuration has only defaults.",
             numbers=("Set", "Keys"),
         ),
+    ]
+
+
+def _newer(files: Sequence[str]) -> Element:
+    """Return the sentence about files that were written after they were read."""
+    names = f"{ui.shown(', '.join(files), 600)} {'was' if len(files) == 1 else 'were'}"
+    read = "The values and lines below are those that were read."
+    return h.div(class_="notice warn", role="status")[
+        f"{names} written after the gateway read the files. {read} ",
+        ui.link("/config/files", "What differs"),
     ]
 
 
@@ -101,11 +118,17 @@ def files(found: ConfigDiff, role: Role) -> Node:
         _sentences(found.problems, found.warnings),
         h.h2["What a reload would do"],
         ui.table("Plan", PLAN, rows, empty="Nothing: the files are in force."),
+        rows and h.p[ACTIONS],
         h.h2["Settings that differ"],
         _changes(found),
         found.more > 0 and h.p[f"{ui.amount(found.more)} more changes are not shown."],
-        h.p["Whole servers, ", ui.link("/approvals", "tools that drifted"), " and secrets aside."],
-        role >= Role.ADMIN and not idle and _reload(plan),
+        h.p[
+            "Secrets are masked: a new value of one shows only in the plan. Tools that changed: ",
+            ui.link("/approvals", "Approvals"),
+            ".",
+        ],
+        not idle
+        and (_reload(plan) if role >= Role.ADMIN else ui.needs("reload the files", Role.ADMIN)),
     ]
 
 

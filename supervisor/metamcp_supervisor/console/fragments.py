@@ -17,6 +17,7 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.cli import columns
+from metamcp_supervisor.control.access import Role
 
 TEXT_CHARS_MAX = 20_000
 """Maximum characters of one text of a server on a page; the rest is counted."""
@@ -165,6 +166,11 @@ def notice(text: str, tone: Tone = "ok", details: Sequence[str] = ()) -> Element
     ]
 
 
+def needs(what: str, role: Role) -> Element:
+    """Return the sentence in place of a control that the role of the session does not have."""
+    return h.p(class_="empty")[f"To {what} needs the role {role}."]
+
+
 def pairs(rows: Iterable[tuple[str, Node]]) -> Element:
     """Return a list of names, each with its value."""
     return h.dl[[h.div[h.dt[name], h.dd[value]] for name, value in rows]]
@@ -199,7 +205,11 @@ def data(name: str, value: object) -> Element:
 
 def when(seconds: float) -> Element:
     """Return a moment, in seconds since the epoch, which the browser writes in its own time."""
-    written = instant(seconds)
+    return moment(instant(seconds))
+
+
+def moment(written: str) -> Element:
+    """Return a moment that is written as ISO 8601, which the browser writes in its own time."""
     return h.time(datetime=written)[written]
 
 

@@ -89,7 +89,9 @@ def key_list(keys: Iterable[KeyShown], endpoints: Iterable[str], request: PageRe
         ui.heading("Keys", h.p["Credentials of programs that are not on this machine."]),
         ui.search("/keys", request.query, "Name, id, principal or workspace"),
         ui.table("API keys", HEADS, map(_row, found), empty=empty),
-        request.role >= Role.ADMIN and _new_form(endpoints),
+        _new_form(endpoints)
+        if request.role >= Role.ADMIN
+        else ui.needs("make, replace or end keys", Role.ADMIN),
     ]
 
 
@@ -98,6 +100,7 @@ def one_key(key: KeyShown, use: KeyUse, role: Role) -> Node:
     path = ui.address("keys", key.id)
     ends = use_text(use)
     name = ui.shown(key.name, 80)
+    by = ui.shown(key.created_by or "an unknown user")
     return [
         ui.heading(["Key ", name], ui.link("/keys", "all keys")),
         ui.pairs(
@@ -108,15 +111,14 @@ def one_key(key: KeyShown, use: KeyUse, role: Role) -> Node:
                 ("Endpoints", ui.shown(", ".join(key.endpoints) or "all")),
                 ("Scopes", ui.shown(", ".join(key.scopes) or "all")),
                 ("Principal", ui.shown(key.principal)),
-                ("Expires", key.expires or "never"),
+                ("Expires", ui.moment(key.expires) if key.expires else "never"),
                 ("In URLs", "where the endpoint allows it" if key.url else "no"),
                 ("Limits", ", ".join(f"{k} {v:g}" for k, v in key.limits.items()) or "none"),
-                ("Created", f"{key.created} by {ui.shown(key.created_by or 'an unknown user')}"),
-                ("Open now", ends),
+                ("Created", [ui.moment(key.created), f" by {by}"]),
+                ("Open now", f"{ends}; when the key ends, these are closed at once"),
             ]
         ),
-        role >= Role.ADMIN
-        and [
+        [
             h.h2["Replace it"],
             ui.form(
                 path,
@@ -138,7 +140,9 @@ def one_key(key: KeyShown, use: KeyUse, role: Role) -> Node:
                 path, "Revoke", {"do": "Revoke"}, danger=True,
                 confirm=f"Revoke the key {key.name} ({key.id}) and forget it? {ends} will close.",
             ),
-        ],
+        ]
+        if role >= Role.ADMIN
+        else ui.needs("replace or end a key", Role.ADMIN),
     ]  # fmt: skip
 
 
@@ -146,15 +150,18 @@ def new_key(made: KeyChanged, status: GatewayStatus) -> Node:
     """Return the text of a new key, which is shown this once, with lines for clients."""
     names = made.endpoints or tuple(status.endpoints)
     url = next((status.endpoints[one] for one in names if one in status.endpoints), status.url)
-    until = f"until {made.expires}" if made.expires else "without end"
-    old = [f"The key before it is valid until {made.old_until}."] if made.old_until else []
+    until = ui.moment(made.expires) if made.expires else "it is revoked"
+    valid: list[tuple[str, Node]] = [("Valid until", until)]
+    if made.old_until:
+        valid.append(("The key before it is valid until", ui.moment(made.old_until)))
     # News do not load a page with `data-keep` again: the key is nowhere else.
     return h.div(data_keep=True)[
         ui.heading(["Key ", ui.shown(made.name, 80)], ui.link("/keys", "all keys")),
         ui.notice(
-            f"The key {made.name} ({made.id}) is made, valid {until}. It is shown this once.",
-            details=[*made.doubts, *old, *_late(made)],
+            f"The key {made.name} ({made.id}) is made. It is shown this once.",
+            details=[*made.doubts, *_late(made)],
         ),
+        ui.pairs(valid),
         ui.code(made.key, copy=True, label="Key"),
         h.h2["Lines for clients"],
         [ui.code(text, copy=True, label=name) for name, text in snippets(made.key, url)],
@@ -199,7 +206,7 @@ def _row(key: KeyShown) -> list[Node]:
         ui.shown(key.workspace, 80),
         ui.shown(", ".join(key.endpoints) or "all", 200),
         ui.shown(", ".join(key.scopes) or "all", 200),
-        key.expires or "never",
+        ui.moment(key.expires) if key.expires else "never",
         ui.state(key.state, _TONES.get(key.state, "warn")),
     ]
 

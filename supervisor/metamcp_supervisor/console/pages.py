@@ -50,7 +50,8 @@ class Page(Struct, frozen=True, kw_only=True):
     that is not there; `show`: returns the content of the page; `change`: carries out a change, and
     returns what takes the place of the content; `least`: lowest role to which the rail shows it;
     `live`: news of the gateway after which the browser gets the page again: servers, views,
-    approvals, keys, runs, calls, config."""
+    approvals, keys, runs, calls, config; `times`: the page counts time, and the browser gets it
+    again every few seconds while somebody looks at it."""
 
     name: str
     title: str

@@ -85,7 +85,7 @@ def _row(one: ScriptShown, workspace: str, role: Role) -> Sequence[Node]:
         str(one.version),
         one.language,
         "yes" if one.expose else "no",
-        one.savedAt,
+        ui.moment(one.savedAt),
         ui.shown(" ".join(one.description.split()), 200),
     ]
 
@@ -112,7 +112,7 @@ def one_script(
                 ("Description", ui.shown(one.description)),
                 ("Language", one.language),
                 ("In lists", "as a tool of its own" if one.expose else "no"),
-                ("Saved", one.savedAt),
+                ("Saved", ui.moment(one.savedAt)),
                 ("Versions kept", versions),
             ]
         ),

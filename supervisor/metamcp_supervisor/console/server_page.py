@@ -5,7 +5,7 @@ the gateway), masking secrets (the gateway).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import htpy as h
 from htpy import Element, Node
@@ -19,6 +19,8 @@ from metamcp_worker.ipc import codec
 
 EVENTS_MAX = 100
 """Maximum events in the timeline."""
+_OWN = {"set", "source"}
+"""Labels of facts that the page shows in its own way."""
 _RUNS = {"ready", "active", "warming", "error", "draining"}
 #: Orders with the states in which they make sense, the lowest role, and whether they disturb.
 _ORDERS = (
@@ -53,7 +55,6 @@ async def change(ask: Ask, request: PageRequest) -> Node:
 def page(found: Description, events: Sequence[JournalEvent], role: Role, now: float) -> Node:
     """Return the content of the page. `now`: seconds since the epoch."""
     server = found.server
-    first, *rest = describe.facts(found, now)
     return [
         ui.heading(ui.shown(server.name), ui.state(server.state)),
         ui.tabs(
@@ -66,7 +67,8 @@ def page(found: Description, events: Sequence[JournalEvent], role: Role, now: fl
             ],
         ),
         h.p(class_="beside")[_orders(server.name, server.state, role)],
-        ui.pairs((label, ui.shown(text)) for label, text in (("state", first[1]), *rest)),
+        role < Role.OPERATOR and ui.needs("steer a server", Role.OPERATOR),
+        ui.pairs(_facts(found, now)),
         h.h2["What happened"],
         ui.table(
             "Events of this server, the newest first",
@@ -81,7 +83,7 @@ def page(found: Description, events: Sequence[JournalEvent], role: Role, now: fl
         ui.table(
             "Times it went down by itself, the newest first",
             ("When", "Start", "Ready for", "Reason", "Then", "Message"),
-            ([ui.shown(cell) for cell in row] for row in describe.exits(found, now)),
+            _exits(found, now),
             empty="It never went down by itself.",
         ),
         h.h2["Processes"],
@@ -101,6 +103,22 @@ def page(found: Description, events: Sequence[JournalEvent], role: Role, now: fl
         h.h2["Last lines"],
         ui.code("\n".join(line.text for line in found.log) or "none", label="of its log"),
     ]
+
+
+def _facts(found: Description, now: float) -> Iterator[tuple[str, Node]]:
+    """Yield what `ctl describe` says at the top, with moments in the time of the browser."""
+    _, *facts = describe.facts(found, now)
+    since = [" since ", ui.when(found.since), f" ({ui.ago(now - found.since)})"]
+    yield "state", [found.server.state, since if found.since else None]
+    yield from ((label, ui.shown(text)) for label, text in facts if label not in _OWN)
+    for one in found.overrides:
+        rest = ui.shown(f" (else {one.written})")
+        yield "set", [ui.shown(f"{one.key} {one.value} until "), ui.when(one.until), rest]
+
+
+def _exits(found: Description, now: float) -> Iterator[Sequence[Node]]:
+    for ended, row in zip(reversed(found.exits), describe.exits(found, now), strict=True):
+        yield ui.when(ended.time), *map(ui.shown, row[1:])
 
 
 def _orders(name: str, state: str, role: Role) -> list[Element]:

@@ -24,6 +24,8 @@ RATE_S = 10.0
 """Seconds over which the rate of calls is measured."""
 WRONG_MAX = 8
 """Maximum servers that the banner names."""
+REASON_CHARACTERS_MAX = 400
+"""Maximum characters of a server's reason; the page has more room than a terminal."""
 HEADS = (
     "Server", "State", "Up", "Restarts", "Calls", "Calls/s", "p95", "Errors", "Memory", "Tools",
     "Tokens", "Next / reason",
@@ -100,7 +102,9 @@ def page(status: GatewayStatus, rates: Mapping[str, float], request: PageRequest
             "Filter by name, state or reason",
             h.label[h.span["State"], ui.choice("state", _STATES, request.query.get("state", ""))],
         ),
-        _orders() if steers and kept else None,
+        (_orders() if steers else ui.needs("start or stop servers", Role.OPERATOR))
+        if kept
+        else None,
         ui.table(
             f"{len(kept)} of {len(status.servers)} servers: {columns.status_foot(status)}",
             heads,
@@ -145,7 +149,7 @@ def _wrong(status: GatewayStatus) -> Node:
                 h.li[
                     ui.link(ui.address("servers", one.name), ui.shown(one.name)),
                     f" ({one.state}): ",
-                    ui.shown(columns.outlook(one), 400),
+                    ui.shown(columns.outlook(one, REASON_CHARACTERS_MAX), 600),
                 ]
                 for one in found[:WRONG_MAX]
             ],
@@ -193,7 +197,7 @@ def _row(server: ServerStatus, rate: float | None, *, steers: bool) -> Sequence[
         f"{server.tools}{'*' if server.from_cache else ''}" if server.tools else columns.NONE,
         ui.amount(server.token_cost) if server.token_cost else columns.NONE,
         h.span[
-            ui.shown(columns.outlook(server), 400), " ",
+            ui.shown(columns.outlook(server, REASON_CHARACTERS_MAX), 600), " ",
             ui.link(ui.address("logs", server.name), "logs", aria_label=f"logs of {name}"),
         ],
     ]  # fmt: skip
@@ -232,4 +236,6 @@ def _welcome(status: GatewayStatus) -> Node:
     ]  # fmt: skip
 
 
-PAGE = Page(name="servers", title="Servers", show=show, change=change, live=("servers", "calls"))
+PAGE = Page(
+    name="servers", title="Servers", show=show, change=change, live=("servers", "calls", "times")
+)

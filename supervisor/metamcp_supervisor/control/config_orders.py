@@ -8,10 +8,13 @@ a setting (`config.origins`), the plan of a reload (`config.reload`), the decisi
 
 import asyncio
 import json
+import math
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -81,12 +84,14 @@ class SettingsTable(Struct, frozen=True):
 
 class SettingsShown(Struct, frozen=True, kw_only=True):
     """Settings in force. `more`: number of settings that are left out; `problems`, `warnings`:
-    sentences about the files as they were read."""
+    sentences about the files as they were read; `newer`: files that were written after that, or
+    are gone."""
 
     v: int = VERSION
     files: tuple[str, ...]
     tables: tuple[SettingsTable, ...]
     settings: tuple[SettingShown, ...]
+    newer: tuple[str, ...] = ()
     more: int = 0
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -150,6 +155,7 @@ class Approved(Struct, frozen=True, kw_only=True):
 async def settings(steering: Steering, line: ControlStream, params: SettingsWanted) -> object:
     """Return the settings in force. Raises ProtocolError for a table that does not exist."""
     config = steering.settings.config
+    age_s = steering.status().config_age_s
     found = await asyncio.to_thread(lambda: list(origins.settings(config)))
     keys, given = Counter[str](), Counter[str]()
     for one in found:
@@ -165,6 +171,7 @@ async def settings(steering: Steering, line: ControlStream, params: SettingsWant
         files=tuple(map(os.fspath, config.files)),
         tables=tuple(SettingsTable(name, keys[name], given[name]) for name in keys),
         settings=tuple(_cut(one) for one in wanted[:SETTINGS_MAX]),
+        newer=await asyncio.to_thread(_newer, config.files, time.time() - age_s),
         more=max(0, len(wanted) - SETTINGS_MAX),
         problems=tuple(map(str, config.problems)),
         warnings=config.warnings,
@@ -213,6 +220,18 @@ async def approve(steering: Steering, line: ControlStream, params: Approval) -> 
 def about(params: Approval, result: object) -> Sequence[str]:
     """Return the words of the audit for an approval."""
     return (params.tool,) if params.tool else ()
+
+
+def _newer(files: Iterable[Path], read_at: float) -> tuple[str, ...]:
+    """Return the files that were written after a moment, in seconds since the epoch."""
+
+    def written(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            return math.inf
+
+    return tuple(os.fspath(path) for path in files if written(path) > read_at)
 
 
 def _changes(old: Config, new: Config) -> list[SettingChange]:

@@ -3,12 +3,13 @@
 Owns: the wording. Never: decisions, clocks, finding the facts.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
 from metamcp_supervisor.config.units import duration_text
-from metamcp_supervisor.verbs import ServerStatus
+from metamcp_supervisor.verbs import Description, ServerStatus
 
 CONFIGURATION = "configuration"
 """Reason of a server whose table in the configuration has a mistake."""
@@ -45,9 +46,14 @@ def why(server: ServerStatus, tries: Tries) -> str:
 
 
 def counted(tries: Tries) -> str:
-    """Return the arithmetic of the backoff: `3 failures in a row, 2 of 8 in 120 s`."""
-    row = f"{_failures(tries.failures)} in a row"
-    return f"{row}, {tries.recent} of {tries.recent_max} in {tries.window_s:g} s"
+    """Return the arithmetic of the backoff: `3 failures in a row, 2 within 120 s (8 are
+    allowed)`."""
+    return f"{_failures(tries.failures)} in a row, {within(tries)}"
+
+
+def within(tries: "Tries | Description") -> str:
+    """Return the failed starts of the window, and how many of them open no circuit."""
+    return f"{tries.recent} within {tries.window_s:g} s ({tries.recent_max} are allowed)"
 
 
 def _idle(server: ServerStatus, tries: Tries) -> str:
@@ -144,7 +150,8 @@ def _down(server: ServerStatus) -> str:
 def _next(server: ServerStatus, what: str) -> str:
     if server.retry_in_s is None:
         return f"no {what} is planned"
-    return f"{what} in {server.retry_in_s:.1f} s"
+    minutes, seconds = divmod(math.ceil(server.retry_in_s), 60)
+    return f"{what} in {f'{minutes}m{seconds:02}s' if minutes else f'{seconds}s'}"
 
 
 def _trouble(server: ServerStatus) -> str:

@@ -77,7 +77,7 @@ class Unconfirmed(ReloadRefused):
 
 class Particulars(Struct, frozen=True, kw_only=True):
     """Facts about a server beyond its status. `config`: configuration in effect, secrets masked;
-    `source`: where the configuration was read; `endpoints`: endpoints that expose the server;
+    `source`: file and line of its table; `endpoints`: endpoints that expose the server;
     `hidden`: text in the commands of its processes that may be secret, with the text to show
     instead; `overrides`: settings that are overridden for a time; `drift`: tools that are not as
     approved, each with the difference. `withheld`: environment variables of the gateway that the

@@ -166,7 +166,7 @@ def particulars(config: Config, entry: ServerEntry, now: float) -> Particulars:
     servers = table_of(tables(config)["servers"]) or {}
     return Particulars(
         config=table_of(servers.get(entry.base)) or {},
-        source=server.source,
+        source=config.origin(f"servers.{entry.base}", "") or server.source,
         endpoints=tuple(
             name
             for name, endpoint in config.endpoints.items()

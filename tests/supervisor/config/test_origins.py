@@ -52,6 +52,8 @@ def test_each_setting_has_the_place_that_won(tmp_path: Path) -> None:
     assert places["servers.db", "enabled"] == f"{mine}:5"  # written as `disabled`
     assert places["policies[1]", "effect"] == f"{main}:14"
     assert places["servers.git", "timeout"] == ""
+    assert config.origin("servers.git", "") == f"{main}:5"
+    assert config.origin("servers.db", "") == f"{mine}:3"
 
 
 def test_a_difference_has_both_values_and_no_secret(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from htpy import Node
-from msgspec import Raw, json
+from msgspec import Raw, json, structs
 
 from metamcp_supervisor.config.origins import SettingChange, SettingShown
 from metamcp_supervisor.console import (
@@ -33,12 +33,20 @@ from metamcp_supervisor.control.config_orders import (
     SettingsShown,
     SettingsTable,
 )
-from metamcp_supervisor.verbs import KeyShown, PlannedChange, ReloadPlan, ScriptList, ScriptShown
+from metamcp_supervisor.verbs import (
+    KeyChanged,
+    KeyShown,
+    PlannedChange,
+    ReloadPlan,
+    ScriptList,
+    ScriptShown,
+)
 from metamcp_worker.ipc.audit_records import Break
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 from metamcp_worker.ipc.engine_runs import GraphGroup, GraphStep, WorkflowGraph
 from metamcp_worker.ipc.figures import KeyUse
 from tests.supervisor.console.test_fragments import HOSTILE, parsed
+from tests.supervisor.small_gateway import SmallGateway
 
 ADMIN = PageRequest(role=Role.ADMIN)
 VIEWER = PageRequest(role=Role.VIEWER)
@@ -172,8 +180,10 @@ def test_the_question_before_a_key_is_revoked_says_what_will_close() -> None:
     asked = [attrs.get("hx-confirm") for _, attrs in page.found if attrs.get("hx-confirm")]
     said = "Revoke the key laptop (abcd1234) and forget it? 3 streams, 1 session and 0 calls"
     assert f"{said} will close." in asked
-    operator = parsed(keys_page.one_key(key(), KeyUse(), Role.OPERATOR)).found
-    assert "form" not in {tag for tag, _ in operator}
+    operator = parsed(keys_page.one_key(key(), KeyUse(), Role.OPERATOR))
+    assert "form" not in {tag for tag, _ in operator.found}
+    assert "To replace or end a key needs the role admin." in operator.text
+    assert "when the key ends, these are closed at once" in operator.text
 
 
 def test_a_form_becomes_the_order_that_its_button_says() -> None:
@@ -290,8 +300,9 @@ def test_a_reload_that_needs_a_yes_asks_for_it_with_its_reason() -> None:
     values = {attrs.get("name"): attrs.get("value") for tag, attrs in page.found if tag == "input"}
     assert values == {"plan": "0a", "sure": "yes"}
     assert "npx x" in page.text
-    assert not [1 for tag, _ in parsed(config_page.files(compared("git"), Role.OPERATOR)).found
-                if tag == "form"]  # fmt: skip
+    operator = parsed(config_page.files(compared("git"), Role.OPERATOR))
+    assert "form" not in {tag for tag, _ in operator.found}
+    assert "To reload the files needs the role admin." in operator.text
 
 
 def test_a_setting_says_its_place_or_that_it_is_a_default() -> None:
@@ -303,3 +314,27 @@ def test_a_setting_says_its_place_or_that_it_is_a_default() -> None:
     text = text_of(config_page.in_force(found, "log"))
     places = [text.index(word) for word in ('level"info"', "/m.toml:3", 'format"text"default')]
     assert places == sorted(places), text
+
+
+def test_files_that_were_written_after_they_were_read_are_named() -> None:
+    page = parsed(config_page.in_force(settings("/m.toml"), ""))
+    assert "written after" not in page.text
+    changed = structs.replace(settings("/m.toml"), newer=("/m.toml",))
+    page = parsed(config_page.in_force(changed, ""))
+    assert "/m.toml was written after the gateway read the files." in page.text
+    assert "/config/files" in [attrs.get("href") for tag, attrs in page.found if tag == "a"]
+
+
+def test_moments_are_given_to_the_browser_as_moments() -> None:
+    until = "2027-02-25T14:52:25Z"
+    made = KeyChanged(**structs.asdict(key(expires=until)), key="mmcp_k")
+    for page in (
+        keys_page.new_key(made, SmallGateway().status()),
+        keys_page.one_key(key(expires=until), KeyUse(), Role.ADMIN),
+        scripts_page.script_list(
+            ScriptList(workspace="default", scripts=(structs.replace(script("a"), savedAt=until),)),
+            ["default"], VIEWER,
+        ),
+    ):  # fmt: skip
+        found = [attrs.get("datetime") for tag, attrs in parsed(page).found if tag == "time"]
+        assert until in found

@@ -37,14 +37,15 @@ def told(*events: JournalEvent) -> Histories:
         (
             "backoff",
             {"reason": "exit", "message": "status 3", "retry_in_s": 4.21},
-            ("it went down (exit: status 3); 3 failures in a row, 2 of 8 in 120 s;"
-            " next start in 4.2 s"),
+            ("it went down (exit: status 3); 3 failures in a row, 2 within 120 s (8 are allowed);"
+            " next start in 5s"),
         ),
         (
             "failed",
-            {"reason": "spawn", "message": "no\nprogram", "retry_in_s": 38.0},
-            ("it went down (spawn: no program); 3 failures in a row, 2 of 8 in 120 s; the circuit"
-            " is open for the 2nd time in a row; one attempt in 38.0 s, or with the next call"),
+            {"reason": "spawn", "message": "no\nprogram", "retry_in_s": 397.9},
+            ("it went down (spawn: no program); 3 failures in a row, 2 within 120 s (8 are"
+            " allowed); the circuit is open for the 2nd time in a row; one attempt in 6m38s, or"
+            " with the next call"),
         ),
         (
             "failed",
@@ -171,7 +172,7 @@ def test_a_description_is_one_screen_with_processes_exits_and_log() -> None:
             unknown = await said(directory, "describe", "gti")
         assert (code, err) == (0, "")
         assert "why         it answers calls\n" in out
-        assert "failures: 3 in a row, 2 of 8 in 120 s" in out
+        assert "failures: 3 in a row, 2 within 120 s (8 are allowed)" in out
         assert "  metamcp worker git\n" in out
         assert "never  exit    error  status 3" in out
         assert "its \\x1b[2Jlast words" in out

@@ -8,6 +8,7 @@ const AGAIN_MS = 2_000;     // until the next try after a lost stream
 const NEWS_MS = 500;        // from news to the page that shows them, so that many are one
 const NOTICE_MS = 5_000;    // that the answer to a change stays before news load the page again
 const SILENT_MS = 5_000;    // without a beat the state is no longer called live
+const TIMES_MS = 5_000;     // until a page that counts time is loaded again while it is looked at
 
 const tabs = new BroadcastChannel("metamcp-console");
 const main = document.getElementById("main");
@@ -16,6 +17,7 @@ let noticed = 0;            // when a change was answered
 let fresh = 0;              // when the last beat came
 let waiting = new Set();    // kinds of news that came while nothing could be shown
 let timer = 0;
+let loaded = 0;             // when the page was loaded last
 
 const token = () => sessionStorage.getItem(TOKEN);
 const say = (text) => { said.textContent = text; };
@@ -75,6 +77,7 @@ async function frame() {
 /* Load the page of the address into <main>. Quietly: for news, and then without moving the focus. */
 async function load(quietly = false) {
   const path = here();
+  loaded = Date.now();
   main.setAttribute("aria-busy", "true");
   await htmx.ajax("GET", "/f" + path, { source: main, target: "#main", swap: quietly ? "innerMorph" : "innerHTML" });
   main.removeAttribute("aria-busy");
@@ -103,7 +106,8 @@ function settled() {
   for (const time of main.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
     const today = moment.toDateString() === new Date().toDateString();
-    time.textContent = today ? moment.toLocaleTimeString() : moment.toLocaleString();
+    // "sv" writes 2026-01-31 14:05:09, in every browser and whatever its language is.
+    time.textContent = today ? moment.toLocaleTimeString("sv") : moment.toLocaleString("sv");
     time.title = time.dateTime;
   }
   for (const log of main.querySelectorAll("[data-log]")) logShown(log);
@@ -227,6 +231,10 @@ tabs.addEventListener("message", (event) => {
 function heard(kinds) {
   fresh = Date.now();
   pulse();
+  wake(kinds);
+}
+
+function wake(kinds) {
   for (const kind of kinds) waiting.add(kind);
   if (!timer) timer = setTimeout(show, NEWS_MS);
 }
@@ -249,6 +257,8 @@ function pulse() {
   const silent = Date.now() - fresh;
   const [word, tone] = silent < SILENT_MS ? ["live", "ok"] : fresh && silent < 60_000 ? [`${Math.round(silent / 1000)} s ago`, "warn"] : ["lost", "bad"];
   if (shown.textContent !== word) { shown.textContent = word; shown.className = `state ${tone}`; }
+  const counts = (document.getElementById("page")?.dataset.live || "").split(" ").includes("times");
+  if (counts && word === "live" && !document.hidden && Date.now() - loaded >= TIMES_MS) wake(["times"]);
 }
 
 async function read(signal) {
