@@ -40,8 +40,9 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         return one_tool(codec.typed(DriftList, raw).tools[0])
     consent = codec.typed(ConsentList, await ask("consent"))
     drift = codec.typed(DriftList, await ask("drift"))
-    asked = consent.questions or consent.grants
-    names = await keys_page.names(ask, request.role) if asked else {}
+    names: Mapping[str, str] = {}
+    if consent.questions or consent.grants:
+        names = await keys_page.names(ask, request.role)
     return [
         ui.heading("Approvals", h.p["What a person decides."]),
         waiting(consent.questions, time.time(), names),

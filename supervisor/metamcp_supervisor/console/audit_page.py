@@ -172,13 +172,15 @@ def _row(one: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
 
     what = text("exposed", "uri", "method", "text", "segment")
     outcome = text("outcome")
+    if outcome == "refused" and one.get("consent"):
+        what = f"{what}: {one['consent']}"
     return [
         ui.link(ui.address("audit", str(one["seq"])), str(one["seq"])),
         ui.when(one["ts"] / 1e9),
         ui.shown(text("event"), 40),
         _who(one, names),
         ui.shown(text("server"), 80),
-        ui.shown(what or (f"{one['count']} lost" if one.get("count") else ""), 120),
+        ui.shown(what or (f"{one['count']} lost" if one.get("count") else ""), 200),
         outcome and ui.state(outcome, _TONES.get(outcome, "bad")),
         f"{one['ms']:.1f} ms" if one.get("ms") and outcome != "refused" else "",
     ]
