@@ -183,7 +183,7 @@ def one_tool(one: DriftShown) -> Node:
         bool(one.findings)
         and ui.table(
             "Findings",
-            ("Place", "Weight", "Finding"),
+            ("Place", "For callers", "Finding"),
             [[ui.shown(f.pointer, 200), f.weight, ui.shown(f.text, 500)] for f in one.findings],
             empty="",
         ),

@@ -101,6 +101,8 @@ def record_list(
         ),
         h.div(class_="beside")[
             ui.link(ui.address("audit", query={**query, "chain": "1"}), "Check the chain"),
+            bool(query.get("until"))
+            and ui.link(ui.address("audit", query={**query, "until": ""}), "The newest records"),
             request.role >= Role.DEVELOPER
             and h.button(type="button", data_download="/download/audit", data_name="audit.jsonl")[
                 "Download all records"
@@ -142,8 +144,8 @@ def chain_notice(proof: Proof) -> Element:
         ui.notice(f"{said} in {files}."),
         ui.code(checkpoint, copy=True, label="Checkpoint"),
         h.p[
-            "Keep the checkpoint on another machine. Whoever rewrites the whole chain here cannot"
-            " keep it: this command fails then."
+            "Keep this checkpoint on another machine. If somebody rewrites the chain here, the"
+            " command below fails with it."
         ],
         ui.code(f"metamcp audit verify --expect {checkpoint}", copy=True, label="Check it later"),
     ]

@@ -316,13 +316,13 @@ def page(
         ui.pairs(
             [
                 ("Id", h.code[call.id]),
-                ("Began", ui.when(_began(call))),
+                ("Refused" if call.outcome == REFUSED else "Began", ui.when(_began(call))),
                 ("Method", ui.shown(call.method, 80)),
                 ("Tool", tool if call.method == CALL else ui.shown(call.name, 500)),
                 ("Server", f"{ui.shown(call.server, 100)}, {recordings.reached(call)}"),
                 ("Endpoint", ui.shown(call.endpoint, 100) or "none"),
                 ("API key", keys_page.named(call.key, names) or "none"),
-                ("Client", ui.shown(call.client, 100) or "without a name"),
+                ("Client", ui.shown(call.client, 100) or "not known"),
                 ("Protocol", ui.shown(call.protocol, 40) or "none"),
                 ("Front", f"{call.front}, as call {call.call}"),
             ]

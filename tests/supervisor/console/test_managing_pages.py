@@ -263,6 +263,9 @@ def test_older_records_have_a_link_unless_none_can_be_found(
     links = [attrs["href"] for tag, attrs in page.found if tag == "a"]
     assert [one for one in links if "until" in str(one)] == ([address] if address else [])
     assert ("metamcp audit list" in page.text) is (searched == 500_000)
+    assert "The newest records" not in page.text
+    later = PageRequest(role=Role.OPERATOR, query={"until": "5"})
+    assert "The newest records" in parsed(audit_page.record_list(found, None, later)).text
 
 
 def test_a_key_has_its_name_and_the_link_to_its_page_where_it_is_known() -> None:
@@ -285,7 +288,7 @@ def test_a_key_has_its_name_and_the_link_to_its_page_where_it_is_known() -> None
 def test_the_check_of_the_chain_says_up_to_which_record_it_holds() -> None:
     good = text_of(audit_page.chain_notice(Proof(1200, 2, 1, 1200, "ab")))
     assert good.startswith("The chain is verified up to record 1200: 1,200 records in 2 files.")
-    assert "Keep the checkpoint on another machine." in good
+    assert "Keep this checkpoint on another machine." in good
     assert "metamcp audit verify --expect 1200:ab" in good
     broken = audit_page.chain_notice(Proof(7, 1, 1, 7, "ab", Break(8, "it was changed")))
     assert text_of(broken) == "The chain is broken at record 8: it was changed."
