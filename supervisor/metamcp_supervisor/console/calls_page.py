@@ -360,7 +360,7 @@ def timing(call: FinishedCall, recent: RecentCalls) -> Node:
     longest = max(duration for _, duration in rows)
     return ui.table(
         "How long it took, at the front",
-        ("Of", "Time", "Share"),
+        ("Of", "Time", "Of the longest"),
         [(name, columns.latency(took / 1000), bar(took, longest)) for name, took in rows],
         empty="",
         numbers=("Time",),
