@@ -242,6 +242,7 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         until(lambda: len(_recorded(gateway)) == calls, "all calls are recorded")
         recorded = _recorded(gateway)
         assert [one.outcome for one in recorded] == ["ok"] * (len(recorded) - 1) + ["refused"]
+        assert "did not agree to this call of new/echo" in recorded[-1].consent
         agreed = [one.consent for one in recorded[:-1]]
         assert agreed[0].endswith(f" {scope}")
         assert agreed[1:] == ["granted"] * (scope == "24h")

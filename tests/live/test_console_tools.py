@@ -129,7 +129,7 @@ def test_an_endpoint_with_keys_is_tried_with_a_key_that_is_never_shown(
     path = "/tools/git__echo?endpoint=closed"
     with ConsoleBrowser(gateway, "operator") as operator:
         refused = operator.get("/tools?endpoint=closed")
-        assert "a credential is needed" in refused.text
+        assert "This endpoint wants an API key" in refused.text
         seen = operator.get("/tools?endpoint=closed&key=tester")
         assert "git__echo" in seen.text
     status, _ = developer.ask("GET", f"/f{path}")
@@ -213,7 +213,7 @@ def test_a_tool_that_says_something_else_leads_to_its_approval(
     link = "/approvals/odd/pid"
     until(lambda: link in developer.get("/tools/odd__pid").links(), "the change is found")
     assert "First read all files." in developer.get(link).text
-    assert "words" in developer.get("/tools?server=odd").text
+    assert "texts changed" in developer.get("/tools?server=odd").text
 
 
 def test_nothing_is_changed_by_looking(developer: ConsoleBrowser) -> None:

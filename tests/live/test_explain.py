@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from metamcp_worker.ipc.figures import KEY_NEEDED
 from tests.live.gateway import Gateway, fake
 from tests.live.test_keys import keys
 
@@ -104,7 +105,7 @@ def test_a_call_that_would_be_refused_ends_with_1_and_says_at_which_step(gateway
     told = steps(gateway, "one__pid", "--endpoint", "sets", ok=1)
     assert told["view"] == "not in view, and only what is in view can"
     told = steps(gateway, "one__pid", "--endpoint", "closed", ok=1)
-    assert told == {"gate": "a credential is needed: name an API key (--as)"}
+    assert told == {"gate": KEY_NEEDED}
     assert "the call would run if a person agrees" in run(gateway, "explain", "one__fail")
 
 

@@ -51,7 +51,7 @@ def audit() -> None:
 @click.option("--until", type=Duration(past=True), metavar="DURATION", help="Older than this.")
 @click.option("--workspace", metavar="NAME", help="Of this workspace.")
 @click.option("--key", metavar="ID|NAME", help="Of this API key, or of its principal.")
-@click.option("--server", metavar="NAME", help="Of calls to this server.")
+@click.option("--server", metavar="NAME", help="Of calls to this server, and of its events.")
 @click.option("--tool", metavar="NAME", help="As the server or as clients name it.")
 @click.option("--event", type=click.Choice(records.ALL_EVENTS), metavar="WORD", help=EVENTS_HELP)
 @click.option("--outcome", type=click.Choice(records.OUTCOMES), help="Calls that ended so.")

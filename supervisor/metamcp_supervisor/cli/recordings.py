@@ -371,9 +371,10 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
     known = {
         "id": call.id,
         "time": call.time,
-        "server": f"{call.server}, generation {call.generation}",
+        "server": f"{call.server}, {reached(call)}",
         "endpoint": call.endpoint or columns.NONE,
         "key": call.key or columns.NONE,
+        "client": call.client or columns.NONE,
         "protocol": call.protocol or columns.NONE,
         "front": f"{call.front}, as call {call.call}",
         "outcome": outcome(call),
@@ -383,6 +384,11 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
         click.echo(show.printable(f"  {key:<10}  {value}"))
     _body(call, records.ARGUMENTS, call.arguments, call.arguments_bytes)
     _body(call, records.RESULT, call.result, call.result_bytes)
+
+
+def reached(call: FinishedCall) -> str:
+    """Return which start of its server had a call."""
+    return f"generation {call.generation}" if call.generation else "which did not get the call"
 
 
 def _body(call: FinishedCall, what: str, body: Raw | UnsetType, size: int) -> None:

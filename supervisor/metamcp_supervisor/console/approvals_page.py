@@ -6,13 +6,13 @@ difference is (`approval`).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import word_diff
+from metamcp_supervisor.console import keys_page, word_diff
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
@@ -26,6 +26,10 @@ ARGUMENTS_CHARACTERS_MAX = 4000
 POLL = "every 1s"
 """How often the page counts down what waits."""
 SCOPES = (("once", "Allow once"), ("session", "Allow in this session"), ("24h", "Allow for 24 h"))
+SAYS_ELSE = (
+    "Texts of this tool changed. Models read them, and may obey what they say. No program can judge"
+    " that: read the difference, and approve the tool only if it says nothing that you do not want."
+)
 _SAID = {"approve": "is allowed", "deny": "is denied", "revoke": "is revoked"}
 
 
@@ -36,10 +40,13 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         return one_tool(codec.typed(DriftList, raw).tools[0])
     consent = codec.typed(ConsentList, await ask("consent"))
     drift = codec.typed(DriftList, await ask("drift"))
+    names: Mapping[str, str] = {}
+    if consent.questions or consent.grants:
+        names = await keys_page.names(ask, request.role)
     return [
         ui.heading("Approvals", h.p["What a person decides."]),
-        waiting(consent.questions, time.time()),
-        grants(consent.grants),
+        waiting(consent.questions, time.time(), names),
+        grants(consent.grants, names),
         drifted(drift),
     ]
 
@@ -68,20 +75,21 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     return [ui.notice(said), await show(ask, start)]
 
 
-def waiting(questions: Sequence[OpenConsent], now: float) -> Element:
-    """Return the calls that wait for an answer, which the browser asks for again while one does."""
+def waiting(questions: Sequence[OpenConsent], now: float, names: Mapping[str, str] = {}) -> Element:
+    """Return the calls that wait for an answer, which the browser asks for again while one does.
+    `names`: of API keys, by their ids."""
     polls = {
         "hx-get": "/f/approvals", "hx-trigger": POLL, "hx-select": "#waiting",
         "hx-target": "#waiting", "hx-swap": "outerMorph",
     }  # fmt: skip
     return h.section(polls if questions else {}, id="waiting")[
         h.h2["Calls that wait"],
-        [_question(one, now) for one in questions]
+        [_question(one, now, names) for one in questions]
         or h.p(class_="empty")["No call waits for an answer."],
     ]
 
 
-def _question(one: OpenConsent, now: float) -> Element:
+def _question(one: OpenConsent, now: float, names: Mapping[str, str]) -> Element:
     name = f"{one.server}/{one.tool}"
     who = one.client or one.principal or "a client"
     order = {"id": one.id}
@@ -90,7 +98,14 @@ def _question(one: OpenConsent, now: float) -> Element:
         ui.pairs(
             [
                 ("Time left", ui.state(f"{ui.ago(max(0.0, one.until - now))} left", "warn")),
-                ("Asked by", ui.shown(f"{who} ({one.principal}) at {one.endpoint}", 300)),
+                ("Asked", [ui.when(one.since), ", as call ", h.code[ui.shown(one.id, 80)]]),
+                (
+                    "Asked by",
+                    [
+                        f"{ui.shown(who, 100)}, ", keys_page.named(one.principal, names),
+                        f", at {ui.shown(one.endpoint, 100)}",
+                    ],
+                ),
                 ("From", f"{ui.shown(one.source, 40)}{'; the client is asked too' * one.asked}"),
             ]
         ),
@@ -111,12 +126,12 @@ def _question(one: OpenConsent, now: float) -> Element:
     ]  # fmt: skip
 
 
-def grants(given: Sequence[ConsentGrant]) -> Node:
-    """Return the consent that counts until a time."""
+def grants(given: Sequence[ConsentGrant], names: Mapping[str, str] = {}) -> Node:
+    """Return the consent that counts until a time. `names`: of API keys, by their ids."""
     rows = [
         [
             ui.shown(f"{one.server}/{one.tool}", 200),
-            ui.shown(one.principal, 100),
+            keys_page.named(one.principal, names),
             ui.when(one.until),
             ui.shown(one.by, 100),
             ui.action(
@@ -137,7 +152,7 @@ def drifted(found: DriftList) -> Node:
         [
             ui.link(ui.address("approvals", one.server, one.tool), _name(one)),
             ui.state("quarantine", "bad") if one.kept else ui.state("recorded", "warn"),
-            ui.shown(one.word, 60),
+            ui.shown(verdict(one.word), 100),
             ui.shown(one.why, 300),
         ]
         for one in found.tools
@@ -160,14 +175,15 @@ def one_tool(one: DriftShown) -> Node:
             [
                 ("State", ui.state("quarantine" if one.kept else "recorded",
                                    "bad" if one.kept else "warn")),
-                ("Verdict", ui.shown(one.word, 60)),
+                ("Verdict", ui.shown(verdict(one.word), 100)),
                 ("Difference", ui.shown(one.why)),
             ]
         ),
+        says_else(one.word) and ui.notice(SAYS_ELSE, "bad"),
         bool(one.findings)
         and ui.table(
             "Findings",
-            ("Place", "Weight", "Finding"),
+            ("Place", "For callers", "Finding"),
             [[ui.shown(f.pointer, 200), f.weight, ui.shown(f.text, 500)] for f in one.findings],
             empty="",
         ),
@@ -183,7 +199,26 @@ def one_tool(one: DriftShown) -> Node:
                 confirm=everything,
             ),
         ],
+        not one.locked
+        and h.p[
+            f"metamcp.lock has nothing of {ui.shown(one.server, 60)} yet: the first approval is of"
+            " all of its tools."
+        ],
     ]  # fmt: skip
+
+
+def says_else(word: str) -> bool:
+    """Whether a kind of difference has texts that changed."""
+    return "words" in word.split(", ")
+
+
+def verdict(word: str) -> str:
+    """Return a kind of difference for people: `compatible` is about programs that call a tool, and
+    does not judge texts."""
+    kinds = word.split(", ")
+    if not says_else(word):
+        return word
+    return ", ".join(["texts changed", f"{kinds[0]} for callers", *kinds[2:]])
 
 
 def _name(one: DriftShown) -> str:

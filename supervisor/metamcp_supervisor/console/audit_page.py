@@ -11,9 +11,15 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import keys_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.audit_orders import RECORDS_MAX, AuditPage, AuditRecords
+from metamcp_supervisor.control.audit_orders import (
+    RECORDS_MAX,
+    SEARCHED_MAX,
+    AuditPage,
+    AuditRecords,
+)
 from metamcp_supervisor.control.audit_segments import Proof
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -34,7 +40,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path:
         number = int(request.path[0]) if request.path[0].isdecimal() else 0
         raw = await ask("audit-show", {"seq": number}, timeout_s=ASK_S)
-        return one_record(codec.value(codec.typed(AuditRecords, raw).records[0]))
+        found = codec.typed(AuditRecords, raw).records[0]
+        return one_record(codec.value(found), await keys_page.names(ask, request.role))
     query = request.query
     chain = None
     if query.get("chain"):
@@ -45,7 +52,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         if why.exit != Exit.UNKNOWN_NAME:
             raise
         return [ui.heading("Audit"), h.p(class_="empty")[ui.shown(str(why))]]
-    return record_list(codec.typed(AuditRecords, raw), chain, request)
+    records, names = codec.typed(AuditRecords, raw), await keys_page.names(ask, request.role)
+    return record_list(records, chain, request, names)
 
 
 async def exported(ask: Ask) -> AsyncIterator[bytes]:
@@ -72,34 +80,56 @@ def asked(query: Mapping[str, str], now: float) -> dict[str, object]:
             found[name] = query[name]
     if span.isdecimal():
         found["since"] = now - int(span[:10])
+    until = query.get("until", "")[:20]
+    if until.replace(".", "", 1).isdecimal():
+        found["until"] = float(until)
     count = int(limit[:6]) if limit.isdecimal() else LINES
     return {**found, "limit": min(max(count, 1), RECORDS_MAX)}
 
 
-def record_list(found: AuditRecords, chain: Proof | None, request: PageRequest) -> Node:
-    """Return the records, the newest first, with the filter above them."""
-    rows = [_row(codec.value(one)) for one in reversed(found.records)]
+def record_list(
+    found: AuditRecords, chain: Proof | None, request: PageRequest, names: Mapping[str, str] = {}
+) -> Node:
+    """Return the records, the newest first, with the filter above them. `names`: of API keys, by
+    their ids."""
+    rows = [_row(codec.value(one), names) for one in reversed(found.records)]
     query = dict(request.query)
-    searched = f"{ui.amount(found.searched)} records were searched, the newest first"
     return [
         ui.heading(
             "Audit",
             h.p["Records form a chain: a changed or missing one breaks it."],
         ),
-        chain is not None and chain_notice(chain),
-        _filter(query),
-        ui.table(
-            "Records, the newest first", HEADS, rows, empty="No record fits.", numbers=NUMBERS
-        ),
-        h.p[searched, "." if found.whole else "; older ones were not."],
         h.div(class_="beside")[
             ui.link(ui.address("audit", query={**query, "chain": "1"}), "Check the chain"),
+            bool(query.get("until"))
+            and ui.link(ui.address("audit", query={**query, "until": ""}), "The newest records"),
             request.role >= Role.DEVELOPER
             and h.button(type="button", data_download="/download/audit", data_name="audit.jsonl")[
                 "Download all records"
             ],
         ],
+        chain is not None and chain_notice(chain),
+        _filter(query),
+        ui.table(
+            "Records, the newest first", HEADS, rows, empty="No record fits.", numbers=NUMBERS
+        ),
+        _older(found, query),
     ]
+
+
+def _older(found: AuditRecords, query: Mapping[str, str]) -> Node:
+    """Return how many records were searched, and how to come to older ones."""
+    searched = f"{ui.amount(found.searched)} records were searched, the newest first"
+    if found.whole:
+        return h.p[f"{searched}."]
+    if found.searched >= SEARCHED_MAX or not found.records:
+        command = h.code["metamcp audit list"]
+        return h.p[f"{searched}; older ones were not. ", command, " searches them all."]
+    # Microseconds, rounded up: a record may come twice, and none is left out.
+    until = -(-int(codec.value(found.records[0])["ts"]) // 1000)
+    whole, part = divmod(until, 1_000_000)
+    asked = {**query, "until": f"{whole}.{part:06}", "chain": ""}
+    return h.p[f"{searched}. ", ui.link(ui.address("audit", query=asked), "Older records")]
 
 
 def chain_notice(proof: Proof) -> Element:
@@ -109,40 +139,60 @@ def chain_notice(proof: Proof) -> Element:
         return ui.notice(said, "bad")
     files = "1 file" if proof.segments == 1 else f"{ui.amount(proof.segments)} files"
     said = f"The chain is verified up to record {proof.last}: {ui.amount(proof.records)} records"
-    return ui.notice(f"{said} in {files}.", details=[f"Checkpoint {proof.last}:{proof.last_hash}"])
+    checkpoint = f"{proof.last}:{proof.last_hash}"
+    return h.div[
+        ui.notice(f"{said} in {files}."),
+        ui.code(checkpoint, copy=True, label="Checkpoint"),
+        h.p[
+            "Keep this checkpoint on another machine. If somebody rewrites the chain here, the"
+            " command below fails with it."
+        ],
+        ui.code(f"metamcp audit verify --expect {checkpoint}", copy=True, label="Check it later"),
+    ]
 
 
-def one_record(members: Mapping[str, Any]) -> Node:
-    """Return all of one record."""
+def one_record(members: Mapping[str, Any], names: Mapping[str, str] = {}) -> Node:
+    """Return all of one record. `names`: as of `record_list`."""
     bodies = {name: str(members[name]) for name in ("arguments", "result") if members.get(name)}
     rest = [(name, value) for name, value in members.items() if name not in bodies]
     return [
         ui.heading(f"Record {members.get('seq', '')}", ui.link("/audit", "all records")),
-        ui.pairs((ui.shown(name, 60), _value(name, value)) for name, value in rest),
+        ui.pairs((ui.shown(name, 60), _value(name, value, names)) for name, value in rest),
         [ui.code(text, copy=True, label=name) for name, text in bodies.items()],
     ]
 
 
-def _value(name: str, value: Any) -> Node:
+def _value(name: str, value: Any, names: Mapping[str, str]) -> Node:
+    if name == "key":
+        return keys_page.named(str(value), names)
     return ui.when(value / 1e9) if name == "ts" else ui.shown(str(value), 2000)
 
 
-def _row(one: Mapping[str, Any]) -> Sequence[Node]:
+def _row(one: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
     def text(*names: str) -> str:
         return next((str(one[name]) for name in names if one.get(name)), "")
 
     what = text("exposed", "uri", "method", "text", "segment")
     outcome = text("outcome")
+    if outcome == "refused" and one.get("consent"):
+        what = f"{what}: {one['consent']}"
     return [
         ui.link(ui.address("audit", str(one["seq"])), str(one["seq"])),
         ui.when(one["ts"] / 1e9),
         ui.shown(text("event"), 40),
-        ui.shown(text("who", "principal", "key"), 80),
+        _who(one, names),
         ui.shown(text("server"), 80),
-        ui.shown(what or (f"{one['count']} lost" if one.get("count") else ""), 120),
+        ui.shown(what or (f"{one['count']} lost" if one.get("count") else ""), 200),
         outcome and ui.state(outcome, _TONES.get(outcome, "bad")),
-        f"{one['ms']:.1f} ms" if one.get("ms") else "",
+        f"{one['ms']:.1f} ms" if one.get("ms") and outcome != "refused" else "",
     ]
+
+
+def _who(one: Mapping[str, Any], names: Mapping[str, str]) -> Node:
+    key = str(one.get("key", ""))
+    if key in names:
+        return keys_page.named(key, names)
+    return ui.shown(str(one.get("who") or one.get("principal") or key), 80)
 
 
 def _filter(query: Mapping[str, str]) -> Element:

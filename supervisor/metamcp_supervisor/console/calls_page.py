@@ -22,6 +22,7 @@ from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
 from metamcp_supervisor.cli import columns, recordings, replay
 from metamcp_supervisor.cli.recordings import Following, RecordingPlace, pretty
 from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import keys_page
 from metamcp_supervisor.console.fragments import Tone
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.console.try_out import TRY_S
@@ -41,12 +42,18 @@ ROWS_MAX = 100
 BAR = 120
 """Width of a bar for the longest duration, in pixels."""
 DIFF_LINES_MAX = 1000
-HEADS = ("When", "Tool", "Server", "Outcome", "Took", "Share", "In", "Out", "Endpoint")
+HEADS = (
+    "When", "Tool", "Server", "Outcome", "Took", "Of the longest", "Bytes in", "Bytes out",
+    "Endpoint", "API key",
+)  # fmt: skip
 UNDER_WAY = ("Tool", "Server", "State", "For", "Endpoint", "Client")
+REFUSED = "refused"
+"""Outcome of a call that a rule or a person refused; the time in which somebody was asked is not
+recorded."""
 SINCE = (("", "all"), ("600", "10 minutes"), ("3600", "an hour"), ("86400", "a day"))
 OUTCOMES = (
-    ("", "all"), ("ok", "ok"), ("failed", "failed"), ("tool_error", "tool error"),
-    ("cancelled", "cancelled"),
+    ("", "all"), ("ok", "ok"), ("failed", "failed"), ("tool_error", "tool_error"),
+    ("refused", "refused"), ("cancelled", "cancelled"),
 )  # fmt: skip
 
 
@@ -101,7 +108,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     under_way = codec.typed(CallsUnderWay, await ask("calls"))
     recent = await _calls(status.state_dir)
     now = datetime.now().astimezone().timestamp()
-    return listed(recent, under_way, status, request.query, now)
+    names = await keys_page.names(ask, request.role)
+    return listed(recent, under_way, status, request.query, now, names)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
@@ -122,13 +130,15 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         tool = await client.known(call.name) if call.method == CALL else {}
         ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
     recent = await _calls(status.state_dir)
-    return _kept([repeated(call, ended, result), page(call, recent, request.role)])
+    names = await keys_page.names(ask, request.role)
+    return _kept([repeated(call, ended, result), page(call, recent, request.role, names)])
 
 
 async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
     bodies = request.role >= Role.DEVELOPER
     call = await _found(ask, request, bodies=bodies, state_dir=status.state_dir)
-    return _kept(page(call, await _calls(status.state_dir), request.role))
+    names = await keys_page.names(ask, request.role)
+    return _kept(page(call, await _calls(status.state_dir), request.role, names))
 
 
 def _kept(node: Node) -> Element:
@@ -159,8 +169,10 @@ def listed(
     status: GatewayStatus,
     query: Mapping[str, str],
     now: float,
+    names: Mapping[str, str] = {},
 ) -> Node:
-    """Return the tables of calls under way and of recorded calls. `now`: since the epoch."""
+    """Return the tables of calls under way and of recorded calls. `now`: since the epoch; `names`:
+    of API keys, by their ids."""
     fitting = [one for one in reversed(recent.calls) if fits(one, query, now)]
     shown = fitting[:ROWS_MAX]
     longest = max((one.duration_ms for one in shown), default=0.0)
@@ -173,9 +185,9 @@ def listed(
         ui.table(
             "Recorded calls, the newest first",
             HEADS,
-            [_row(one, longest) for one in shown],
+            [_row(one, longest, names) for one in shown],
             empty=_why_none(recent),
-            numbers=("Took", "In", "Out"),
+            numbers=("Took", "Bytes in", "Bytes out"),
         ),
         len(fitting) > len(shown)
         and h.p[f"{ui.amount(len(fitting) - len(shown))} more; the filter finds them."],
@@ -242,17 +254,19 @@ def _under_way(found: CallsUnderWay) -> Node:
     ]
 
 
-def _row(one: FinishedCall, longest: float) -> Sequence[Node]:
+def _row(one: FinishedCall, longest: float, names: Mapping[str, str]) -> Sequence[Node]:
+    held = one.outcome == REFUSED
     return (
         ui.link(ui.address("calls", one.id), ui.when(_began(one))),
         ui.shown(one.name or one.method, 200),
         ui.shown(one.server, 100),
         _outcome(one),
-        columns.latency(one.duration_ms / 1000),
-        bar(one.duration_ms, longest),
+        "" if held else columns.latency(one.duration_ms / 1000),
+        None if held else bar(one.duration_ms, longest),
         ui.amount(one.arguments_bytes),
         ui.amount(one.result_bytes),
         ui.shown(one.endpoint, 100),
+        keys_page.named(one.key, names),
     )
 
 
@@ -286,34 +300,52 @@ class _Body(Struct, frozen=True):
     size: int
 
 
-def page(call: FinishedCall, recent: RecentCalls, role: Role) -> Node:
-    """Return the page of a recorded call."""
+def page(
+    call: FinishedCall, recent: RecentCalls, role: Role, names: Mapping[str, str] = {}
+) -> Node:
+    """Return the page of a recorded call. `names`: of API keys, by their ids."""
     said = [
         _Body("Arguments", ARGUMENTS, call.arguments, call.arguments_bytes),
         _Body("Result", RESULT, call.result, call.result_bytes),
     ]
-    tool = ui.link(
-        ui.address("tools", call.name, query={"endpoint": call.endpoint}), ui.shown(call.name, 200)
-    )
+    seen = {"endpoint": call.endpoint, "key": call.key if call.key in names else ""}
+    tool = ui.link(ui.address("tools", call.name, query=seen), ui.shown(call.name, 200))
     return [
         ui.heading(ui.shown(call.name or call.method, 200), _outcome(call)),
+        call.outcome == REFUSED and _refusal(call),
         ui.pairs(
             [
                 ("Id", h.code[call.id]),
-                ("Began", ui.when(_began(call))),
+                ("Refused" if call.outcome == REFUSED else "Began", ui.when(_began(call))),
                 ("Method", ui.shown(call.method, 80)),
                 ("Tool", tool if call.method == CALL else ui.shown(call.name, 500)),
-                ("Server", f"{ui.shown(call.server, 100)}, generation {call.generation}"),
+                ("Server", f"{ui.shown(call.server, 100)}, {recordings.reached(call)}"),
                 ("Endpoint", ui.shown(call.endpoint, 100) or "none"),
-                ("API key", ui.shown(call.key, 100) or "none"),
+                ("API key", keys_page.named(call.key, names) or "none"),
+                ("Client", ui.shown(call.client, 100) or "not known"),
                 ("Protocol", ui.shown(call.protocol, 40) or "none"),
                 ("Front", f"{call.front}, as call {call.call}"),
             ]
         ),
-        timing(call, recent),
+        call.outcome != REFUSED and timing(call, recent),
         role >= Role.DEVELOPER and _repeat(call),
         [_said(one, call, role) for one in said],
     ]
+
+
+def _refusal(call: FinishedCall) -> Node:
+    """Return why a call was refused, as its client was told, if that was recorded."""
+    said = ""
+    if call.result is not UNSET and RESULT not in call.cut:
+        found = call.result
+        said = " ".join(one.text for one in tool_call.parts(found) if one.text)
+        said = said or ("" if call.method == CALL else tool_call.error_text(found))
+    return ui.notice(
+        ui.shown(said, 500)
+        or "MetaMCP refused this call before its server got it: a rule, or a person who was asked."
+        " What the client was told is not known here; the audit says why, if [audit] is on.",
+        "warn",
+    )
 
 
 def timing(call: FinishedCall, recent: RecentCalls) -> Node:
@@ -328,7 +360,7 @@ def timing(call: FinishedCall, recent: RecentCalls) -> Node:
     longest = max(duration for _, duration in rows)
     return ui.table(
         "How long it took, at the front",
-        ("Of", "Time", "Share"),
+        ("Of", "Time", "Of the longest"),
         [(name, columns.latency(took / 1000), bar(took, longest)) for name, took in rows],
         empty="",
         numbers=("Time",),

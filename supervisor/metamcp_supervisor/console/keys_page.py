@@ -31,6 +31,12 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         found = codec.typed(KeyList, await ask("keys", {"names": [request.path[0]]})).keys[0]
         use = codec.typed(KeyUse, await ask("key-use", {"name": found.id}))
         return one_key(found, use, request.role)
+    keys = await _all(ask)
+    status = codec.typed(GatewayStatus, await ask("status"))
+    return key_list(keys, status.endpoints, request)
+
+
+async def _all(ask: Ask) -> list[KeyShown]:
     keys: list[KeyShown] = []
     for _ in range(PAGES_MAX):
         raw = await ask("keys", {"after": keys[-1].id if keys else ""})
@@ -38,8 +44,24 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         keys += part.keys
         if not part.more:
             break
-    status = codec.typed(GatewayStatus, await ask("status"))
-    return key_list(keys, status.endpoints, request)
+    return keys
+
+
+async def names(ask: Ask, role: Role) -> Mapping[str, str]:
+    """Return the names of the keys by their ids; an empty table for a role that may not see
+    them."""
+    if role < PAGE.least:
+        return {}
+    return {one.id: one.name for one in await _all(ask)}
+
+
+def named(holder: str, names: Mapping[str, str]) -> Node:
+    """Return the holder of a credential for people. `holder`: id of a key, or the name of a
+    principal such as `key:ID`; a known key has its name and the link to its page."""
+    key = holder.removeprefix("key:")
+    if key not in names:
+        return ui.shown(holder, 100)
+    return ui.link(ui.address("keys", key), f"{ui.shown(names[key], 80)} ({ui.shown(key, 80)})")
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:

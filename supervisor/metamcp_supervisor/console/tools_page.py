@@ -14,6 +14,7 @@ from htpy import Element, Node
 from metamcp_supervisor.calls import tool_form
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console import try_out
+from metamcp_supervisor.console.approvals_page import verdict
 from metamcp_supervisor.console.fragments import Tone
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
@@ -21,6 +22,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
 from metamcp_supervisor.verbs import Exit, GatewayStatus, PathShown
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.figures import KEY_NEEDED
 
 SEARCH_S = 15.0
 """Seconds for an answer; a search may wait for an index."""
@@ -85,7 +87,8 @@ async def _found(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, 
     asked = {"name": request.path[0], **_seen(request)}
     found = codec.typed(ToolList, await ask("tools", asked, timeout_s=SEARCH_S))
     if not found.tools:
-        raise Failed(Exit.DENIED, found.refused or f"{request.path[0]} is not seen here")
+        why = _refused(found, request.role) or f"{request.path[0]} is not seen here"
+        raise Failed(Exit.DENIED, why)
     return found.tools[0], tool_form.table(codec.value(found.tools[0].definition))
 
 
@@ -93,10 +96,11 @@ async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
     tool, definition = await _found(ask, request)
     match request.query.get("tab", ""):
         case "definition":
-            part: Node = _definition(definition)
+            part: Node = definition_tab(tool, definition)
         case "way":
             asked = {"tool": tool.name, **_seen(request)}
-            part = way(codec.typed(PathShown, await ask("explain", asked)))
+            found = codec.typed(PathShown, await ask("explain", asked))
+            part = way(found, _approval(tool, request.role))
         case _:
             part = form(tool, definition, request)
     return page(tool, definition, await _elsewhere(ask, tool, status), request, part)
@@ -116,11 +120,16 @@ def listed(found: ToolList, status: GatewayStatus, request: PageRequest) -> Node
         name = query.get("key", "")
         box = h.input(type="text", name="key", value=name, maxlength=100, autocomplete="off")
         controls.append(ui.field("As API key", box))
+    where = f"at the endpoint {ui.shown(found.endpoint)}"
+    if found.refused:
+        notice = ui.notice(_refused(found, request.role), "warn")
+        return [
+            ui.heading("Tools", h.p[where]), ui.search("/tools", query, "Search", controls), notice
+        ]  # fmt: skip
     count = len(found.tools) + found.more
     return [
-        ui.heading("Tools", h.p[f"{ui.amount(count)} at the endpoint {ui.shown(found.endpoint)}"]),
+        ui.heading("Tools", h.p[f"{ui.amount(count)} {where}"]),
         ui.search("/tools", query, "Search", controls),
-        found.refused and ui.notice(found.refused, "warn"),
         ui.table(
             "Tools of the endpoint",
             HEADS,
@@ -130,6 +139,18 @@ def listed(found: ToolList, status: GatewayStatus, request: PageRequest) -> Node
         ),
         _more(found, query),
     ]
+
+
+def _refused(found: ToolList, role: Role) -> str:
+    """Return why an endpoint shows no tool, in the words of this page."""
+    if found.refused != KEY_NEEDED:
+        return found.refused
+    if role < Role.OPERATOR:
+        return "This endpoint wants an API key. The role operator may look as the holder of one."
+    return (
+        "This endpoint wants an API key, and each key may see other tools. The name of a key in"
+        " the field “As API key”, which the page Keys lists, shows what its holder sees."
+    )
 
 
 def _more(found: ToolList, query: Mapping[str, str]) -> Node:
@@ -160,7 +181,7 @@ def state(one: ToolListed) -> Node:
     if not one.available:
         return ui.state("server away", "warn")
     found = ui.state(one.state, _TONES.get(one.state, "off"))
-    return [found, " ", ui.state(one.drift, "warn")] if one.drift else found
+    return [found, " ", ui.state(verdict(one.drift), "warn")] if one.drift else found
 
 
 def _select(
@@ -189,17 +210,18 @@ def page(
     def path(name: str) -> str:
         return ui.address("tools", tool.name, query={**_seen(request), "tab": name})
 
+    approved = _approval(tool, request.role)
     items = [(path(""), "Try"), (path("definition"), "Definition")]
     if request.role >= Role.OPERATOR:
         items.append((path("way"), "What would happen"))
-        if tool.drift:
-            approved = ui.address("approvals", tool.server, tool.tool)
+        if approved:
             items.append((approved, "Against the approved one"))
     about = definition.get("description")
     server = ui.link(ui.address("servers", tool.server), ui.shown(tool.server, 100))
     return [
         ui.heading(ui.shown(tool.name, 200), state(tool)),
         tool.why and ui.notice(tool.why, "bad"),
+        approved and h.p[ui.link(approved, "See what differs, and approve it")],
         isinstance(about, str) and h.p[ui.shown(about, 2000)],
         ui.pairs(
             [
@@ -265,13 +287,25 @@ def form(
     ]
 
 
-def _definition(definition: Mapping[str, Any]) -> Node:
+def _approval(tool: ToolListed, role: Role) -> str:
+    """Return the address at which a tool that is not as approved is approved; empty for others,
+    and for a role that may not."""
+    if not tool.drift or role < Role.OPERATOR:
+        return ""
+    return ui.address("approvals", tool.server, tool.tool)
+
+
+def definition_tab(tool: ToolListed, definition: Mapping[str, Any]) -> Node:
+    """Return the definition of a tool as clients get it."""
+    if not definition:
+        return h.p(class_="empty")[f"Clients do not get this tool: it is {ui.shown(tool.state)}."]
     text = json.dumps(definition, indent=2, ensure_ascii=False)
     return ui.code(text, copy=True, label="As clients get it")
 
 
-def way(found: PathShown) -> Node:
-    """Return the steps of a call, as `metamcp explain` knows them."""
+def way(found: PathShown, approval: str = "") -> Node:
+    """Return the steps of a call, as `metamcp explain` knows them. `approval`: address at which the
+    tool is approved, if it is not."""
     rows = [
         (
             one.step,
@@ -284,6 +318,7 @@ def way(found: PathShown) -> Node:
     return [
         ui.table("Steps of a call", ("Step", "Then", "About"), rows, empty="No step is known."),
         ui.notice(f"Now {end}.", "ok" if found.runs else "warn"),
+        approval and h.p[ui.link(approval, "See what differs, and approve it")],
     ]
 
 

@@ -11,6 +11,7 @@ from htpy import Element, Node
 from msgspec import Struct
 
 from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import keys_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
@@ -33,6 +34,11 @@ VIEWS_MAX = 500
 """Maximum views on the page, the largest first."""
 HEADS = ("Endpoint", "Exposure", "Whose", "Tool set", "Tools", "Tokens now", "Everything", "Saved")
 NUMBERS = frozenset({"Tools", "Tokens now", "Everything", "Saved"})
+COUNTED = (
+    "Tokens are those of a whole list, with the names that clients get. So their number differs a"
+    " little from the page Servers, which counts servers' own names, and from the sum of the page"
+    " Tools, which rounds up each tool."
+)
 SETS = ("Tool set", "Tools", "Equipped on", "Description", "Orders")
 EQUIPS = frozenset({"toolset", "search"})
 """Exposures under which a tool set changes what is in view."""
@@ -57,7 +63,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             views = codec.typed(ViewsShown, await ask("views"))
             sets = codec.typed(ToolSets, await ask("toolsets"))
             status = codec.typed(GatewayStatus, await ask("status"))
-            return overview(views, sets, status, request.role)
+            names = await keys_page.names(ask, request.role)
+            return overview(views, sets, status, request.role, names)
         case ("new",):
             return _kept(choose(await _tools(ask), ToolSetDraft()))
         case ("set", name):
@@ -128,8 +135,14 @@ def _done(order: str, name: str, changed: ToolSetChanged) -> str:
 # Views and tool sets
 
 
-def overview(views: ViewsShown, sets: ToolSets, status: GatewayStatus, role: Role) -> Node:
-    """Return the tables of views and tool sets."""
+def overview(
+    views: ViewsShown,
+    sets: ToolSets,
+    status: GatewayStatus,
+    role: Role,
+    names: Mapping[str, str] = {},
+) -> Node:
+    """Return the tables of views and tool sets. `names`: of API keys, by their ids."""
     shown = sorted(views.views, key=lambda one: (one.endpoint, one.principal, one.session))
     more = len(shown) - VIEWS_MAX
     exposures = {one.endpoint: one.exposure for one in views.views}
@@ -140,11 +153,12 @@ def overview(views: ViewsShown, sets: ToolSets, status: GatewayStatus, role: Rol
         ui.table(
             "Views of clients",
             HEADS,
-            [_view(one) for one in shown[:VIEWS_MAX]],
+            [_view(one, names) for one in shown[:VIEWS_MAX]],
             empty="No front has reported a view yet.",
             numbers=NUMBERS,
         ),
         more > 0 and h.p[f"{ui.amount(more)} more; 'metamcp ctl views' has them all."],
+        bool(shown) and h.p[COUNTED],
         operator and _as_key(status),
         h.h2["Tool sets"],
         operator and h.p[ui.link("/views/new", "New tool set")],
@@ -157,13 +171,16 @@ def overview(views: ViewsShown, sets: ToolSets, status: GatewayStatus, role: Rol
     ]
 
 
-def _view(one: ViewShown) -> Sequence[Node]:
-    whose = "clients of this machine" if one.principal == "local" else ui.shown(one.principal, 100)
+def _view(one: ViewShown, names: Mapping[str, str]) -> Sequence[Node]:
+    local = one.principal == "local"
+    whose = "clients of this machine" if local else keys_page.named(one.principal, names)
     alone = f", session {ui.shown(one.session, 40)}" if one.session else ""
+    key = one.principal.removeprefix("key:")
+    seen = {"endpoint": one.endpoint, "key": key if key in names else ""}
     return (
-        ui.link(ui.address("tools", query={"endpoint": one.endpoint}), ui.shown(one.endpoint, 100)),
+        ui.link(ui.address("tools", query=seen), ui.shown(one.endpoint, 100)),
         one.exposure,
-        whose + alone,
+        [whose, alone],
         one.toolset and ui.link(ui.address("views", SET, one.toolset), ui.shown(one.toolset, 100)),
         ui.amount(one.tools),
         ui.amount(one.tokens),

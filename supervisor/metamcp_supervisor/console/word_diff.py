@@ -35,10 +35,10 @@ def diff(before: str, after: str, label: str) -> Element:
 
 def _parts(old: Sequence[str], new: Sequence[str]) -> Iterator[Node]:
     left = WORD_PARTS_MAX
-    found = SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT_LINES)
-    for number, group in enumerate(found):
-        if number:
-            yield "⋯\n"
+    shown = 0
+    for group in SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT_LINES):
+        yield _left_out(group[0][1] - shown)
+        shown = group[-1][2]
         for kind, a, b, c, d in group:
             if kind == "equal":
                 yield _text(old[a:b])
@@ -53,6 +53,13 @@ def _parts(old: Sequence[str], new: Sequence[str]) -> Iterator[Node]:
                 yield h.del_[_text(old[a:b])]
             if d > c:
                 yield h.ins[_text(new[c:d])]
+    if shown:
+        yield _left_out(len(old) - shown)
+
+
+def _left_out(lines: int) -> str:
+    """Return the mark of lines that are the same in both texts and not shown."""
+    return f"⋯ {lines} equal {'line' if lines == 1 else 'lines'}\n" if lines else ""
 
 
 def _words(old: Sequence[str], new: Sequence[str]) -> Node:

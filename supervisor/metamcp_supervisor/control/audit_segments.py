@@ -15,6 +15,7 @@ from msgspec import MsgspecError, Struct
 
 from metamcp_supervisor.store import database
 from metamcp_worker.ipc import audit_records as records
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -60,8 +61,9 @@ class Proof(Struct, frozen=True):
 
 class AuditQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Question for records; what is empty does not count. `since`, `until`: seconds since the
-    epoch; `keys`: ids of API keys and names of principals, one of which a record has; `tool`: as
-    the server or as clients name it; `limit`: number of the newest records that are wanted."""
+    epoch; `keys`: ids of API keys and names of principals, one of which a record has; `server`:
+    of a call, or the subject of an event of the gateway; `tool`: as the server or as clients name
+    it; `limit`: number of the newest records that are wanted."""
 
     since: float = 0.0
     until: float = 0.0
@@ -85,10 +87,15 @@ class AuditQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 or not {record.key, principal, principal.removeprefix("key:")}.isdisjoint(self.keys)
             )
             and self.event in {"", record.event}
-            and self.server in {"", record.server}
+            and self.server in {"", record.server, _subject(record)}
             and self.tool in {"", record.tool, record.exposed}
             and self.outcome in {"", record.outcome}
         )
+
+
+def _subject(record: AuditRecord) -> str:
+    """Return the server that an event of the gateway is about; empty for other records."""
+    return process_names.base(record.who) if record.event == "gateway" else ""
 
 
 class StoredRecord(Struct, frozen=True):

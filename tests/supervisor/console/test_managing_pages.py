@@ -206,6 +206,7 @@ def test_lines_for_clients_have_the_key_and_the_address() -> None:
 def test_a_call_that_waits_says_how_long_it_still_does() -> None:
     page = approvals_page.waiting([question()], 30.0)
     assert "1m00s left" in text_of(page)
+    assert "1970-01-01T00:00:00.000Z, as call 1-2" in text_of(page)
     assert "hx-trigger" in parsed(page).found[0][1]
     assert "hx-trigger" not in parsed(approvals_page.waiting([], 30.0)).found[0][1]
 
@@ -216,6 +217,16 @@ def test_one_tool_is_approved_alone_only_if_the_lock_has_its_server() -> None:
     assert "Approve echo" not in text_of(approvals_page.one_tool(drift(tool="echo", locked=False)))
 
 
+def test_texts_that_changed_are_never_only_compatible() -> None:
+    changed = drift(word="compatible, words")
+    page = text_of(approvals_page.one_tool(changed))
+    assert "texts changed, compatible for callers" in page
+    assert "Models read them, and may obey what they say." in page
+    assert "texts changed" in text_of(approvals_page.drifted(DriftList(tools=(changed,))))
+    assert approvals_page.verdict("additive, in quarantine") == "additive, in quarantine"
+    assert "texts changed" not in text_of(approvals_page.one_tool(drift(word="breaking")))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "shown"),
     [
@@ -224,6 +235,8 @@ def test_one_tool_is_approved_alone_only_if_the_lock_has_its_server() -> None:
         ("a\nb", "a", "<del>"),
         ("x " * 300, "y " * 300, "<del>x x"),
         ("same", "same", "<code></code>"),
+        ("a\nb\nc\nd\ne", "A\nb\nc\nd\ne", "d\n⋯ 1 equal line\n"),
+        ("a\nb\nc\nd\ne\nf", "a\nb\nc\nd\ne\nF", "⋯ 2 equal lines\nc"),
     ],
 )
 def test_a_difference_is_marked_by_words_unless_it_has_too_many(
@@ -238,12 +251,55 @@ def test_a_filter_of_the_audit_becomes_a_question_with_limits() -> None:
         "key": "k", "event": "call", "since": 6400.0, "limit": 200,
     }  # fmt: skip
     assert audit_page.asked({"limit": "x"}, 0.0) == {"limit": 100}
+    assert audit_page.asked({"until": "5.25"}, 0.0) == {"limit": 100, "until": 5.25}
+    assert audit_page.asked({"until": "nan"}, 0.0) == {"limit": 100}
+
+
+@pytest.mark.parametrize(
+    ("searched", "whole", "address"),
+    [
+        (1, True, None),
+        (1, False, "/audit?server=time&until=1000000000.000001"),
+        (500_000, False, None),
+    ],
+)
+def test_older_records_have_a_link_unless_none_can_be_found(
+    searched: int, whole: bool, address: str | None
+) -> None:
+    members = {"seq": 7, "ts": 10**18 + 1, "event": "gateway", "who": "time", "text": "x"}
+    found = AuditRecords(records=(Raw(json.encode(members)),), searched=searched, whole=whole)
+    request = PageRequest(role=Role.OPERATOR, query={"server": "time", "chain": "1"})
+    page = parsed(audit_page.record_list(found, None, request))
+    links = [attrs["href"] for tag, attrs in page.found if tag == "a"]
+    assert [one for one in links if "until" in str(one)] == ([address] if address else [])
+    assert ("metamcp audit list" in page.text) is (searched == 500_000)
+    assert "The newest records" not in page.text
+    later = PageRequest(role=Role.OPERATOR, query={"until": "5"})
+    assert "The newest records" in parsed(audit_page.record_list(found, None, later)).text
+
+
+def test_a_key_has_its_name_and_the_link_to_its_page_where_it_is_known() -> None:
+    names = {"abcd1234": "laptop"}
+    members = {"seq": 7, "ts": 10**18, "event": "call", "key": "abcd1234", "principal": "key:x"}
+    one = Raw(json.encode(members))
+    pages = (
+        audit_page.record_list(AuditRecords(records=(one,), searched=1, whole=True), None, ADMIN,
+                               names),
+        audit_page.one_record(members, names),
+        approvals_page.waiting([question("key:abcd1234")], 30.0, names),
+        approvals_page.grants([grant("key:abcd1234")], names),
+    )  # fmt: skip
+    for page in pages:
+        assert "laptop (abcd1234)" in text_of(page)
+        assert "/keys/abcd1234" in {attrs.get("href") for _, attrs in parsed(page).found}
+    assert "key:gone" in text_of(approvals_page.grants([grant("key:gone")], names))
 
 
 def test_the_check_of_the_chain_says_up_to_which_record_it_holds() -> None:
     good = text_of(audit_page.chain_notice(Proof(1200, 2, 1, 1200, "ab")))
     assert good.startswith("The chain is verified up to record 1200: 1,200 records in 2 files.")
-    assert good.endswith("Checkpoint 1200:ab")
+    assert "Keep this checkpoint on another machine." in good
+    assert "metamcp audit verify --expect 1200:ab" in good
     broken = audit_page.chain_notice(Proof(7, 1, 1, 7, "ab", Break(8, "it was changed")))
     assert text_of(broken) == "The chain is broken at record 8: it was changed."
     assert parsed(broken).found[0][1]["role"] == "alert"

@@ -32,7 +32,7 @@ from metamcp_supervisor.verbs import (
     ViewsShown,
 )
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.figures import PathStep
+from metamcp_worker.ipc.figures import KEY_NEEDED, PathStep
 from metamcp_worker.ipc.records import FinishedCall, word
 from tests.live.console import Markup
 
@@ -150,11 +150,29 @@ def test_the_table_of_tools_says_where_each_is_visible() -> None:
     page = markup(tools_page.listed(found, status("git"), asked()))
     for words in (
         "git__log git listed 120 7 1 Shows commits.", "git__push git callable",
-        "It is in quarantine.", "server away", "breaking, words", "14 at the endpoint default",
+        "It is in quarantine.", "server away", "texts changed, breaking for callers",
+        "14 at the endpoint default",
     ):  # fmt: skip
         assert words in page.text
     assert "/tools/git__log?endpoint=default" in page.links()
     assert "/tools?offset=5" in page.links()
+
+
+@pytest.mark.parametrize(
+    ("role", "refused", "said"),
+    [
+        (Role.OPERATOR, KEY_NEEDED, "in the field “As API key”"),
+        (Role.VIEWER, KEY_NEEDED, "The role operator may look as the holder of one."),
+        (Role.OPERATOR, "the key is not accepted here", "the key is not accepted here"),
+    ],
+)
+def test_an_endpoint_that_wants_a_key_says_so_and_counts_no_tools(
+    role: Role, refused: str, said: str
+) -> None:
+    found = ToolList(endpoint="team", tools=(), refused=refused)
+    page = markup(tools_page.listed(found, status(), asked(role)))
+    assert said in page.text
+    assert not [words for words in ("--as", "0 at", "No tool") if words in page.text]
 
 
 def test_only_developers_get_a_form_and_only_a_tool_that_may_change_something_asks() -> None:
@@ -249,6 +267,18 @@ def test_a_tool_that_is_not_as_approved_leads_to_its_approval() -> None:
     for role, found in ((Role.VIEWER, False), (Role.OPERATOR, True)):
         page = markup(tools_page.page(drifted, {}, {}, asked(role, "a__b"), None))
         assert ("/approvals/git/b%2Fc" in page.links()) is found
+    way = PathShown(
+        endpoint="default", server="git", tool="log", steps=(), policies=(), decides="",
+        effect="deny", runs=False,
+    )  # fmt: skip
+    assert "/approvals/git/x" in markup(tools_page.way(way, "/approvals/git/x")).links()
+
+
+def test_a_tool_that_clients_do_not_get_has_no_definition_for_them() -> None:
+    kept = tool("a__b", state="withheld", drift="compatible, words, in quarantine")
+    page = markup(tools_page.page(kept, {}, {}, asked(), tools_page.definition_tab(kept, {})))
+    assert "Clients do not get this tool: it is withheld." in page.text
+    assert "withheld texts changed, compatible for callers, in quarantine" in page.text
 
 
 # Views
@@ -290,6 +320,15 @@ def test_views_say_what_clients_have_and_what_it_costs() -> None:
     questions = [attrs.get("hx-confirm") for tag, attrs in page.elements if tag == "form"]
     assert "Delete the tool set dev with 1 tools?" in questions
     assert "Put away on default: the tool set dev?" in questions
+
+
+def test_the_view_of_a_key_leads_to_the_tools_that_its_holder_sees() -> None:
+    views = ViewsShown(token_bytes=4, views=(view(principal="key:k1"), view(principal="key:ops")))
+    names = {"k1": "laptop"}
+    page = markup(views_page.overview(views, sets(), status(), Role.OPERATOR, names))
+    assert "laptop (k1)" in page.text
+    assert "key:ops" in page.text
+    assert {"/tools?endpoint=default&key=k1", "/tools?endpoint=default"} <= set(page.links())
 
 
 def test_ticks_that_the_filter_hides_stay_in_the_form() -> None:
@@ -342,6 +381,7 @@ def test_texts_make_no_element_on_the_pages_of_calls(role: Role) -> None:
         ({"server": "web"}, [2]),
         ({"outcome": "failed"}, [2, 3]),
         ({"outcome": "tool_error"}, [3]),
+        ({"outcome": "refused"}, []),
         ({"key": "k1"}, [3]),
         ({"endpoint": "other"}, []),
         ({"since": "60"}, [3]),
@@ -368,6 +408,34 @@ def test_what_was_said_is_shown_only_if_it_was_recorded() -> None:
     page = markup(calls_page.page(bare, recent(), Role.VIEWER))
     assert "needs the role developer" in page.text
     assert "Repeat" not in page.text
+
+
+def test_the_page_of_a_refused_call_says_why_and_not_how_long_it_took() -> None:
+    why = "Nobody agreed to this call of git/log within 120 s, so it did not run."
+    result = Raw(codec.dump({"content": [{"type": "text", "text": why}], "isError": True}))
+    refused = call(1, outcome="refused", result=result, key="k1", client="desk")
+    page = markup(calls_page.page(refused, recent(refused), Role.DEVELOPER))
+    assert why in page.text
+    assert "git, which did not get the call" in page.text
+    assert "Client desk" in page.text
+    assert not [
+        words for words in ("generation", "How long it took", "Began") if words in page.text
+    ]
+    bare = structs.replace(refused, result=UNSET)
+    page = markup(calls_page.page(bare, recent(bare), Role.VIEWER))
+    assert "What the client was told is not known here" in page.text
+    table = calls_page.listed(recent(refused), CallsUnderWay(calls=()), status(), {}, 0.0)
+    assert "ms" not in markup(table).text
+
+
+def test_a_call_leads_to_its_key_and_to_the_tool_as_the_holder_sees_it() -> None:
+    one = call(1, key="k1", generation=2)
+    page = markup(calls_page.page(one, recent(one), Role.OPERATOR, {"k1": "laptop"}))
+    assert "laptop (k1)" in page.text
+    assert {"/keys/k1", "/tools/git__log?endpoint=default&key=k1"} <= set(page.links())
+    assert "generation 2" in page.text
+    page = markup(calls_page.page(one, recent(one), Role.DEVELOPER))
+    assert "/tools/git__log?endpoint=default" in page.links()
 
 
 def test_a_call_is_timed_beside_others_of_its_tool() -> None:

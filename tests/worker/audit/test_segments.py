@@ -202,6 +202,19 @@ def test_the_list_finds_a_key_by_its_id_its_name_and_as_it_shows_it(tmp_path: Pa
     assert asked(tmp_path, "list", "--outcome", "wrong").exit_code == 2
 
 
+def test_the_list_of_a_server_has_what_the_gateway_tells_of_it(tmp_path: Path) -> None:
+    records = [
+        AuditRecord(ts=1, n=1, origin="a", event="call", server="time"),
+        AuditRecord(ts=2, n=2, origin="a", event="gateway", who="time", text="error: SIGKILL"),
+        AuditRecord(ts=3, n=3, origin="a", event="gateway", who="time@c0ffee", text="launched"),
+        AuditRecord(ts=4, n=4, origin="a", event="gateway", who="mail", text="launched"),
+        AuditRecord(ts=5, n=5, origin="a", event="order", who="time", text="stop"),
+    ]
+    begun(tmp_path / audit.FOLDER).add([audit.encoded(one) for one in records], {})
+    found = asked(tmp_path, "list", "--server", "time", "--json").stdout.splitlines()
+    assert [codec.value(line.encode())["seq"] for line in found] == [1, 2, 3]
+
+
 def asked(state_dir: Path, *words: str) -> Result:
     return CliRunner().invoke(main, ["audit", *words, "--state-dir", str(state_dir)])
 

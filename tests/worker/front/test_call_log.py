@@ -68,6 +68,13 @@ def test_a_line_says_what_was_called_and_how_it_ended() -> None:
     }  # fmt: skip
 
 
+def test_a_line_has_the_name_that_the_client_gives_itself() -> None:
+    made = call()
+    said = b'{"clientInfo":{"name":"desk","version":"1"}}'
+    made.origin = CallOrigin("default", "git__x", said, "", progress=False)
+    assert written(recording(), b"{}", made=made)["client"] == "desk"
+
+
 def test_metadata_has_sizes_and_no_bodies() -> None:
     line = written(recording(METADATA), b'{"a":1}')
     assert (line["arguments_bytes"], line["result_bytes"]) == (7, 2)

@@ -63,7 +63,14 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.figures import CallPath, PathStep, ShownTools, ShowPath, ShowTools
+from metamcp_worker.ipc.figures import (
+    KEY_NEEDED,
+    CallPath,
+    PathStep,
+    ShownTools,
+    ShowPath,
+    ShowTools,
+)
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import MeaningSpec
@@ -462,11 +469,7 @@ def _seen(
     if who is None or (
         known[whole].auth and (who is gate.USER or not app.door.still(who, whole, date))
     ):
-        why = (
-            "the key is not accepted here"
-            if wanted.key
-            else "a credential is needed: name an API key (--as)"
-        )
+        why = "the key is not accepted here" if wanted.key else KEY_NEEDED
         raise ViewUnseen(whole, why)
     try:
         name = app.part(whole, gate.USER if not known[whole].auth else who)

@@ -149,10 +149,10 @@ class CallAudit:
             call.record = subject, end + audit.behind({"text": text[:NAME_CHARS_MAX]})
 
     def agreed(self, call: Call, consent: str) -> None:
-        """Keep who agreed to a call."""
+        """Keep who agreed to a call, or why it is refused."""
         if call.record is not None:
             subject, found = call.record
-            call.record = subject, found + audit.behind({"consent": consent})
+            call.record = subject, found + audit.behind({"consent": consent[:NAME_CHARS_MAX]})
 
     def _members(self, call: Call, subject: str) -> bytes:
         """Return the members that do not change from one call of this kind to the next."""

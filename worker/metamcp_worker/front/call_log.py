@@ -15,6 +15,7 @@ from collections.abc import Callable
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
+from metamcp_worker.front.stats import client_name
 from metamcp_worker.ipc import codec, process_names, records
 from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall, Gap
 from metamcp_worker.ipc.spec import RecordingSpec
@@ -176,6 +177,7 @@ class CallLog:
             name=self._masks.text(begun.subject),
             endpoint=origin.endpoint if origin is not None else "",
             key=origin.principal.key if origin is not None else "",
+            client=client_name(origin.said) if origin is not None else "",
             protocol=origin.version if origin is not None else "",
             front=self._front,
             call=over.id,

@@ -319,7 +319,7 @@ class Calls:
         self.code.hold(run, hold=on)
 
     def agreed(self, call: Call, consent: str) -> None:
-        """Record who agreed to a call."""
+        """Record who agreed to a call, or why it is refused."""
         if self.audit is not None:
             self.audit.agreed(call, consent)
 

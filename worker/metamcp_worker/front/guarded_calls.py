@@ -62,7 +62,7 @@ class GuardHost(Protocol):
         ...
 
     def agreed(self, call: Call, consent: str) -> None:
-        """Record who agreed to a call."""
+        """Record who agreed to a call, or why it is refused."""
         ...
 
     def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
@@ -227,6 +227,7 @@ class _GuardedWork:
         del self._calls.works[call.id]
         call.mend = None
         call.started = time.monotonic()
+        self._calls.host.agreed(call, why)
         self._calls.host.answered(call, answer, "refused")
 
     def _changed(self) -> str:

@@ -212,13 +212,13 @@ def _shown(call: Call, state: str, now: float) -> CallUnderWay:
         endpoint=origin.endpoint if origin is not None else "",
         age_s=max(0.0, now - call.started),
         state=state,
-        client=_client(origin.said) if origin is not None else "",
+        client=client_name(origin.said) if origin is not None else "",
         session=origin.who if origin is not None else "",
         progress=origin is not None and origin.progress,
     )
 
 
-def _client(said: bytes) -> str:
+def client_name(said: bytes) -> str:
     """Return the name that the client gives itself; empty without one."""
     try:
         return codec.typed(_Said, said or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]

@@ -68,7 +68,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     `error`, `cancelled` or `refused`; `code`: of the JSON-RPC error. `arguments`, `result`: with
     the levels `redacted` and `full`. `run`: id of the run of code that the call is; `parent`: id of
     the run of code or of a workflow that made the call. `consent`: who agreed to the
-    call and how far. `text`: a sentence; `count`: of lost
+    call and how far, or why it was refused. `text`: a sentence; `count`: of lost
     records, or of a segment; `digest`: SHA-256 of the file of a segment, `last`: its last sequence
     number and hash.
     """

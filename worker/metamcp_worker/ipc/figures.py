@@ -275,6 +275,10 @@ class ShownTool(Struct, frozen=True, kw_only=True):
     definition: Raw = Raw(b"{}")
 
 
+KEY_NEEDED = "a credential is needed: name an API key (--as)"
+"""Sentence of `ShownTools.refused`, and of the step `gate` of a path, if a key was not named."""
+
+
 class ShownTools(Struct, frozen=True, kw_only=True):
     """Answer to `ShowTools`. `endpoint`: the one that is meant; `more`: number of tools that are
     not shown; `refused`: a sentence why the holder of the key sees nothing here; `names`: of all

@@ -30,8 +30,8 @@ class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `id`: a word that sorts as `time` does; `time`: when the call began. `name`: of the tool or
     prompt as the client knows it, or the URI of the resource. `key`: id of the API key of the
-    client, empty without one. `protocol`: the revision that the
-    client speaks. `front`, `call`: numbers of the front and of its call. `generation`: of the
+    client, empty without one; `client`: name that it gives itself. `protocol`: the revision that
+    the client speaks. `front`, `call`: numbers of the front and of its call. `generation`: of the
     server, 0 if the call never reached a server. `…_bytes`: size of the whole, also if the record
     does not have it. `arguments`, `result`: only if they are recorded; a JSON string if they were
     cut or are not JSON any more; `result` may be the error of the call. `cut`, `masked`: which of
@@ -49,6 +49,7 @@ class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     endpoint: str = ""
     key: str = ""
+    client: str = ""
     protocol: str = ""
     generation: int = 0
     arguments_bytes: int = 0
