@@ -22,7 +22,16 @@ STEPS = 4
 MIB = 1024 * 1024
 CHARACTERS_MAX = 58
 """Of the names below a panel."""
-STATE_COLOURS = ("#8c959f", "#54aeff", "#d4a72c", "#4ac26b", "#2da44e", "#a475f9", "#cf222e")
+STATE_COLOURS = (
+    "#8c959f",
+    "#54aeff",
+    "#d4a72c",
+    "#4ac26b",
+    "#2da44e",
+    "#a475f9",
+    "#cf222e",
+    "#6639ba",
+)
 
 
 @dataclass(frozen=True, slots=True)
