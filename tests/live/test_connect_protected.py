@@ -136,6 +136,6 @@ def test_a_recorded_call_is_replayed_with_a_key_over_tls(gateway: Gateway, key: 
 
     until(lambda: bool(recorded()), "the call is recorded")
     number = json.loads(recorded()[0])["id"]
-    assert "A valid credential is needed" in metamcp("replay", number, "--yes").stderr
+    assert "the endpoint wants a valid key" in metamcp("replay", number, "--yes").stderr
     done = metamcp("replay", number, "--yes", "--key-file", str(key))
     assert done.returncode == 0, done.stderr
