@@ -348,7 +348,8 @@ def tools(
             sight = offers.look(path, state_dir, where)
             wish = offers.wish(what, sight)
         except Failed as unknown:
-            if differences or not words or not call.runs(runtime_dir):
+            named = not words or "." in words[0]  # SERVER.TOOL, with a mistake
+            if differences or named or not call.runs(runtime_dir):
                 raise unknown from None
             return search()
         if differences:

@@ -276,7 +276,7 @@ def _by_rule(task: str) -> Mapping[str, Any]:
         text = " ".join((f"{ALONE} None of them fits.", *made.notes, *more))
         raise client.Failed(Exit.FAILED, text)
     done = structs.replace(made, notes=(*made.notes, ALONE)).done(0)
-    return {"text": done.text, "structured": done.structured, "failed": False}
+    return {"text": done.text, "structured": codec.value(done.structured), "failed": False}
 
 
 def _value(text: str) -> object:
