@@ -54,6 +54,7 @@ def test_a_walk_from_the_link_to_a_restarted_server(
         expect(tab.get_by_role("alert")).to_contain_text("broken (error)")
         tab.get_by_role("link", name="git", exact=True).click()
         assert tab.url.endswith("/servers/git")
+        expect(tab.get_by_role("heading", name="git", level=1)).to_be_visible()
         before = gateway.server("git")["pid"]
         questions: list[str] = []
 
