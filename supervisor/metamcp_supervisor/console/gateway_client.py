@@ -78,7 +78,9 @@ class GatewayClient:
         try:
             _, raw = await self._answered(ANSWER_S)
         except Failed as why:
-            raise (SessionEnded if session else Failed)(why.exit, str(why)) from None
+            if session and why.exit == Exit.DENIED:
+                raise SessionEnded(why.exit, str(why)) from None
+            raise
         self.role = Role.named(codec.typed(_Welcome, raw).role) or Role.VIEWER
 
     async def _send(self, verb: str, params: object) -> None:

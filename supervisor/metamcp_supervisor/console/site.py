@@ -7,10 +7,11 @@ No cookie exists, so a request that another page makes a browser send has no ses
 request for data must come from the console's own page, as the browser says itself.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from importlib import resources
 from urllib.parse import parse_qsl, unquote
 
@@ -37,6 +38,11 @@ BODY_BYTES_MAX = 1024 * 1024
 """Maximum bytes of a form."""
 FIELDS_MAX = 2000
 """Maximum fields of a form or a query."""
+ASKS_MAX = 16
+"""Maximum requests that ask the gateway at once; more of them wait."""
+STREAMS_MAX = 16
+"""Maximum streams of news at once, one for each browser. Both together leave connections of the
+control socket to operators (`ControlLimits.connections_max`)."""
 STATIC = {
     "htmx.js": "text/javascript; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
@@ -92,6 +98,7 @@ class ConsoleSite:
         }
         self._shell = str(rail.shell()).encode()
         self._secure = {**HEADERS, **(_TLS if on.tls is not None else {})}
+        self._asks = asyncio.Semaphore(ASKS_MAX)
         self.requests = self.streams = 0
 
     def __call__(self, request: HttpRequest) -> Pending:
@@ -151,6 +158,12 @@ class ConsoleSite:
 
     # Answers
 
+    @contextlib.asynccontextmanager
+    async def _asking(self, session: str) -> AsyncGenerator[GatewayClient]:
+        """Connect to the gateway, when it is this request's turn. Raises Failed."""
+        async with self._asks, connected(self._on.runtime_dir, session) as ask:
+            yield ask
+
     def _static(self, request: HttpRequest, name: str) -> None:
         self._check_method(request.head, "GET", "HEAD")
         data = self._files.get(name)
@@ -193,7 +206,7 @@ class ConsoleSite:
             return
         try:
             link = codec.typed(_Login, body).link
-            async with connected(self._on.runtime_dir, "") as ask:
+            async with self._asking("") as ask:
                 begun = await ask("console-login", {"link": link})
         except codec.Malformed:
             self._send(request, 400, TEXT, b"A login is a JSON object with the secret of a link.\n")
@@ -248,7 +261,7 @@ class ConsoleSite:
     ) -> None:
         """Answer with a fragment, or with the reason why there is none."""
         try:
-            async with connected(self._on.runtime_dir, session) as ask:
+            async with self._asking(session) as ask:
                 body = str(h.fragment[await content(ask)])
                 status = 200
         except SessionEnded:
@@ -266,7 +279,7 @@ class ConsoleSite:
     async def _download(self, request: HttpRequest, session: str, name: str) -> None:
         """Answer with all lines of a server that are kept."""
         try:
-            async with connected(self._on.runtime_dir, session) as ask:
+            async with self._asking(session) as ask:
                 items = await ask.items("logs", {"name": name, "n": None})
         except Failed as why:
             status = 401 if isinstance(why, SessionEnded) else _STATUS.get(why.exit, 502)
@@ -280,7 +293,7 @@ class ConsoleSite:
         """Answer with all records of the audit, piece by piece; an answer that ends early is cut
         off, so that the browser does not take it for all of them."""
         try:
-            async with connected(self._on.runtime_dir, session) as ask:
+            async with self._asking(session) as ask:
                 async for piece in audit_page.exported(ask):
                     if not request.begun:
                         request.begin(self._head(200, "application/x-ndjson"))
@@ -296,19 +309,22 @@ class ConsoleSite:
 
     async def _events(self, request: HttpRequest, session: str) -> None:
         """Pass on the kinds of news, as long as the page is open and the session lasts."""
+        if self.streams >= STREAMS_MAX:
+            why = f"{STREAMS_MAX} browsers follow the gateway already; close one of them.\n"
+            self._send(request, 503, TEXT, why.encode())
+            return
+        self.streams += 1
         try:
             async with connected(self._on.runtime_dir, session) as ask:
                 request.begin(self._head(200, "text/event-stream"))
-                self.streams += 1
-                try:
-                    await self._pass_on(request, ask)
-                finally:
-                    self.streams -= 1
+                await self._pass_on(request, ask)
         except Failed as why:
             if not request.begun:
                 status = 401 if isinstance(why, SessionEnded) else 503
                 self._send(request, status, TEXT, f"{why}\n".encode())
                 return
+        finally:
+            self.streams -= 1
         request.end()
 
     async def _pass_on(self, request: HttpRequest, ask: GatewayClient) -> None:

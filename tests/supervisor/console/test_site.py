@@ -1,12 +1,18 @@
 """Who may ask the console for what, over HTTP: hosts, origins, sessions, roles."""
 
 import asyncio
+import contextlib
 import json
+from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor import runtime
 from metamcp_supervisor.console import rail, site
+from metamcp_supervisor.console.gateway_client import SessionEnded, connected
 from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.verbs import Exit
 from tests.supervisor.console.served import OWN, Browser, run
 from tests.supervisor.console.test_fragments import HOSTILE, Elements
 from tests.supervisor.small_gateway import server
@@ -233,6 +239,42 @@ def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
         assert (await browser.get("/servers")).status_code == 401
 
     run(test, *SERVERS)
+
+
+def test_more_browsers_than_may_follow_are_told_and_pages_still_answer() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        async with contextlib.AsyncExitStack() as streams:
+            for _ in range(site.STREAMS_MAX):
+                stream = browser.http.stream("GET", "/events", headers=browser.headers)
+                answer = await streams.enter_async_context(stream)
+                assert answer.status_code == 200
+            refused = await browser.http.get("/events", headers=browser.headers)
+            assert refused.status_code == 503
+            assert "browsers follow the gateway already" in refused.text
+            pages = [browser.get("/servers") for _ in range(2 * site.ASKS_MAX)]
+            assert {page.status_code for page in await asyncio.gather(*pages)} == {200}
+
+    run(test, *SERVERS)
+
+
+def test_a_gateway_that_is_gone_at_the_hello_does_not_end_the_session(tmp_path: Path) -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'{"jsonrpc":"2.0","method":"hello","params":{"v":1}}\n')
+        await reader.readline()
+        writer.close()
+
+    async def main() -> None:
+        (tmp_path / runtime.TOKEN).write_text("token")
+        path = runtime.socket_path(str(tmp_path))
+        async with await asyncio.start_unix_server(leave, path):
+            with pytest.raises(Failed) as failed:
+                async with connected(str(tmp_path), "session"):
+                    pass
+        assert failed.value.exit == Exit.NOT_RUNNING
+        assert not isinstance(failed.value, SessionEnded)
+
+    asyncio.run(main())
 
 
 def test_a_name_that_nobody_knows_gets_a_sentence() -> None:
