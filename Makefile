@@ -18,7 +18,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test picture pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel deb lock clean
+.PHONY: help setup run demo check style types strict pure test imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel deb lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -92,7 +92,7 @@ deb: wheel ## dist/: a .deb and an .rpm with everything in them, for this Python
 pictures: $(STAMP) ## the pictures of README and docs anew, from the program itself: two minutes
 	$(BIN)/python -m tests.pictures.draw
 
-picture: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and worker/
+imports: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and worker/
 	$(BIN)/python -m tests.picture
 
 reference: $(STAMP) ## docs/reference, written from the program

@@ -26,7 +26,7 @@ def test_the_readme_names_every_package_with_the_first_sentence_of_its_docstring
 
 
 @pytest.mark.parametrize("side", MAY_IMPORT)
-def test_the_readme_shows_who_imports_whom_as_make_picture_draws_it(side: str) -> None:
+def test_the_readme_shows_who_imports_whom_as_make_imports_draws_it(side: str) -> None:
     text = picture.readme(side).read_text()
     assert picture.with_picture(text, side) == text
 

@@ -121,8 +121,8 @@ ELSEWHERE = {
     "make pictures": (
         "tests/pictures/test_pictures.py::test_a_picture_shows_what_the_command_prints_today"
     ),
-    "make picture": "tests/test_rooms.py"
-    "::test_the_readme_shows_who_imports_whom_as_make_picture_draws_it",
+    "make imports": "tests/test_rooms.py"
+    "::test_the_readme_shows_who_imports_whom_as_make_imports_draws_it",
     "make reference": "tests/docs/test_reference.py::test_the_reference_is_what_the_program_says",
     "make docs": "tests/docs/test_site.py::test_no_link_is_dead",
 }
