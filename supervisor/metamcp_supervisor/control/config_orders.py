@@ -27,6 +27,7 @@ from metamcp_supervisor.config.origins import SettingChange, SettingShown
 from metamcp_supervisor.control.services import (
     ChangeParams,
     ControlStream,
+    NoParams,
     Steering,
     known,
 )
@@ -52,10 +53,6 @@ class SettingsWanted(Struct, frozen=True, forbid_unknown_fields=True):
     something sets."""
 
     table: str = ""
-
-
-class ConfigCompared(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of `config-diff`."""
 
 
 class DriftWanted(Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,7 +175,7 @@ async def settings(steering: Steering, line: ControlStream, params: SettingsWant
     )
 
 
-async def diff(steering: Steering, line: ControlStream, params: ConfigCompared) -> object:
+async def diff(steering: Steering, line: ControlStream, params: NoParams) -> object:
     """Return what a reload would do and which settings differ. Raises ConfigInvalid."""
     now = steering.settings.written
     plan, new = await steering.settings.compared()

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import LINK_S
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, NoParams, Steering
 from metamcp_supervisor.verbs import VERSION, Exit, JournalEvent
 from metamcp_worker.ipc.errors import ProtocolError
 
@@ -33,10 +33,6 @@ class ConsoleLogin(ChangeParams, frozen=True):
     """Parameters of `console-login`: the secret of a link."""
 
     link: str
-
-
-class ConsoleQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of `console-sessions`."""
 
 
 class ConsoleRevoke(ChangeParams, frozen=True):
@@ -97,7 +93,7 @@ def about_login(params: ConsoleLogin, result: ConsoleBegun) -> Sequence[str]:
     return result.id, result.role
 
 
-async def sessions(steering: Steering, line: ControlStream, params: ConsoleQuery) -> object:
+async def sessions(steering: Steering, line: ControlStream, params: NoParams) -> object:
     found, now = steering.console.sessions.all(), steering.console.sessions.now()
     return SessionList(
         sessions=tuple(
@@ -122,10 +118,6 @@ async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke)
     return {"v": VERSION, "ended": [one.id for one in ended]}
 
 
-class NewsWanted(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of `news`."""
-
-
 #: Kinds of news for events of the journal, by who or what they are about; any other event is about
 #: a server or a front.
 _KINDS = {
@@ -142,7 +134,7 @@ def kind_of(event: JournalEvent) -> str:
     return "servers"
 
 
-async def news(steering: Steering, line: ControlStream, params: NewsWanted) -> object:
+async def news(steering: Steering, line: ControlStream, params: NoParams) -> object:
     """Push the kinds of what has happened, not more often than every NEWS_S, until the client
     leaves or its session ends. `logs:NAME` tells of lines of a server."""
     follower = steering.journal.follow(line.wake)

@@ -36,6 +36,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.services import (
     ChangeParams,
     ControlStream,
+    NoParams,
     NotNow,
     ReloadRefused,
     Steering,
@@ -54,10 +55,6 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, ProtocolError
-
-
-class NoParams(Struct, frozen=True, forbid_unknown_fields=True):
-    """No parameters."""
 
 
 class ServerNames(ChangeParams, frozen=True):
@@ -314,7 +311,7 @@ VERBS: dict[str, Verb] = {
     "tool-try": Verb(
         tool_orders.ToolTry, tool_orders.tool_try, Role.DEVELOPER, about=tool_orders.about_try
     ),
-    "recordings": Verb(tool_orders.NoWishes, tool_orders.recordings, Role.DEVELOPER, reads=True),
+    "recordings": Verb(NoParams, tool_orders.recordings, Role.DEVELOPER, reads=True),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "key-use": Verb(Name, _key_use, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
@@ -330,9 +327,7 @@ VERBS: dict[str, Verb] = {
     "audit-verify": Verb(audit_orders.ChainCheck, audit_orders.verify, Role.OPERATOR, reads=True),
     "audit-export": Verb(audit_orders.PageWanted, audit_orders.export, Role.DEVELOPER, reads=True),
     "config": Verb(config_orders.SettingsWanted, config_orders.settings, Role.OPERATOR, reads=True),
-    "config-diff": Verb(
-        config_orders.ConfigCompared, config_orders.diff, Role.OPERATOR, reads=True
-    ),
+    "config-diff": Verb(NoParams, config_orders.diff, Role.OPERATOR, reads=True),
     "drift": Verb(config_orders.DriftWanted, config_orders.drift, Role.OPERATOR, reads=True),
     "lock-approve": Verb(
         config_orders.Approval, config_orders.approve, Role.OPERATOR, about=config_orders.about
@@ -343,9 +338,9 @@ VERBS: dict[str, Verb] = {
     "console-login": Verb(
         console_orders.ConsoleLogin, console_orders.login, about=console_orders.about_login
     ),
-    "console-sessions": Verb(console_orders.ConsoleQuery, console_orders.sessions, reads=True),
+    "console-sessions": Verb(NoParams, console_orders.sessions, reads=True),
     "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
-    "news": Verb(console_orders.NewsWanted, console_orders.news, Role.VIEWER),
+    "news": Verb(NoParams, console_orders.news, Role.VIEWER),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 

@@ -425,3 +425,7 @@ def known(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
 
 class ChangeParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Parameters of a verb that changes something."""
+
+
+class NoParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""

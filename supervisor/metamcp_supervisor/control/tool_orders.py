@@ -15,7 +15,7 @@ from metamcp_supervisor.config.document import shown
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.path_orders import check_endpoint, key_id
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, NoParams, Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import ProtocolError
@@ -89,10 +89,6 @@ class TryPlace(Struct, frozen=True, kw_only=True):
     ca: str
 
 
-class NoWishes(Struct, frozen=True, forbid_unknown_fields=True):
-    """No parameters."""
-
-
 class RecordingsShown(Struct, frozen=True, kw_only=True):
     """Where recorded calls are. `folder`: may not exist."""
 
@@ -122,7 +118,7 @@ def about_try(params: ToolTry, result: object) -> Sequence[str]:
     return [word for word in (params.endpoint, params.replay) if word]
 
 
-async def recordings(steering: Steering, line: ControlStream, params: NoWishes) -> object:
+async def recordings(steering: Steering, line: ControlStream, params: NoParams) -> object:
     """Return where recorded calls are, for a caller who may read what was said in them."""
     return RecordingsShown(folder=str(Path(steering.status().state_dir, FOLDER)))
 
