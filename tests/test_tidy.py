@@ -134,16 +134,15 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
-        " engine_calls front_views header_policy mcp_request mrtr resume server_processes"
+        " engine_calls front_views header_policy mcp_request mrtr request_facts server_processes"
         " stats task_ids trace watches"
     ),
     "metamcp_worker.guard": "conditions consent guard_rules held_calls policies",
-    "metamcp_worker.http": "mcp_headers request_head sse web_pages",
+    "metamcp_worker.http": "mcp_headers request_head resume sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec consent_records disclosure embedding"
-        " engine_runs errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
-        " messages middleware_calls"
-        " parameters"
+        " engine_runs envelope errors exposed_names figures frame_bytes frames jsonrpc_bytes"
+        " key_table messages middleware_calls parameters"
         " process_names records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.middleware": "api chain hook_options",
