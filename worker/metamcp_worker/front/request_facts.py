@@ -3,7 +3,7 @@
 Owns: facts of the request's head and the refusal of a head, the checked message, the rule that
 finds its server, the origin of the call and its answer. Never: what is done with them.
 
-These classes are here because no module that is compiled may define a msgspec Struct.
+A module that is compiled cannot define a msgspec Struct, so the classes stand here.
 """
 
 from collections.abc import Callable, Mapping
