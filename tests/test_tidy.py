@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import compiled
 from tests.house import (
     EVERYTHING,
     ROOT,
@@ -399,6 +400,24 @@ def test_no_module_is_dead() -> None:
         and (name := module_name(path)) not in reached | entries
         and f'"{name}' not in text  # by its name: a verb, a role of the nursery, an entry point
     ])  # fmt: skip
+
+
+def test_a_compiled_module_has_nothing_that_machine_code_does_otherwise() -> None:
+    """The compiler drops the annotations that a Struct is made of, and gives a name one type in all
+    of a function, also the name of an error."""
+    problems: list[str] = []
+    for path in (ROOT / "worker" / source for source in compiled.sources()):
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef) and "Struct" in map(ast.unparse, node.bases):
+                problems.append(at(path, node.lineno, f"{node.name} is a Struct"))
+        for function in functions(parsed(path).body):
+            kinds: dict[str, str] = {}
+            for one in ast.walk(function):
+                if isinstance(one, ast.ExceptHandler) and one.name and one.type is not None:
+                    kind = ast.unparse(one.type)
+                    if kinds.setdefault(one.name, kind) != kind:
+                        problems.append(at(path, one.lineno, f"{one.name} has another type before"))
+    none(problems)
 
 
 def test_ignores_give_their_reason() -> None:

@@ -241,8 +241,8 @@ class ServerWorker:
         self._spawned_at = self._loop.time()
         try:
             self._connection = launch(spec, version, self)
-        except SpawnFailed as error:
-            self._finish(Fail("spawn", str(error)))
+        except SpawnFailed as failed:
+            self._finish(Fail("spawn", str(failed)))
             return
         pid, confined = self._connection.pid, self._connection.confined
         if confined is None:

@@ -491,17 +491,17 @@ class App:
             except Elsewhere as where:
                 self._go(exchange, where, body)
                 return None
-        except NotUpYet as why:
+        except NotUpYet as early:
             if len(body) > EARLY_BYTES_MAX:
-                return self._refused(exchange, raw_id, why)
-            call = self._calls.first_list(why.server)
+                return self._refused(exchange, raw_id, early)
+            call = self._calls.first_list(early.server)
             exchange.watch(partial(call.cancel, "the client went away"))
             again = partial(self._said, exchange, post, body=body)
-            return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, why))
+            return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, early))
         except ProtocolError as why:
             return self._refused(exchange, raw_id, why)
-        except Declined as why:
-            self._decline(exchange, raw_id, why)
+        except Declined as declined:
+            self._decline(exchange, raw_id, declined)
             return None
         return None if rest is None else self._later(exchange, raw_id, rest)
 
@@ -532,8 +532,8 @@ class App:
             await rest
         except ProtocolError as why:
             self._refused(exchange, raw_id, why)
-        except Declined as why:
-            self._decline(exchange, raw_id, why)
+        except Declined as declined:
+            self._decline(exchange, raw_id, declined)
         finally:
             await exchange.settle()
 

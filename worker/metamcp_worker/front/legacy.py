@@ -333,7 +333,7 @@ class Sse:
         try:
             exchange.empty(202)
             rest = self._answer(posted, line, message, view, version)
-            del message  # it holds the body
+            message = Envelope()  # the other one holds the body
             if rest is not None:
                 await rest
         except (ProtocolError, Declined) as why:

@@ -172,9 +172,9 @@ def shown(
     calls: Iterable[tuple[Call, str]],
     now: float,
     *,
+    most: int,
     servers: Collection[str] = (),
     slow_s: float = 0.0,
-    most: int,
 ) -> tuple[list[CallUnderWay], int]:
     """Return the calls under way, the longest first, and the number of others. `calls`: with their
     states; `servers`: only their calls, unless it is empty; `slow_s`: only calls that have taken so
