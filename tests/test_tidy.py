@@ -407,9 +407,9 @@ def test_a_compiled_module_has_nothing_that_machine_code_does_otherwise() -> Non
     of a function, also the name of an error."""
     problems: list[str] = []
     for path in (ROOT / "worker" / source for source in compiled.sources()):
-        for node in nodes(path):
-            if isinstance(node, ast.ClassDef) and "Struct" in map(ast.unparse, node.bases):
-                problems.append(at(path, node.lineno, f"{node.name} is a Struct"))
+        classes = [node for node in nodes(path) if isinstance(node, ast.ClassDef)]
+        structs = [node for node in classes if "Struct" in map(ast.unparse, node.bases)]
+        problems += [at(path, node.lineno, f"{node.name} is a Struct") for node in structs]
         for function in functions(parsed(path).body):
             kinds: dict[str, str] = {}
             for one in ast.walk(function):
