@@ -80,14 +80,13 @@ class Exchange(HttpRequest):
         """Call `then` with the answer of the call (None: it was cancelled). No task is needed,
         because nothing has to be awaited until then."""
         self._expecting = True
-        call.answer.add_done_callback(partial(self._brought, then))
+        call.answer.then(partial(self._brought, then))
         return None
 
     def _brought(
-        self, then: Callable[[CallAnswer | None], Pending], brought: asyncio.Future[CallAnswer]
+        self, then: Callable[[CallAnswer | None], Pending], answer: CallAnswer | None
     ) -> None:
         self._expecting = False
-        answer = None if brought.cancelled() else brought.result()
         self.run(partial(self.attend, partial(then, answer)))
 
     async def _until(self, rest: Awaitable[None]) -> None:
@@ -207,17 +206,6 @@ class Exchange(HttpRequest):
         if self._stream is not None and self._running is not None:
             self._stream.end()
             await self._running
-
-
-async def outcome(call: Call) -> CallAnswer | None:
-    """Wait for the answer of the call; None if the call was cancelled."""
-    try:
-        return await call.answer
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not call.answer.cancelled() or (task is not None and task.cancelling()):
-            raise  # this request was cancelled, and with it the future that it waited for
-        return None
 
 
 def message(raw_id: bytes, answer: CallAnswer | None) -> bytes:
