@@ -31,7 +31,7 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
             exchange.put(b"data: 1\n\n")
             return exchange.expect(call, fail)
 
-        return exchange.attend(begin)
+        return begin()
 
     def fail(answer: CallAnswer | None) -> Pending:
         raise LookupError("secret detail")

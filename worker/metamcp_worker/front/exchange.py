@@ -60,41 +60,27 @@ class Exchange(HttpRequest):
     facts: RequestFacts
     streams: Streams
     on_over: Callable[[], None]
-    _expecting = False
+    _then: Callable[[CallAnswer | None], Pending] | None = None
     _stream: Stream | None = None
     _running: asyncio.Task[None] | None = None
 
     # --- its course -----------------------------------------------------------------------------
 
-    def attend(self, step: Callable[[], Pending]) -> Pending:
-        """Take a step towards the answer, and return its rest."""
-        rest: Pending = None
-        try:
-            rest = step()
-        finally:
-            if rest is None and not self._expecting:
-                self._over()
-        return None if rest is None else self._until(rest)
-
     def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending:
         """Call `then` with the answer of the call (None: it was cancelled). No task is needed,
         because nothing has to be awaited until then."""
-        self._expecting = True
-        call.answer.then(partial(self._brought, then))
+        self._then = then
+        call.answer.then(self._brought)
         return None
 
-    def _brought(
-        self, then: Callable[[CallAnswer | None], Pending], answer: CallAnswer | None
-    ) -> None:
-        self._expecting = False
-        self.run(partial(self.attend, partial(then, answer)))
+    def _brought(self, answer: CallAnswer | None) -> None:
+        then, self._then = self._then, None
+        assert then is not None, "an answer comes once"
+        self.run(then, answer)
 
-    async def _until(self, rest: Awaitable[None]) -> None:
-        try:
-            await rest
-        finally:
-            if not self._expecting:
-                self._over()
+    def stepped(self) -> None:
+        if self._then is None:
+            self._over()
 
     def _over(self) -> None:
         if self._stream is not None:
