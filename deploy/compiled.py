@@ -90,7 +90,8 @@ def stubs(folder: Path) -> Path:
 def build(config: str, folder: Path) -> None:
     """Compile the modules below the current folder; `lib` in `folder` gets the shared objects."""
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    # The library has no types.
+    from setuptools import Distribution  # type: ignore[import-untyped]
 
     options = [f"--config-file={config}", f"--cache-dir={folder / 'cache'}", *sources()]
     modules = mypycify(options, group_name=PACKAGE, target_dir=str(folder / "c"), debug_level="0")

@@ -2,6 +2,7 @@
 
 import sysconfig
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -52,6 +53,10 @@ def compiled_processes(pid: int) -> list[int]:
     ]  # fmt: skip
 
 
+def lists(client: Client) -> bool:
+    return "echo__echo" in client.tools()
+
+
 def test_the_wheel_has_an_object_beside_the_source_of_each_listed_module(wheel: Path) -> None:
     found = set(names(wheel))
     assert wheel.name.startswith(f"metamcp-{VERSION}-cp3")
@@ -83,7 +88,7 @@ def test_all_processes_run_what_was_chosen_and_serve_both_eras(
     with serving(program, tmp_path, {"METAMCP_PURE": str(int(pure))}) as (port, pid):
         for era in ERAS:
             client = Client(port, era)
-            until(lambda client=client: "echo__echo" in client.tools(), "the server is ready")
+            until(partial(lists, client), "the server is ready")
             assert client.text("echo__echo", text=era) == era
             client.close()
         # The nursery, a front and a worker at least.

@@ -38,10 +38,8 @@ class Front:
         self, params: bytes = b"{}", caller: Caller | None = None, *, repeatable: bool = False
     ) -> Call:
         frame = CallFrame(self.routing.new_id(), "tools/call", params)
-        loop = self.routing.loop
         call = Call(
-            "git", frame, loop.create_future(), self.routing.cancel, loop.time(),
-            caller=caller,
+            "git", frame, self.routing.cancel, self.routing.loop.time(), caller=caller,
         )  # fmt: skip
         call.repeatable = repeatable
         self.routing.start(call)
@@ -65,10 +63,7 @@ class Front:
 
     def _end(self, call: Call, answer: CallAnswer | None) -> None:
         self.ended.append((call.id, answer))
-        if answer is None:
-            call.answer.cancel()
-        else:
-            call.answer.set_result(answer)
+        call.answer.end(answer)
 
 
 def with_front(

@@ -60,42 +60,27 @@ class Exchange(HttpRequest):
     facts: RequestFacts
     streams: Streams
     on_over: Callable[[], None]
-    _expecting = False
+    _then: Callable[[CallAnswer | None], Pending] | None = None
     _stream: Stream | None = None
     _running: asyncio.Task[None] | None = None
 
     # --- its course -----------------------------------------------------------------------------
 
-    def attend(self, step: Callable[[], Pending]) -> Pending:
-        """Take a step towards the answer, and return its rest."""
-        rest: Pending = None
-        try:
-            rest = step()
-        finally:
-            if rest is None and not self._expecting:
-                self._over()
-        return None if rest is None else self._until(rest)
-
     def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending:
         """Call `then` with the answer of the call (None: it was cancelled). No task is needed,
         because nothing has to be awaited until then."""
-        self._expecting = True
-        call.answer.add_done_callback(partial(self._brought, then))
+        self._then = then
+        call.answer.then(self._brought)
         return None
 
-    def _brought(
-        self, then: Callable[[CallAnswer | None], Pending], brought: asyncio.Future[CallAnswer]
-    ) -> None:
-        self._expecting = False
-        answer = None if brought.cancelled() else brought.result()
-        self.run(partial(self.attend, partial(then, answer)))
+    def _brought(self, answer: CallAnswer | None) -> None:
+        then, self._then = self._then, None
+        assert then is not None, "an answer comes once"
+        self.run(then, answer)
 
-    async def _until(self, rest: Awaitable[None]) -> None:
-        try:
-            await rest
-        finally:
-            if not self._expecting:
-                self._over()
+    def stepped(self) -> None:
+        if self._then is None:
+            self._over()
 
     def _over(self) -> None:
         if self._stream is not None:
@@ -131,7 +116,7 @@ class Exchange(HttpRequest):
 
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream of these notifications, until one side ends it."""
-        self.watch(stream.end)
+        self.on_lost = stream.end
         who = self.facts.principal
         standing = WaitingStream(
             stream, view.endpoint, view.principal, self.address, news, who.key,
@@ -140,23 +125,15 @@ class Exchange(HttpRequest):
         try:
             await self.streams.stand(standing)
         finally:
-            self.unwatch()
+            self.on_lost = None
 
     async def follow(self, stream: Stream) -> None:
         """Answer with a stream that other code fills and ends."""
-        self.watch(stream.end)
+        self.on_lost = stream.end
         try:
             await stream.run()
         finally:
-            self.unwatch()
-
-    def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost` if the client goes away."""
-        self.on_lost = on_lost
-
-    def unwatch(self) -> None:
-        """Do not call `on_lost` any more."""
-        self.on_lost = None
+            self.on_lost = None
 
     def check_stream(self) -> None:
         """Raise Declined if this client cannot have a standing stream."""
@@ -209,17 +186,6 @@ class Exchange(HttpRequest):
             await self._running
 
 
-async def outcome(call: Call) -> CallAnswer | None:
-    """Wait for the answer of the call; None if the call was cancelled."""
-    try:
-        return await call.answer
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not call.answer.cancelled() or (task is not None and task.cancelling()):
-            raise  # this request was cancelled, and with it the future that it waited for
-        return None
-
-
 def message(raw_id: bytes, answer: CallAnswer | None) -> bytes:
     """Return the JSON-RPC message for the answer of a call; None: the call was cancelled."""
     if answer is None:
@@ -240,6 +206,8 @@ class AnswerOutlet(Protocol):
     facts: RequestFacts
     waits: bool
     """Whether the request can be taken up again when its server has started for the first time."""
+    on_lost: Callable[[], None] | None
+    """Called if the client goes away before the answer."""
 
     def json(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -256,10 +224,6 @@ class AnswerOutlet(Protocol):
     def put(self, event: bytes) -> bool: ...
 
     def settle(self) -> Awaitable[None]: ...
-
-    def watch(self, on_lost: Callable[[], None]) -> None: ...
-
-    def unwatch(self) -> None: ...
 
 
 class SessionRequest:

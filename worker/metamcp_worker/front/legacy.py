@@ -24,7 +24,7 @@ from metamcp_worker.front.client_sessions import (
     negotiated,
 )
 from metamcp_worker.front.dialogue import Dialogue
-from metamcp_worker.front.exchange import Declined, Exchange, outcome
+from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
@@ -237,10 +237,11 @@ class SseSession:
 
 
 class Posted:
-    """Posted message whose answer goes on the stream; a `exchange.AnswerOutlet`."""
+    """Posted message whose answer goes on the stream; a `exchange.AnswerOutlet`. `on_lost` is not
+    called: the session, and its calls, end with the stream."""
 
     waits = False
-    __slots__ = ("_stream", "facts")
+    on_lost: Callable[[], None] | None = None
 
     def __init__(self, stream: Stream, endpoint: str, principal: Principal) -> None:
         self.facts = RequestFacts(endpoint, accepts_sse=True, principal=principal)
@@ -266,14 +267,8 @@ class Posted:
     async def settle(self) -> None:
         pass  # the stream outlives this message
 
-    def watch(self, on_lost: Callable[[], None]) -> None:
-        pass  # the session, and its calls, end with the stream
-
-    def unwatch(self) -> None:
-        pass
-
     async def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> None:
-        rest = then(await outcome(call))
+        rest = then(await call.answer.wait())
         if rest is not None:
             await rest
 

@@ -23,7 +23,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, cast
 
 import httptools
@@ -155,7 +154,7 @@ class Connection(asyncio.Protocol):
         if known is None or body is None:
             self._parse(data)
         else:
-            self._began(known.head).came_whole(body)
+            self._began(known.head, body)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -188,11 +187,11 @@ class Connection(asyncio.Protocol):
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
             self.known = request_head.known_head(data, self._newest.head, self._newest.size)
 
-    def _began(self, head: Head) -> HttpRequest:
+    def _began(self, head: Head, body: bytes | None = None) -> None:
+        """Put a request in the queue. `body`: all of it, if it came with the head."""
         self._begun += 1
-        request = self._newest = self._server.request(self, head)
+        self._newest = request = self._server.request(self, head, body)
         self._queue.append(request)
-        return request
 
     def _last_one(self) -> None:
         """Close the connection after the answer to the newest request."""
@@ -275,7 +274,8 @@ class Connection(asyncio.Protocol):
         self.hops = 0  # they were for this request
         if not self.transport.is_closing():
             self._heard = self.loop.time()
-            self._advance()
+            if self._queue or self.read_paused:
+                self._advance()
         if self._server.draining and self._server.away is not None:
             self.loop.call_soon(self._go)
 
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
             if self.transport.is_closing():
                 break
             request = self._running = self._queue.popleft()
-            request.run(partial(self._server.app, request))
+            request.run(self._server.app, request)
         self._starting = False
         self.throttle()
 
