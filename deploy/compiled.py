@@ -90,6 +90,7 @@ def stubs(folder: Path) -> Path:
 def build(config: str, folder: Path) -> None:
     """Compile the modules below the current folder; `lib` in `folder` gets the shared objects."""
     from mypyc.build import mypycify
+
     # The library has no types.
     from setuptools import Distribution  # type: ignore[import-untyped]
 
