@@ -11,7 +11,8 @@ from metamcp_worker.front import mrtr
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.mrtr import StateBinding
 from metamcp_worker.front.mrtr_io import GATHER_S, Parking, Talk
-from metamcp_worker.front.server_links import Call, CallAnswer, PendingAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call, PendingAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.frames import CallFrame

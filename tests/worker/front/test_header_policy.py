@@ -2,18 +2,15 @@
 
 import pytest
 
-from metamcp_worker.front.header_policy import (
+from metamcp_worker.front.header_policy import HeaderPolicy, accepted, is_json, prefers_stream
+from metamcp_worker.front.request_facts import (
     API,
     MCP,
     MESSAGES,
     SSE,
-    HeaderPolicy,
     HeaderRefusal,
     RequestFacts,
     Route,
-    accepted,
-    is_json,
-    prefers_stream,
 )
 from metamcp_worker.http.request_head import Headers, place_of
 

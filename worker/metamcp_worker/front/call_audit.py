@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.front import server_links
-from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.audit_link import AuditLink

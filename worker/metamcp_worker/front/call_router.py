@@ -27,7 +27,8 @@ from msgspec import structs
 
 from metamcp_worker.front import call_faults, mcp_request, server_links
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.server_links import Call, CallAnswer, ServerLink, Wire
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call, ServerLink, Wire
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (

@@ -41,8 +41,9 @@ from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
 from metamcp_worker.front.guarded_calls import GuardedCalls
-from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest, NotUpYet
-from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
+from metamcp_worker.front.mcp_request import METHODS, NotUpYet
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
-from metamcp_worker.front.resume import Memory, Tape, Tapes
+from metamcp_worker.http.resume import Memory, Tape, Tapes
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord
 

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import call_faults, client_questions, mrtr
-from metamcp_worker.front.calls import Calls, McpRequest
+from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import (
     INFLIGHT_MAX,
@@ -28,18 +28,19 @@ from metamcp_worker.front.client_sessions import (
 from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest, SentRequest
 from metamcp_worker.front.resource_subscriptions import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     ResourceSubscriptions,
 )
-from metamcp_worker.front.resume import Lost
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.http.requests import Pending
+from metamcp_worker.http.resume import Lost
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.spec import EndpointSpec
 
@@ -117,20 +118,6 @@ class Steady:
 
 
 _STEADY = Steady()
-
-
-class _Sent(Struct, gc=False):
-    """Request that is with its server. `driven`: the server may answer it with questions; `kept`:
-    the request to send again then, None if it was too large to keep; `size`: bytes of `kept`."""
-
-    client: SessionRequest
-    key: bytes
-    view: View
-    as_task: bool
-    call: Call | None = None
-    driven: bool = False
-    kept: McpRequest | None = None
-    size: int = 0
 
 
 class Dialogue:
@@ -317,7 +304,7 @@ class Dialogue:
 
     def _call(self, client: SessionRequest, key: bytes, request: McpRequest, view: View) -> Pending:
         """Send the request to its server, and answer with the result."""
-        sent = _Sent(client, key, view, "task" in request.params)
+        sent = SentRequest(client, key, view, "task" in request.params)
         try:
             call = self._begun(sent, request)
         except NotUpYet as early:
@@ -335,7 +322,7 @@ class Dialogue:
             return self._inquire(sent, request)
         return client.outlet.expect(call, partial(self._brought, sent))
 
-    def _begun(self, sent: "_Sent", request: McpRequest) -> Call:
+    def _begun(self, sent: SentRequest, request: McpRequest) -> Call:
         """Begin the call of a request. Raises ProtocolError and Unasked."""
         client = sent.client
         call = sent.call = self._calls.start(sent.view, request, client)
@@ -349,7 +336,7 @@ class Dialogue:
         client.outlet.on_lost = client.gone
         return call
 
-    async def _inquire(self, sent: "_Sent", request: McpRequest) -> None:
+    async def _inquire(self, sent: SentRequest, request: McpRequest) -> None:
         """Ask the client for its roots, which decide on the process that serves it; then go on."""
         client, session = sent.client, sent.client.session
         client.outlet.on_lost = client.gone
@@ -373,7 +360,7 @@ class Dialogue:
         if rest is not None:
             await rest
 
-    def _brought(self, sent: "_Sent", answer: CallAnswer | None) -> Pending:
+    def _brought(self, sent: SentRequest, answer: CallAnswer | None) -> Pending:
         rest: Pending = None
         try:
             driven = sent.driven and sent.call is not None and not sent.call.legacy
@@ -386,7 +373,7 @@ class Dialogue:
                 self._close(sent)
         return None if rest is None else self._closing(sent, rest)
 
-    async def _drive(self, sent: "_Sent", answer: CallAnswer) -> None:
+    async def _drive(self, sent: SentRequest, answer: CallAnswer) -> None:
         client, call = sent.client, sent.call
         assert call is not None
         start = partial(self._again, client, sent.view)
@@ -399,19 +386,19 @@ class Dialogue:
         if rest is not None:
             await rest
 
-    def _finish(self, sent: "_Sent", answer: CallAnswer | None) -> Pending:
+    def _finish(self, sent: SentRequest, answer: CallAnswer | None) -> Pending:
         session = sent.client.session
         if sent.as_task and answer is not None and not answer.code and not session.over:
             self._tasks.created(sent.view, answer.body, session)
         return sent.client.finish(answer, self._now())
 
-    async def _closing(self, sent: "_Sent", rest: Awaitable[None]) -> None:
+    async def _closing(self, sent: SentRequest, rest: Awaitable[None]) -> None:
         try:
             await rest
         finally:
             self._close(sent)
 
-    def _close(self, sent: "_Sent") -> None:
+    def _close(self, sent: SentRequest) -> None:
         """Forget a request that is over, answered or not."""
         client = sent.client
         client.outlet.on_lost = None

@@ -4,7 +4,7 @@ Owns: writing an answer as JSON, as an empty response, or as a stream once there
 (`Exchange`); what a server says and asks before the answer to a request in a session, on which
 stream it goes, and what happens to a question that cannot be asked (`SessionRequest`). Never: eras,
 methods, deciding what to answer, the way to a server, the events that are kept of a stream
-(`resume`).
+(`http.resume`).
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions, front_recovery
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.resume import Lost, Tape
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.http import request_head
 from metamcp_worker.http.connection_moves import NOBODY, Elsewhere
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.http.resume import Lost, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 

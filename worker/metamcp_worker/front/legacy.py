@@ -25,15 +25,15 @@ from metamcp_worker.front.client_sessions import (
 )
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.http.connection_moves import Elsewhere, missing
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
+from metamcp_worker.http.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import SessionRecord
 
@@ -330,7 +330,7 @@ class Sse:
         try:
             exchange.empty(202)
             rest = self._answer(posted, line, message, view, version)
-            del message  # it holds the body
+            message = Envelope()  # the other one holds the body
             if rest is not None:
                 await rest
         except (ProtocolError, Declined) as why:

@@ -12,19 +12,25 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import client_identity, client_questions, mcp_request, mrtr
-from metamcp_worker.front.calls import OWN, Call, CallAnswer, Calls
+from metamcp_worker.front.calls import OWN, Call, Calls
 from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.mcp_request import METHODS, McpRequest, Wishes, subject_of
+from metamcp_worker.front.mcp_request import METHODS, Wishes, subject_of
 from metamcp_worker.front.mrtr_io import Parking, Talk
+from metamcp_worker.front.request_facts import (
+    CallAnswer,
+    CheckedRequest,
+    ClientStamp,
+    McpRequest,
+    RequestFacts,
+)
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
@@ -33,7 +39,7 @@ from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import DISCOVER
 
@@ -81,36 +87,10 @@ _ELSEWHERE = frozenset(
 _NONE = Raw()
 
 
-class CheckedRequest(Struct, gc=False):
-    """Request that passed every check. `caller`: as in `frames.CallFrame`; `token`: raw progress
-    token, or empty; `level`: of the log messages that the client wants, None for none; `identity`:
-    raw JSON that the client says of itself; `headers`: of HTTP."""
-
-    params: dict[str, Raw]
-    meta: dict[str, Raw]
-    caller: bytes
-    token: bytes = b""
-    level: str | None = None
-    identity: bytes = b""
-    headers: Headers = ()
-
-
 STAMPS_MAX = 256
 """Maximum number of clients whose `_meta` is recognized; beyond that all are forgotten."""
 STAMP_BYTES_MAX = 4096
 """Maximum bytes of a `_meta` that is recognized."""
-
-
-class ClientStamp(Struct, frozen=True, gc=False):
-    """Result of checking a `_meta` with nothing but what a client says of itself in each of its
-    requests, so that the same bytes need not be checked again. `version`: revision of the protocol;
-    the others as in `CheckedRequest`."""
-
-    version: str
-    caller: bytes
-    level: str | None
-    identity: bytes
-
 
 Stamps = dict[bytes, ClientStamp]
 

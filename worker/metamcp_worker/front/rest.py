@@ -18,15 +18,10 @@ from msgspec import Raw
 from metamcp_worker.access import gate
 from metamcp_worker.access.use_limits import LimitReached
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.calls import CallAnswer, Calls
+from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.mcp_request import (
-    NAME_BYTES_MAX,
-    McpRequest,
-    NotUpYet,
-    not_up_yet,
-    out_of_view,
-)
+from metamcp_worker.front.mcp_request import NotUpYet, not_up_yet, out_of_view
+from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer, McpRequest
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.http.web_pages import OpenApiTool

@@ -11,11 +11,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from msgspec import Struct
-
-from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.access.use_limits import Meter
 from metamcp_worker.front.client_questions import Caller, Question
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
 from metamcp_worker.ipc.frames import CallFrame, Cancel, Claim, Keep, ReplyFrame, Tell
@@ -38,29 +36,6 @@ REASON_CHARS_MAX = 256
 _AWAY = frozenset({"idle", "draining", "stopped", "error", "quarantined"})
 #: States that end by themselves within moments, or (idle) because a call is the reason to start.
 _COMING = frozenset({"unknown", "warming", "ready", "idle"})
-
-
-class CallAnswer(Struct, frozen=True, gc=False):
-    """Answer to a call. `code`: 0 for a result, else the JSON-RPC code of the error in `body`."""
-
-    body: bytes
-    code: int = 0
-
-
-class CallOrigin(Struct, frozen=True, gc=False):
-    """Origin and subject of a call, for operators. `name`: of its tool or prompt, as the client
-    knows it; `said`: raw JSON that the client says of itself; `who`: the word for the client;
-    `version`: revision that it speaks. `tool`: the server's own name of the tool, raw JSON if it is
-    bytes, empty for other methods. `principal`: who sent it."""
-
-    endpoint: str
-    name: str
-    said: bytes
-    who: str
-    progress: bool
-    version: str = ""
-    tool: str | bytes = ""
-    principal: Principal = USER
 
 
 class PendingAnswer:

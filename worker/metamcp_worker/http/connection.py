@@ -69,6 +69,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     _watch: asyncio.TimerHandle
+    __deletable__ = ("_parser", "_patience")
 
     def __init__(self, server: ConnectionServer, left: MovedConnection | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
         # uvloop's transports do not derive from asyncio's, so no isinstance here.
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.address = str(cast(tuple[object], peer)[0]) if isinstance(peer, tuple) else ""
+        self.address = str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) else ""
         self._server.open.add(self)
         self._heard = self.loop.time()
         self._watch = self.loop.call_later(self._limits.idle_s, self._look)

@@ -71,9 +71,14 @@ class HttpRequest:
     connection stays open after it; `sent`: bytes of an answer in pieces. `on_lost`: called once if
     the client goes before the answer is complete."""
 
-    whole = begun = complete = lost = wanted = False
+    whole = False
+    begun = False
+    complete = False
+    lost = False
+    wanted = False
     on_lost: Callable[[], None] | None = None
-    size = sent = 0
+    size = 0
+    sent = 0
     _chunked = True
     _body: bytes | list[bytes] = b""
     _news: asyncio.Future[None] | None = None
