@@ -41,9 +41,9 @@ work, but on a loaded machine the server may have to wait for the processor."""
 MISSES_MAX = 3
 """Number of probes missed in a row, without any sign of life, after which a server counts as
 hanging."""
-STILL_S = 1.0
+STILL_S = 2.0
 """Seconds between two ticks that show that this process stood still, and probably the whole
-machine, because there are several ticks in a second. The time of a probe then begins anew."""
+machine, because there is a tick in each second. The time of a probe then begins anew."""
 
 
 class Probing:
@@ -63,6 +63,10 @@ class Probing:
         self._first = b""
         self._waits = False
         self.missed = 0
+
+    def due(self, until: float) -> bool:
+        """Whether a probe is open, or is sent before this time if the server stays silent."""
+        return self._waits or self.missed > 0 or self._quiet_since + self._interval_s < until
 
     def answered(self) -> None:
         """Note that the server answers probes. The answer counts as a sign of life elsewhere, like

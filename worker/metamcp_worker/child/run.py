@@ -7,6 +7,8 @@ supervisor, the worker says why and exits.
 
 import asyncio
 import contextlib
+import math
+import os
 import signal
 import socket
 from time import monotonic
@@ -63,9 +65,13 @@ from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import loop, memory, orphans
 
 TICK_S = 0.25
-"""Seconds between two looks at deadlines; also how long a log line may wait."""
-BEAT_TICKS = 4
-"""Ticks between two heartbeats, which is one second."""
+"""Seconds between two ticks, which look at deadlines; also how long a log line may wait."""
+REST_S = 1.0
+"""Seconds between two ticks while nothing happens; also seconds between two heartbeats."""
+PHASES = 4
+"""Number of groups of workers, each with its own time for ticks within a second. Workers that tick
+together find code and data in the caches of the processor and take a third of the time; all of them
+together would delay calls."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
 waits for one of these."""
@@ -112,8 +118,10 @@ class ServerWorker:
         self._connection: Transport | None = None
         self._over: asyncio.Future[Stop | Fail | None] = self._loop.create_future()
         self._spawned_at = 0.0
-        self._ticks = 0
-        self._tick_due = self._loop.time()
+        self._phase_s = os.getpid() % PHASES * REST_S / PHASES
+        self._tick_due = self._beat_due = self._loop.time()
+        self._resting = False
+        self._news = False
         self._lag_s = 0.0
         self._trimmed_at = self._heard_at = self._loop.time()
         self._needed_at = self._loop.time()
@@ -262,6 +270,8 @@ class ServerWorker:
 
     def _front_says(self, front: int, frame: Received) -> None:
         session, connection, now = self._session, self._connection, monotonic()
+        if self._resting:
+            self._rouse()
         if session is None or connection is None:
             if isinstance(frame, Claim):
                 self._fronts.send(front, frames.KeptFrame(frame.id))
@@ -299,6 +309,8 @@ class ServerWorker:
     def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         assert self._session is not None
         now = self._heard_at = monotonic()
+        if self._resting:
+            self._rouse()
         for line in lines:
             self._do(self._session.receive(line, now, stream, via))
         assert self._connection is not None
@@ -325,6 +337,11 @@ class ServerWorker:
 
     def lost(self, failure: Fail) -> None:
         self._finish(failure)
+
+    def logged(self) -> None:
+        self._news = True
+        if self._resting:
+            self._rouse()
 
     async def _relieve(self, connection: Transport) -> None:
         """Wait until no front is behind, and read from the server again."""
@@ -443,7 +460,8 @@ class ServerWorker:
             self._do(self._session.tick(now))
             if self._session.needed or not self._session.ready:
                 self._needed_at = now
-        if self._ticks % BEAT_TICKS == 0:
+        if now >= self._beat_due:
+            self._beat_due = next_tick(now, REST_S, self._phase_s)
             self._report.beat(self._session, self._lag_s, now - self._needed_at)
             self._report.answers(self._session)
             self._lag_s = 0.0
@@ -452,9 +470,29 @@ class ServerWorker:
         if self._trimmed_at <= now - TRIM_S and used_at > self._trimmed_at - TRIM_S:
             self._trimmed_at = now
             memory.trim()
-        self._ticks += 1
-        # After a pause of the whole machine the beats that were missed are not made up for.
-        self._tick_due = max(self._tick_due + TICK_S, now)
+        self._resting = self._rests(now, used_at)
+        self._plan(now)
+
+    def _rests(self, now: float, used_at: float) -> bool:
+        """Whether nothing has happened since the last tick, and nothing is due before long."""
+        news, self._news = self._news, False
+        return not (
+            news
+            or used_at > now - TICK_S
+            or self._throttled
+            or self._session is None
+            or self._session.busy(now, REST_S)
+        )
+
+    def _rouse(self) -> None:
+        """Tick often again, because something happens."""
+        self._resting = False
+        self._timer.cancel()
+        self._plan(self._loop.time())
+
+    def _plan(self, now: float) -> None:
+        # After a pause of the whole machine the ticks that were missed are not made up for.
+        self._tick_due = next_tick(now, REST_S if self._resting else TICK_S, self._phase_s)
         self._timer = self._loop.call_at(self._tick_due, self._tick)
 
     def _tell_news(self) -> None:
@@ -466,6 +504,12 @@ class ServerWorker:
             self._report.count("left_out", self._fronts.left_out)
             self._fronts.left_out = 0
         self._report.counted()
+
+
+def next_tick(now: float, step_s: float, phase_s: float) -> float:
+    """Return the first time after `now` in a row of times with `step_s` between them, one of which
+    is `phase_s`."""
+    return math.floor((now - phase_s) / step_s + 1) * step_s + phase_s
 
 
 assert (

@@ -117,6 +117,16 @@ class ServerSession:
         """Whether a client waits for an answer, or for news of something that it watches."""
         return bool(self.in_flight or self.queued or self._watched.watched or self.orphans.any)
 
+    def busy(self, now: float, within_s: float) -> bool:
+        """Whether somebody waits for the server, or the gateway will ask it within this time."""
+        probing = self._probing
+        return (
+            bool(self.in_flight or self.queued or self.orphans.any)
+            or self._opening.busy
+            or probing is None
+            or probing.due(now + within_s)
+        )
+
     @property
     def probes_missed(self) -> int:
         """Number of probes in a row that the server did not answer."""
