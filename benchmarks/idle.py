@@ -9,7 +9,6 @@ milliseconds of processor time in one second. The servers' own programs do not c
 
 import argparse
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,7 +57,7 @@ def idle_ms_per_s(gateway: Gateway, seconds: float) -> dict[str, float]:
 
 
 @contextmanager
-def foreign(count: int) -> Iterator[None]:
+def foreign(count: int) -> Generator[None]:
     """So many processes that sleep and do not belong to the gateway."""
     sleepers = [subprocess.Popen(("sleep", "infinity")) for _ in range(count)]
     try:

@@ -126,12 +126,13 @@ def _members(owner_of: Mapping[int, K]) -> dict[K, dict[int, _Measured]]:
     for root, process in measured.items():
         found.setdefault(owner_of[root], {})[root] = process
         heir = found.setdefault(heirs.get(owner_of[root], owner_of[root]), {})
-        waiting = [root]
+        waiting = [(root, process)]
         while waiting:
-            for pid in children(waiting.pop()):
+            above, parent = waiting.pop()
+            for pid in children(above, parent.threads):
                 if pid not in owner_of and pid not in heir and (one := _measured(pid)) is not None:
                     heir[pid] = one
-                    waiting.append(pid)
+                    waiting.append((pid, one))
     return found
 
 
@@ -158,22 +159,21 @@ def _measured_by_psutil(pid: int) -> _Measured | None:
         return None
 
 
-def _children() -> Callable[[int], Iterable[int]]:
-    """Return the function that lists the children of a process. Raises OSError, psutil.Error."""
+def _children() -> Callable[[int, int], Iterable[int]]:
+    """Return the function that lists the children of a process with this number of threads. Raises
+    OSError, psutil.Error."""
     if os.path.exists(CHILDREN):
         return _children_by_kernel
     below = _parents()
-    return lambda pid: below.get(pid, ())
+    return lambda pid, threads: below.get(pid, ())
 
 
-def _children_by_kernel(pid: int) -> list[int]:
+def _children_by_kernel(pid: int, threads: int) -> list[int]:
     """Return the children of all threads of a process, because a child belongs to a thread. Raises
     OSError."""
     found: list[int] = []
     try:
-        # The folder of the tasks has two links and one more for each of them.
-        folder = f"/proc/{pid}/task"
-        tasks = os.listdir(folder) if os.stat(folder).st_nlink > 3 else [str(pid)]
+        tasks = os.listdir(f"/proc/{pid}/task") if threads > 1 else [str(pid)]
         for task in tasks:
             found += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
     except _GONE:
@@ -274,7 +274,7 @@ def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
             pid = waiting.pop(0)
             if (one := _described(pid)) is not None:
                 found[root].append(one)
-            more = [child for child in children(pid) if child not in seen]
+            more = [child for child in children(pid, _threads(pid)) if child not in seen]
             seen.update(more)
             waiting += more
     return found
@@ -292,6 +292,12 @@ def holder(port: int) -> tuple[int, str] | None:
     except (OSError, psutil.Error):
         return None
     return None
+
+
+def _threads(pid: int) -> int:
+    """Return the number of threads of a process, 0 if it has ended."""
+    one = _measured(pid)
+    return 0 if one is None else one.threads
 
 
 def _described(pid: int) -> ServerProcess | None:

@@ -41,9 +41,9 @@ work, but on a loaded machine the server may have to wait for the processor."""
 MISSES_MAX = 3
 """Number of probes missed in a row, without any sign of life, after which a server counts as
 hanging."""
-STILL_S = 2.0
+STILL_S = 5.0
 """Seconds between two ticks that show that this process stood still, and probably the whole
-machine, because there is a tick in each second. The time of a probe then begins anew."""
+machine, because there are more ticks. The time of a probe then begins anew."""
 
 
 class Probing:
@@ -64,9 +64,10 @@ class Probing:
         self._waits = False
         self.missed = 0
 
-    def due(self, until: float) -> bool:
-        """Whether a probe is open, or is sent before this time if the server stays silent."""
-        return self._waits or self.missed > 0 or self._quiet_since + self._interval_s < until
+    def due(self, now: float) -> float:
+        """Return when the next probe is sent if the server stays silent: `now` while one is open or
+        was missed."""
+        return now if self._waits or self.missed else self._quiet_since + self._interval_s
 
     def answered(self) -> None:
         """Note that the server answers probes. The answer counts as a sign of life elsewhere, like
