@@ -156,7 +156,9 @@ class Gateway:
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        self._hearts = Heartbeats(self._nursery.signal, self._loop.time, self.metrics.lag)
+        self._hearts = Heartbeats(
+            self._nursery.signal, self._loop.time, self.metrics.lag, self._nursery.pulse
+        )
         self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
