@@ -73,8 +73,30 @@ def shell() -> Element:
                 ]
             ],
             h.p(id="said", role="status", aria_live="polite"),
+            h.template(id="login")[_login()],
         ],
     ]
+
+
+def _login() -> Element:
+    """Return what a browser without a session shows. The script sends the form; the browser itself
+    may send none."""
+    return h.section(aria_labelledby="login-title")[
+        h.h1(id="login-title")["MetaMCP console"],
+        h.p(role="alert"),
+        h.form(class_="fields", method="post")[
+            ui.field(
+                "API key",
+                h.input(
+                    type="password", name="key", required=True, maxlength=200,
+                    autocomplete="current-password", spellcheck="false",
+                ),
+                "One with a scope such as console:operator. On the machine of the gateway,"
+                " 'metamcp console' opens this page by a link instead.",
+            ),
+            h.div[h.button["Log in"]],
+        ],
+    ]  # fmt: skip
 
 
 def frame(role: Role, version: str, gateway: str) -> Node:

@@ -36,6 +36,8 @@ log = logging.getLogger("metamcp.console")
 
 BODY_BYTES_MAX = 1024 * 1024
 """Maximum bytes of a form."""
+LOGIN_BYTES_MAX = 4 * 1024
+"""Maximum bytes of a login, which anybody may send."""
 FIELDS_MAX = 2000
 """Maximum fields of a form or a query."""
 ASKS_MAX = 16
@@ -69,7 +71,7 @@ _STATUS = {
     Exit.DENIED: 403, Exit.UNKNOWN_NAME: 404, Exit.TIMEOUT: 504, Exit.NOT_RUNNING: 503,
     Exit.USAGE: 400, Exit.CONFIG: 422,
 }  # fmt: skip
-ENDED = "This session has ended. Run 'metamcp console' for a new link."
+ENDED = "This session has ended."
 
 
 class NotServed(Exception):
@@ -81,7 +83,10 @@ class NotServed(Exception):
 
 
 class _Login(Struct, frozen=True):
-    link: str
+    """Body of a login: the secret of a link, or an API key."""
+
+    link: str = ""
+    key: str = ""
 
 
 class ConsoleSite:
@@ -201,15 +206,21 @@ class ConsoleSite:
         return self._page(request, session, page, (tuple(parts), _fields(query)))
 
     async def _login(self, request: HttpRequest) -> None:
-        body = await request.body(BODY_BYTES_MAX)
+        """Pass a login on to the gateway, and its answer to the browser; nothing of it is kept."""
+        try:
+            body = await request.body(LOGIN_BYTES_MAX)
+        except TooLarge as why:
+            request.last(413, f"{why}\n".encode())
+            return
         if body is None:
             return
         try:
-            link = codec.typed(_Login, body).link
+            login = codec.typed(_Login, body)
+            wanted = {"link": login.link, "key": login.key, "address": request.address}
             async with self._asking("") as ask:
-                begun = await ask("console-login", {"link": link})
+                begun = await ask("console-login", wanted)
         except codec.Malformed:
-            self._send(request, 400, TEXT, b"A login is a JSON object with the secret of a link.\n")
+            self._send(request, 400, TEXT, b"A login is a JSON object with a link or a key.\n")
         except Failed as why:
             self._send(request, _STATUS.get(why.exit, 502), TEXT, f"{why}\n".encode())
         else:

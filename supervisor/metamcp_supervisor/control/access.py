@@ -10,6 +10,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from metamcp_supervisor import backoff
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES
 
 
 class Role(IntEnum):
@@ -27,6 +28,13 @@ class Role(IntEnum):
     def named(cls, word: str) -> "Role | None":
         """Return the role with this name, as `__str__` writes it; None if there is none."""
         return next((role for role in cls if str(role) == word), None)
+
+    @classmethod
+    def of_key(cls, scopes: Collection[str]) -> "Role | None":
+        """Return the highest role that scopes of an API key give at the console; None if they give
+        none."""
+        roles = zip(CONSOLE_SCOPES, cls, strict=True)
+        return max((role for scope, role in roles if scope in scopes), default=None)
 
 
 def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) -> Role:
@@ -55,16 +63,17 @@ class Details(Struct, frozen=True):
 
 
 class Aimed(Struct, frozen=True):
-    """Parameters that nearly all orders have: the servers they are for. `dry_run`: the order only
-    asks what would happen."""
+    """Parameters that nearly all orders have: the servers they are for. `address`: of the browser
+    that logs in; `dry_run`: the order only asks what would happen."""
 
     names: tuple[str, ...] = ()
     name: str = ""
+    address: str = ""
     dry_run: bool = False
 
     @property
     def all(self) -> Sequence[str]:
-        return (*self.names, self.name) if self.name else self.names
+        return (*self.names, *filter(None, (self.name, self.address)))
 
 
 def reason(message: str, problems: Sequence[str]) -> str:

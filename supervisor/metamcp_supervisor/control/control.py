@@ -54,6 +54,8 @@ can see why."""
 CLOSE_S = 3.0
 """Seconds for all connections to end when the gateway stops."""
 
+SESSION_ENDED = "this session of the console has ended; log in again"
+
 _NULL = b"null"
 
 logger = logging.getLogger("metamcp.control")
@@ -286,9 +288,7 @@ class Control:
         if hello.session:
             session = self._steering.console.sessions.used(hello.session)
             if session is None:
-                raise ProtocolError(
-                    Exit.DENIED, "this session has ended; 'metamcp console' makes a new link"
-                )
+                raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
         await line.answer({"v": VERSION, "role": str(line.role)})
 
@@ -300,6 +300,8 @@ class Control:
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
+        if line.session is not None and not self._steering.console.sessions.goes_on(line.session):
+            raise ProtocolError(Exit.DENIED, SESSION_ENDED)
         try:
             return await orders.carry_out(
                 self._steering, line, self._refusals, request.method, bytes(request.params)

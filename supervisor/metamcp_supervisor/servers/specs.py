@@ -323,7 +323,7 @@ def front_spec(
         hosts=(
             *hosts(listen or config.gateway.listen),
             *config.gateway.allowed_hosts,
-            *_certified(config.gateway),
+            *certified(config.gateway),
         ),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
         retries={
@@ -424,7 +424,7 @@ def hosts(listen: Address) -> tuple[str, ...]:
     return (*LOOPBACK, *([own] if own not in LOOPBACK else []))
 
 
-def _certified(gateway: GatewayConfig) -> tuple[str, ...]:
+def certified(gateway: GatewayConfig) -> tuple[str, ...]:
     """Return the names in the certificate that the gateway makes itself: clients that trust it use
     them."""
     if gateway.tls is None or not gateway.tls.local:
