@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPSConnection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -26,7 +26,7 @@ def address() -> str:
     return ""
 
 
-class ConsoleAbroad:
+class ConsoleAbroad(Gateway):
     """Gateway with such a console, whose endpoints ask for keys. `authority`: file that clients
     trust. Skips the test on a machine without a network."""
 
@@ -43,18 +43,11 @@ tls = "required"
 console_listen = "{self.address}:{self.console_port}"
 [audit]
 """
-        self.gateway = Gateway(servers, extra=extra)
+        super().__init__(servers, extra=extra)
 
     @property
     def authority(self) -> Path:
-        return self.gateway.folder / "state" / "tls" / "ca.pem"
-
-    def __enter__(self) -> Self:
-        self.gateway.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.gateway.__exit__(*error)
+        return self.folder / "state" / "tls" / "ca.pem"
 
     def keys(self, *words: str) -> dict[str, Any]:
         return self._told("keys", *words)
@@ -70,7 +63,7 @@ console_listen = "{self.address}:{self.console_port}"
     def listed(self, key: str) -> int:
         """The status of a list of tools at the endpoint, over TLS."""
         context = ssl.create_default_context(cafile=str(self.authority))
-        endpoint = HTTPSConnection("127.0.0.1", self.gateway.port, timeout=30, context=context)
+        endpoint = HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
         try:
             return listed(endpoint, key)
         finally:
@@ -78,7 +71,7 @@ console_listen = "{self.address}:{self.console_port}"
 
     def orders(self) -> list[str]:
         """The orders in the audit, the newest first."""
-        state = ("--state-dir", str(self.gateway.folder / "state"), "--event", "order", "--json")
+        state = ("--state-dir", str(self.folder / "state"), "--event", "order", "--json")
         done = subprocess.run(
             [sys.executable, "-m", "metamcp_supervisor", "audit", "list", *state],
             capture_output=True, text=True, timeout=60, check=True,
@@ -87,7 +80,7 @@ console_listen = "{self.address}:{self.console_port}"
 
     def _told(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
-            [*self.gateway.command(*words), "--json"],
+            [*self.command(*words), "--json"],
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
         found: dict[str, Any] = json.loads(done.stdout)

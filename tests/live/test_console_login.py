@@ -1,4 +1,4 @@
-"""Logins at the console from another machine: by API key, over TLS, at an address of the network."""
+"""Logins at the console by API key, as from another machine: over TLS, at an outer address."""
 
 import http.client
 import json
@@ -76,7 +76,7 @@ def visit(abroad: ConsoleAbroad) -> Iterator[Visit]:
 
 
 def events(abroad: ConsoleAbroad) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in abroad.gateway.ctl("events", "--json").splitlines()]
+    return [json.loads(line) for line in abroad.ctl("events", "--json").splitlines()]
 
 
 def test_a_key_opens_the_console_in_its_role_and_no_endpoint(
@@ -89,6 +89,7 @@ def test_a_key_opens_the_console_in_its_role_and_no_endpoint(
     assert json.loads(body)["role"] == "operator"
     assert "git" in visitor.ask("GET", "/f/servers")[1]
     assert abroad.listed(made["key"]) == 401, "fronts do not know it"
+    assert "0 streams, 1 session and 0 calls" in visitor.ask("GET", f"/f/keys/{made['id']}")[1]
 
     status, body = visitor.ask("POST", "/f/keys", "do=NewKey&name=mine&scopes=console:admin")
     assert "&#39;keys-change&#39; needs the role admin, and this session is operator here" in body
@@ -102,7 +103,7 @@ def test_a_key_opens_the_console_in_its_role_and_no_endpoint(
     orders = abroad.orders()
     begun = f"'console-login {abroad.address} {session['id']} operator {made['id']}'"
     assert any(one.startswith(begun) and "carried out" in one for one in orders)
-    for place in (*orders, abroad.gateway.log.read_text()):
+    for place in (*orders, abroad.log.read_text()):
         assert made["key"] not in place
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.control import client
-from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.access import SESSION_ENDED, Role
 from metamcp_supervisor.control.client import ANSWER_S, LINE_BYTES_MAX, Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -75,12 +75,7 @@ class GatewayClient:
             client.result(message)
         wanted = {"token": client.token(directory), "session": session}
         await self._send("hello", wanted)
-        try:
-            _, raw = await self._answered(ANSWER_S)
-        except Failed as why:
-            if session and why.exit == Exit.DENIED:
-                raise SessionEnded(why.exit, str(why)) from None
-            raise
+        _, raw = await self._answered(ANSWER_S)
         self.role = Role.named(codec.typed(_Welcome, raw).role) or Role.VIEWER
 
     async def _send(self, verb: str, params: object) -> None:
@@ -91,12 +86,17 @@ class GatewayClient:
         self._writer.write(codec.dump(request) + b"\n")
 
     async def _answered(self, timeout_s: float) -> tuple[list[bytes], bytes]:
-        """Return the items of an answer and its raw result. Raises Failed."""
+        """Return the items of an answer and its raw result. Raises Failed, and SessionEnded."""
         items: list[bytes] = []
         while True:
             message = await self._read(timeout_s)
             if message.method is None:
-                return items, client.result(message)
+                try:
+                    return items, client.result(message)
+                except Failed as why:
+                    if str(why) == SESSION_ENDED:
+                        raise SessionEnded(why.exit, SESSION_ENDED) from None
+                    raise
             items.append(bytes(message.params))
 
     async def _read(self, timeout_s: float | None) -> codec.Envelope:

@@ -261,7 +261,7 @@ def _new_form(endpoints: Iterable[str]) -> Element:
             ui.field(
                 "Scopes",
                 h.input(name="scopes", maxlength=2000),
-                "Such as mcp:list, mcp:call:git or console:viewer; empty: all but those of the console.",
+                "Such as mcp:call:git or console:viewer; empty: all but those of the console.",
             ),
             ui.field("Expires", h.input(name="expires", value="90d", maxlength=40), "Or never."),
             ui.field(

@@ -256,6 +256,8 @@ class ConsoleSite:
                 raise Failed(Exit.USAGE, "nothing on this page can be changed")
             try:
                 return pages.content(page, await page.change(ask, wanted))
+            except SessionEnded:
+                raise
             except Failed as why:  # the page stays, with the reason above it
                 said = ui.notice(str(why), "bad", why.details)
                 with contextlib.suppress(Failed):

@@ -48,6 +48,8 @@ def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) ->
     return Role.VIEWER
 
 
+SESSION_ENDED = "this session of the console has ended; log in again"
+"""Refusal of every request in the name of such a session, which the console tells by it."""
 PER_MINUTE_MAX = 30
 """Maximum refused orders that the journal shows per minute; further ones are only counted."""
 NAMES_MAX = 4

@@ -30,7 +30,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor import runtime
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.control import access_io, orders
-from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
+from metamcp_supervisor.control.access import PER_MINUTE_MAX, SESSION_ENDED, Role, role
 from metamcp_supervisor.control.console_sessions import ConsoleSession
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -53,8 +53,6 @@ DESCRIPTORS_KEPT = 4
 can see why."""
 CLOSE_S = 3.0
 """Seconds for all connections to end when the gateway stops."""
-
-SESSION_ENDED = "this session of the console has ended; log in again"
 
 _NULL = b"null"
 

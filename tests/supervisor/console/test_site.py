@@ -179,7 +179,7 @@ def test_a_session_that_ends_while_its_connection_is_open_asks_nothing_more() ->
         async with connected(browser.directory, browser.token) as ask:
             await ask("status")
             browser.gateway.console.sessions.end([])
-            with pytest.raises(Failed, match="this session of the console has ended"):
+            with pytest.raises(SessionEnded):
                 await ask("status")
 
     run(test)

@@ -134,9 +134,10 @@ def test_failed_logins_are_counted_by_address_and_a_right_one_is_always_accepted
             sessions.login("guess", "a")
         with pytest.raises(ProtocolError, match="does not open"):
             sessions.login_by_key(None, "a")
-    for login in (lambda: sessions.login("guess", "a"), lambda: sessions.login_by_key(None, "a")):
-        with pytest.raises(ProtocolError, match="failed logins came from this address; try again"):
-            login()
+    with pytest.raises(ProtocolError, match="failed logins came from this address; try again"):
+        sessions.login("guess", "a")
+    with pytest.raises(ProtocolError, match="failed logins came from this address; try again"):
+        sessions.login_by_key(None, "a")
     with pytest.raises(ProtocolError, match="was used"):
         sessions.login("guess", "b")
     sessions.login_by_key(key("console:viewer"), "a")

@@ -10,6 +10,8 @@ const NOTICE_MS = 5_000;    // that the answer to a change stays before news loa
 const SILENT_MS = 5_000;    // without a beat the state is no longer called live
 const TIMES_MS = 5_000;     // until a page that counts time is loaded again while it is looked at
 
+const ENDED = "This session has ended.";
+
 const tabs = new BroadcastChannel("metamcp-console");
 const main = document.getElementById("main");
 const said = document.getElementById("said");
@@ -112,6 +114,8 @@ function go(path) {
 }
 
 function settled() {
+  // The answer to a request that was under way when the session ended.
+  if (!token()) return document.getElementById("login-title") || closed(ENDED);
   const page = document.getElementById("page");
   const title = page?.dataset.title || main.querySelector("h1")?.textContent || "";
   document.title = title ? `${title} – MetaMCP` : "MetaMCP";
@@ -139,7 +143,7 @@ document.addEventListener("htmx:before:response", (event) => {
   const { response, request } = event.detail.ctx;
   if (response.status !== 401) return;
   event.preventDefault();
-  closed("This session has ended.");
+  closed(ENDED);
 });
 document.addEventListener("htmx:error", () => {
   main.removeAttribute("aria-busy");
@@ -283,7 +287,7 @@ function pulse() {
 
 async function read(signal) {
   const answer = await fetch("/events", { headers: { Authorization: `Bearer ${token()}` }, signal });
-  if (answer.status === 401) return closed("This session has ended.");
+  if (answer.status === 401) return closed(ENDED);
   if (!answer.ok) throw new Error(String(answer.status));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
@@ -292,7 +296,7 @@ async function read(signal) {
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
-      if (event.startsWith("event: ended")) return closed("This session was ended.");
+      if (event.startsWith("event: ended")) return closed(ENDED);
       const { kinds } = JSON.parse(event.slice(event.indexOf("data: ") + 6));
       tabs.postMessage({ news: kinds });
       heard(kinds);
