@@ -64,6 +64,23 @@ def test_a_key_opens_the_page_that_was_asked_for_until_the_key_is_revoked(
     expect(tab.get_by_title("Role of this session")).to_have_text("viewer")
 
 
+def test_who_logs_out_ends_the_session_in_every_tab(
+    abroad: ConsoleAbroad, context: BrowserContext
+) -> None:
+    made = abroad.key("ann", "console:viewer")
+    tab = context.new_page()
+    tab.goto(abroad.base)
+    log_in(tab, made["key"])
+    expect(tab.locator("#pulse")).to_have_text("live")
+    other = context.new_page()
+    other.goto(abroad.base)
+    other.get_by_role("button", name="Log out").click()
+    expect(other.get_by_role("alert")).to_have_text("You are logged out.")
+    tab.bring_to_front()
+    expect(tab.get_by_role("alert")).to_have_text("This session has ended.")
+    assert not [one for one in abroad.sessions() if one["key"] == made["id"]]
+
+
 def test_who_replaces_the_key_of_the_own_session_still_sees_the_new_one(
     abroad: ConsoleAbroad, context: BrowserContext
 ) -> None:

@@ -22,6 +22,7 @@ CLOSED = "the gateway closed the connection; it may be stopping"
 
 class _Welcome(Struct, frozen=True):
     role: str = ""
+    key: str = ""
 
 
 class SessionEnded(Failed):
@@ -29,7 +30,8 @@ class SessionEnded(Failed):
 
 
 class GatewayClient:
-    """Connection that may ask, a `pages.Ask`. Made by `connected`. `role`: of the session."""
+    """Connection that may ask, a `pages.Ask`. Made by `connected`. `role`: of the session; `key`:
+    id of its API key, empty for the session of a link."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -37,6 +39,7 @@ class GatewayClient:
         self._asked = 0
         self._turn = asyncio.Lock()
         self.role = Role.VIEWER
+        self.key = ""
 
     async def __call__(
         self, verb: str, params: object = None, *, timeout_s: float = ANSWER_S
@@ -76,7 +79,8 @@ class GatewayClient:
         wanted = {"token": client.token(directory), "session": session}
         await self._send("hello", wanted)
         _, raw = await self._answered(ANSWER_S)
-        self.role = Role.named(codec.typed(_Welcome, raw).role) or Role.VIEWER
+        welcome = codec.typed(_Welcome, raw)
+        self.role, self.key = Role.named(welcome.role) or Role.VIEWER, welcome.key
 
     async def _send(self, verb: str, params: object) -> None:
         self._asked += 1

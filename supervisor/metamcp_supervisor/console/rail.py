@@ -99,9 +99,9 @@ def _login() -> Element:
     ]  # fmt: skip
 
 
-def frame(role: Role, version: str, gateway: str) -> Node:
+def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
     """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the
-    gateway is called."""
+    gateway is called; `key`: id of the API key whose holder can log out."""
     listed = [one for one in PAGES if one.title and role >= one.least]
     return [
         h.header(class_="bar")[
@@ -111,6 +111,7 @@ def frame(role: Role, version: str, gateway: str) -> Node:
             h.span(title="Role of this session")[str(role)],
             h.span(id="pulse", class_="state off")["connecting"],
             h.button(type="button", id="keys", aria_haspopup="dialog")["Keys ?"],
+            key and h.button(type="button", id="logout", title=f"API key {key}")["Log out"],
         ],
         h.nav(id="rail", aria_label="Pages")[
             h.ul[[h.li[ui.link(ui.address(one.name), one.title)] for one in listed]]

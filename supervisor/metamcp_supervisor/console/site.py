@@ -116,7 +116,7 @@ class ConsoleSite:
                 self._static(request, path.removeprefix("/static/"))
                 return None
             kind = path.partition("/")[2].partition("/")[0]
-            if kind not in ("f", "login", "frame", "events", "download"):
+            if kind not in ("f", "login", "logout", "frame", "events", "download"):
                 self._check_method(request.head, "GET", "HEAD")
                 self._send(request, 200, HTML, self._shell)
                 return None
@@ -186,6 +186,9 @@ class ConsoleSite:
             self._check_method(request.head, "POST")
             return self._login(request)
         session = self._session(request.head)
+        if kind == "logout":
+            self._check_method(request.head, "POST")
+            return self._answered(request, session, self._logout)
         if kind == "events":
             self._check_method(request.head, "GET")
             return self._events(request, session)
@@ -227,7 +230,11 @@ class ConsoleSite:
             self._send(request, 200, JSON, begun)
 
     async def _frame(self, ask: GatewayClient) -> Node:
-        return rail.frame(ask.role, self._on.version, self._on.runtime_dir)
+        return rail.frame(ask.role, self._on.version, self._on.runtime_dir, ask.key)
+
+    async def _logout(self, ask: GatewayClient) -> Node:
+        await ask("console-logout")
+        return ui.notice("Logged out.")
 
     async def _page(
         self,

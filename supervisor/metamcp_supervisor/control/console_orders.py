@@ -105,6 +105,15 @@ def about_login(params: ConsoleLogin, result: ConsoleBegun) -> Sequence[str]:
     return tuple(filter(None, (result.id, result.role, result.key)))
 
 
+async def logout(steering: Steering, line: ControlStream, params: ChangeParams) -> object:
+    """End the session that asks."""
+    if line.session is None:
+        raise ProtocolError(Exit.USAGE, "only a session of the console can log out")
+    steering.console.sessions.end([line.session.id])
+    steering.journal.add("console", "logout", line.session.who)
+    return {"v": VERSION}
+
+
 async def sessions(steering: Steering, line: ControlStream, params: NoParams) -> object:
     found, now = steering.console.sessions.all(), steering.console.sessions.now()
     return SessionList(

@@ -129,7 +129,7 @@ class ConsoleSessions:
         return ProtocolError(Exit.DENIED, why)
 
     def _begin(self, role: Role, key: str) -> tuple[str, ConsoleSession]:
-        """Begin a session. One too many of a key ends another one of this key, so that its holder
+        """Begin a session. A session too many of a key ends another session of this key: its holder
         cannot end the sessions of all others."""
         found = list(self._sessions.values())
         own = [one for one in found if key and one.key == key]

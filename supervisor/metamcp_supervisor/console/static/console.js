@@ -76,6 +76,12 @@ function closed(sentence) {
   return false;
 }
 
+async function logout() {
+  const answer = await fetch("/logout", { method: "POST", headers: { Authorization: `Bearer ${token()}` } }).catch(() => null);
+  if (answer?.ok || answer?.status === 401) closed("You are logged out.");
+  else say("The gateway does not answer.");
+}
+
 async function enter() {
   if (!await frame()) return;
   follow();
@@ -173,6 +179,7 @@ document.addEventListener("click", (event) => {
   const tick = event.target.closest("[data-tick-all]");
   if (tick) for (const box of main.querySelectorAll(`input[type=checkbox][name="${tick.dataset.tickAll}"]`)) box.checked = tick.checked;
   if (event.target.closest("#keys")) help();
+  if (event.target.closest("#logout")) logout();
 });
 
 /* A form that filters is an address. */
