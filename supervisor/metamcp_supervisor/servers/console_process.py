@@ -109,11 +109,7 @@ class ConsoleProcess(SocketProcess):
         return ConsoleOn(
             runtime_dir=str(gateway.runtime_dir),
             version=self._version,
-            hosts=(
-                *specs.hosts(self._address),
-                *gateway.allowed_hosts,
-                *(() if self._plain else specs.certified(gateway)),
-            ),
+            hosts=specs.allowed_hosts(self._address, gateway),
             tls=None if self._plain else specs.tls_spec(gateway.tls),
         )
 
