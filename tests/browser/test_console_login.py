@@ -73,6 +73,8 @@ def test_who_logs_out_ends_the_session_in_every_tab(
     log_in(tab, made["key"])
     expect(tab.locator("#pulse")).to_have_text("live")
     other = context.new_page()
+    token = tab.evaluate("sessionStorage.getItem('metamcp-session')")
+    other.add_init_script(f"sessionStorage.setItem('metamcp-session', '{token}')")
     other.goto(abroad.base)
     other.get_by_role("button", name="Log out").click()
     expect(other.get_by_role("alert")).to_have_text("You are logged out.")

@@ -105,7 +105,7 @@ def about_login(params: ConsoleLogin, result: ConsoleBegun) -> Sequence[str]:
     return tuple(filter(None, (result.id, result.role, result.key)))
 
 
-async def logout(steering: Steering, line: ControlStream, params: ChangeParams) -> object:
+async def logout(steering: Steering, line: ControlStream, params: NoParams) -> object:
     """End the session that asks."""
     if line.session is None:
         raise ProtocolError(Exit.USAGE, "only a session of the console can log out")

@@ -288,8 +288,8 @@ class Control:
             if session is None:
                 raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
-        key = line.session.key if line.session is not None else ""
-        await line.answer({"v": VERSION, "role": str(line.role), "key": key})
+        key = {"key": line.session.key} if line.session is not None else {}
+        await line.answer({"v": VERSION, "role": str(line.role), **key})
 
     async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and

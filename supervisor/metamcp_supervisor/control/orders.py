@@ -341,7 +341,7 @@ VERBS: dict[str, Verb] = {
     "console-login": Verb(
         console_orders.ConsoleLogin, console_orders.login, about=console_orders.about_login
     ),
-    "console-logout": Verb(ChangeParams, console_orders.logout, Role.VIEWER),
+    "console-logout": Verb(NoParams, console_orders.logout, Role.VIEWER),
     "console-sessions": Verb(NoParams, console_orders.sessions, reads=True),
     "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
     "news": Verb(NoParams, console_orders.news, Role.VIEWER),
