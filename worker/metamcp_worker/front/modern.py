@@ -125,7 +125,7 @@ class ModernEra:
             return None
         if message.method is None:
             raise ProtocolError(Code.INVALID_REQUEST, "This revision has no requests to a client.")
-        asked = check(message, exchange.facts)
+        asked = check(message, exchange.facts, exchange.headers)
         if message.method == "subscriptions/listen":
             exchange.check_staying()
         if "requestState" in asked.params and message.method in mrtr.METHODS:
@@ -155,7 +155,7 @@ class ModernEra:
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
             )
         if method == "tools/call":
-            self._check_arguments(exchange.facts, asked.params, view)
+            self._check_arguments(asked, view)
         client = _Client(exchange, asked.token, asked.level)
         if "inputResponses" in asked.params:
             asked.params, client.roots = client_identity.taken(asked.params)
@@ -165,20 +165,20 @@ class ModernEra:
                 call = self._started(client, method, asked, view, exchange.facts)
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
-        exchange.watch(partial(call.cancel, "the client went away"))
+        exchange.on_lost = partial(call.cancel, "the client went away")
         return exchange.expect(
             call, partial(self._brought, exchange, raw_id, call, client, asked.caller)
         )
 
-    def _check_arguments(self, facts: RequestFacts, given: Mapping[str, Raw], view: View) -> None:
+    def _check_arguments(self, asked: CheckedRequest, view: View) -> None:
         wishes = self._wishes.get(view)
         if wishes is None:
             tools = ((entry.key, entry.item.raw) for entry in view.merged.lists["tools"])
             wishes = self._wishes[view] = mcp_request.annotated(tools)
         if wishes:
-            one = wishes.get(codec.text(given.get("name", _NONE)) or "")
+            one = wishes.get(codec.text(asked.params.get("name", _NONE)) or "")
             if one is not None:
-                mcp_request.check(one, given.get("arguments"), facts.headers)
+                mcp_request.check(one, asked.params.get("arguments"), asked.headers)
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class ModernEra:
         caller: bytes,
         answer: CallAnswer | None,
     ) -> Pending:
-        exchange.unwatch()
+        exchange.on_lost = None
         if call.answer.done():
             call.caller = None  # it may hold the call, and nothing is told any more
         if answer is not None and not answer.code:
@@ -298,9 +298,9 @@ class _Client:
             self.talk.asked(question)
 
 
-def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
-    """Check a request in the order of this era. Raises ProtocolError for the first check that
-    fails."""
+def check(message: Envelope, facts: RequestFacts, headers: Headers = ()) -> CheckedRequest:
+    """Check a request in the order of this era. `headers`: all headers of HTTP. Raises
+    ProtocolError for the first check that fails."""
     if facts.repeated:
         raise mcp_request.mismatch(f"{facts.repeated.decode().title()} came more than once.")
     given, meta = mcp_request.parameters(message)
@@ -343,7 +343,7 @@ def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
         )
     client_info = meta.pop(_CLIENT_INFO, _NONE)
     caller = _caller(client_info, capabilities, raw_level)
-    return CheckedRequest(given, meta, caller, token, level, bytes(client_info), facts.headers)
+    return CheckedRequest(given, meta, caller, token, level, bytes(client_info), headers)
 
 
 def check_version(version: str) -> None:

@@ -15,7 +15,8 @@ passed. Time is looked at only where a request did not arrive whole in one read,
 `idle_s`, so a client that behaves costs no timer.
 
 Most requests come whole in one read, behind the head of the request before them; only the length of
-the body differs. The connection does not parse such a head again (`request_head.KnownHead`).
+the body, and perhaps the id of a trace, differ. The connection does not parse such a head again
+(`request_head.KnownHead`).
 """
 
 import asyncio
@@ -149,11 +150,11 @@ class Connection(asyncio.Protocol):
             return
         self._heard = self.loop.time()
         known = self.known
-        body = known.body(data) if known is not None and self._stage == _IDLE else None
-        if known is None or body is None:
+        request = known.request(data) if known is not None and self._stage == _IDLE else None
+        if request is None:
             self._parse(data)
         else:
-            self._began(known.head).came_whole(body)
+            self._began(*request)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -186,11 +187,11 @@ class Connection(asyncio.Protocol):
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
             self.known = request_head.known_head(data, self._newest.head, self._newest.size)
 
-    def _began(self, head: Head) -> HttpRequest:
+    def _began(self, head: Head, body: bytes | None = None) -> None:
+        """Put a request in the queue. `body`: all of it, if it came with the head."""
         self._begun += 1
-        request = self._newest = self._server.request(self, head)
+        self._newest = request = self._server.request(self, head, body)
         self._queue.append(request)
-        return request
 
     def _last_one(self) -> None:
         """Close the connection after the answer to the newest request."""
