@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Self, cast
 import pytest
 
 from metamcp_supervisor.control.client import connect
+from tests.live.console import Markup
 from tests.live.gateway import SERVER, Gateway, fake, free_port
 from tests.waiting import until
 
@@ -149,6 +151,32 @@ def test_an_idle_console_is_small_and_a_page_of_fifty_servers_is_cheap() -> None
         spent = (cpu_s(pid) - before) / PAGES
         assert spent <= PAGE_CPU_S_MAX, f"{spent * 1000:.1f} ms of processor time for a page"
         assert pss_bytes(pid) <= PSS_BYTES_MAX, f"{pss_bytes(pid) / 2**20:.1f} MiB"
+
+
+def test_the_first_page_lists_files_of_clients_with_the_command_that_imports_them() -> None:
+    gateway = Gateway({})
+    home = gateway.folder / "a home"
+    gateway.environ |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
+    cursor, windsurf = home / ".cursor/mcp.json", home / ".codeium/windsurf/mcp_config.json"
+    for path, text in (
+        (cursor, json.dumps({"mcpServers": {"notes": {"command": SERVER[0], "args": SERVER[1:]}}})),
+        (windsurf, "{ broken"),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    with gateway:
+        visitor = Visitor(gateway)
+        page = Markup(visitor.ask("/f/")[1])
+        assert f"Cursor {cursor} 1 metamcp import cursor" in page.text
+        assert f"Windsurf {windsurf} The file cannot be read" in page.text
+        _, *words = shlex.split(page.texts[page.texts.index("Copy") - 1])
+        environment = {**os.environ, **gateway.environ}
+        subprocess.run(
+            [SERVER[0], "-m", "metamcp_supervisor", *words],
+            env=environment, capture_output=True, timeout=60, check=True,
+        )  # fmt: skip
+        gateway.ctl("reload")
+        assert "/servers/notes" in Markup(visitor.ask("/f/")[1]).links()
 
 
 TALKATIVE = """

@@ -1,7 +1,13 @@
 """Pages of the servers and of one server, as values."""
 
+from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from metamcp_supervisor.client_files.clients import CLIENTS
+from metamcp_supervisor.client_files.discovery import ClientFile
+from metamcp_supervisor.client_files.entries import ClientServer
 from metamcp_supervisor.console import server_page, servers_page
 from metamcp_supervisor.console.pages import PageRequest, content
 from metamcp_supervisor.control.access import Role
@@ -27,6 +33,14 @@ def test_the_page_of_servers_has_the_whole_reason() -> None:
     text = parsed(servers_page.page(status, {}, PageRequest(role=Role.VIEWER))).text
     assert text.count(f"exit: {REASON}; next start in 6m38s") == 2  # the banner, and the row
     assert "To start or stop servers needs the role operator." in text
+
+
+def test_the_servers_of_a_project_are_imported_in_its_folder() -> None:
+    path, cursor = Path("/home/me/a b/.cursor/mcp.json"), CLIENTS["cursor"]
+    file = ClientFile(cursor, path, (ClientServer("notes", ("notes",)),), base="/home/me/a b")
+    status = structs.replace(SmallGateway().status(), config_files=("/etc/my gate.toml",))
+    text = parsed(servers_page.page(status, {}, PageRequest(role=Role.VIEWER), [file])).text
+    assert "cd '/home/me/a b' && metamcp import cursor --to '/etc/my gate.toml'" in text
 
 
 def test_a_page_of_servers_is_loaded_again_as_time_goes_on() -> None:
