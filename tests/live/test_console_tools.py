@@ -1,6 +1,7 @@
 """Pages of tools, views and calls of the console, over HTTP, in front of a real gateway."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from urllib.parse import urlencode
@@ -141,6 +142,24 @@ def test_an_endpoint_with_keys_is_tried_with_a_key_that_is_never_shown(
     assert made["key"] not in body
     assert status == 200
     assert "It answered after" in Markup(body).text
+
+
+def test_the_heads_of_the_table_order_it_by_name_and_by_tokens(developer: ConsoleBrowser) -> None:
+    page = developer.get("/tools?q=&server=git")
+    plain = {"Tool": "/tools?server=git&order=name", "Tokens": "/tools?server=git&order=tokens"}
+    assert {path for path in page.links() if "order=" in path} == {*plain.values()}
+    orders: dict[str, list[tuple[str, int]]] = {}
+    for head, direction in (("Tool", "ascending"), ("Tokens", "descending")):
+        page = developer.get(plain[head])
+        assert [attrs["aria-sort"] for tag, attrs in page.elements if "aria-sort" in attrs] == [
+            direction if one == head else "none" for one in ("Tool", "Tokens")
+        ]
+        assert "/tools?server=git" in page.links(), "back to the usual order"
+        found = re.findall(r"git__(\w+) git listed ([\d,]+)", page.text)
+        orders[head] = [(name, int(tokens.replace(",", ""))) for name, tokens in found]
+    assert len(orders["Tool"]) > 10
+    assert orders["Tool"] == sorted(orders["Tool"])
+    assert orders["Tokens"] == sorted(orders["Tool"], key=lambda one: (-one[1], one[0]))
 
 
 def test_only_developers_try_tools_and_read_what_was_said(

@@ -428,4 +428,4 @@ def _result(result: Raw) -> Element:
     return h.details[h.summary["The result now"], ui.code(text, copy=True, label="Result")]
 
 
-PAGE = Page(name="calls", title="Calls", show=show, change=change, live=("calls",))
+PAGE = Page(name="calls", title="Calls", show=show, change=change, live=("calls", "times"))

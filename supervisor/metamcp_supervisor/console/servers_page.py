@@ -243,7 +243,8 @@ def _welcome(status: GatewayStatus, found: Sequence["ClientFile"]) -> Node:
     return [
         ui.heading("Welcome", h.p[columns.status_head(status)]),
         h.p["The gateway runs, and no server is configured. Take those of another client, or add"
-            " one; the page shows it as soon as it is there."],
+            " one. A gateway of 'metamcp up' shows them at once, any other one after"
+            " 'metamcp reload'."],
         _clients(status, found),
         ui.code(
             "metamcp add time -- uvx mcp-server-time", copy=True, label="Or add one by its command"

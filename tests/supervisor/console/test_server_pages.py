@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.client_files.discovery import ClientFile
 from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.console import server_page, servers_page
-from metamcp_supervisor.console.pages import PageRequest, content
+from metamcp_supervisor.console import calls_page, server_page, servers_page
+from metamcp_supervisor.console.pages import Page, PageRequest, content
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.verbs import Description, Ended, Overridden
 from tests.supervisor.console.test_fragments import parsed
@@ -43,8 +44,9 @@ def test_the_servers_of_a_project_are_imported_in_its_folder() -> None:
     assert "cd '/home/me/a b' && metamcp import cursor --to '/etc/my gate.toml'" in text
 
 
-def test_a_page_of_servers_is_loaded_again_as_time_goes_on() -> None:
-    assert "times" in str(parsed(content(servers_page.PAGE, "x")).found[0][1]["data-live"]).split()
+@pytest.mark.parametrize("page", [servers_page.PAGE, calls_page.PAGE], ids=["servers", "calls"])
+def test_a_page_of_servers_or_calls_is_loaded_again_as_time_goes_on(page: Page) -> None:
+    assert "times" in str(parsed(content(page, "x")).found[0][1]["data-live"]).split()
 
 
 def test_the_page_of_a_server_gives_its_moments_to_the_browser() -> None:
