@@ -151,7 +151,7 @@ def test_the_heads_of_the_table_order_it_by_name_and_by_tokens(developer: Consol
     orders: dict[str, list[tuple[str, int]]] = {}
     for head, direction in (("Tool", "ascending"), ("Tokens", "descending")):
         page = developer.get(plain[head])
-        assert [attrs["aria-sort"] for tag, attrs in page.elements if "aria-sort" in attrs] == [
+        assert [attrs["aria-sort"] for _, attrs in page.elements if "aria-sort" in attrs] == [
             direction if one == head else "none" for one in ("Tool", "Tokens")
         ]
         assert "/tools?server=git" in page.links(), "back to the usual order"

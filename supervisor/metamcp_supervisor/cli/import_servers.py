@@ -64,6 +64,8 @@ def import_(
 
     Without a CLIENT, list the files of all clients and the servers in them.
     """
+    from metamcp_supervisor.cli import server_entries  # `metamcp up` imports this module, and stays
+
     words = (*clients, *words)
     with progress("reads the files of clients"):
         if words:
@@ -84,7 +86,8 @@ def import_(
             return
         there = table_of(formats.toml_loads(content.text).get("servers")) or {}
         read = [transfer.ImportSource(printable(str(s.path)), s.base, s.servers) for s in found]
-        moved = transfer.moved(read, there, content.text)
+        begun = content.text if content.exists else server_entries.NEW
+        moved = transfer.moved(read, there, begun)
     except (files.FileUnreadable, FileUnfit) as why:
         raise CommandRefused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
@@ -96,7 +99,7 @@ def import_(
     if not moved.names:
         click.echo(f"{printable(str(target))}: nothing to add")
     elif dry_run:
-        click.echo(moved.text[len(content.text) :].strip("\r\n"))
+        click.echo(moved.text[len(begun) :].strip("\r\n"))
     else:
         _finish(content, moved.text, ", ".join(moved.names))
 
