@@ -178,6 +178,15 @@ def test_only_developers_try_tools_and_read_what_was_said(
     assert "from a viewer" not in developer.get("/calls").text
 
 
+def test_the_page_of_a_server_draws_recorded_calls_by_minute(developer: ConsoleBrowser) -> None:
+    assert "svg" not in developer.get("/servers/odd").tags
+    developer.post("/tools/git__pid")
+    recorded(developer, "git__pid")
+    page = developer.get("/servers/git")
+    assert "svg" in page.tags
+    assert "of the last 30" in page.text
+
+
 def test_a_recorded_call_is_repeated_and_compared(
     gateway: Gateway, developer: ConsoleBrowser
 ) -> None:
