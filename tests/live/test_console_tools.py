@@ -184,7 +184,7 @@ def test_the_page_of_a_server_draws_recorded_calls_by_minute(developer: ConsoleB
     recorded(developer, "git__pid")
     page = developer.get("/servers/git")
     assert "svg" in page.tags
-    assert "of the last 30" in page.text
+    assert "of the last 30 minutes" in page.text
 
 
 def test_a_recorded_call_is_repeated_and_compared(

@@ -315,8 +315,8 @@ def sparkline(counts: Sequence[int]) -> Node:
         for at, height in enumerate(heights)
     ]  # fmt: skip
     text = (
-        f" {ui.amount(counts[-1])} in the last minute, at most {ui.amount(most)} in each of the"
-        f" last {len(counts)}"
+        f" {ui.amount(counts[-1])} in the last minute, at most {ui.amount(most)} in one of the"
+        f" last {len(counts)} minutes"
     )
     frame = f"0 0 {width} {SPARK}"
     return [h.svg(width=width, height=str(SPARK), viewBox=frame, aria_hidden="true")[bars], text]

@@ -405,7 +405,7 @@ def test_recorded_calls_of_a_server_are_counted_by_minute() -> None:
     counts = calls_page.by_minute(recent(*calls, *others), "git", now)
     assert (len(counts), counts[-10:]) == (30, [1, 0, 0, 0, 0, 0, 0, 2, 0, 1])
     page = markup(calls_page.sparkline(counts))
-    assert "1 in the last minute, at most 2 in each of the last 30" in page.text
+    assert "1 in the last minute, at most 2 in one of the last 30 minutes" in page.text
     heights = [attrs["height"] for tag, attrs in page.elements if tag == "rect"]
     assert heights[-10:] == ["10", "1", "1", "1", "1", "1", "1", "20", "1", "10"]
 
