@@ -62,10 +62,7 @@ class Front:
 
     def _end(self, call: Call, answer: CallAnswer | None) -> None:
         self.ended.append((call.id, answer))
-        if answer is None:
-            call.answer.cancel()
-        else:
-            call.answer.set_result(answer)
+        call.answer.end(answer)
 
 
 def with_front(

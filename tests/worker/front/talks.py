@@ -113,8 +113,7 @@ class Bench:
     def end(self, call: Call, body: bytes = b'{"done":1}', code: int = 0) -> None:
         """What its server answers, or the gateway for it."""
         self._forget(call)
-        if not call.answer.done():
-            call.answer.set_result(CallAnswer(body, code))
+        call.answer.end(CallAnswer(body, code))
         self.loop.turn()
 
     def retry(self, state: str, answers: Mapping[str, str] | None = None) -> Visit:
@@ -150,7 +149,7 @@ class Bench:
             return
         self.reasons.append(reason)
         self._forget(call)
-        call.answer.cancel()
+        call.answer.end(None)
 
     def _forget(self, call: Call) -> None:
         for question in list(self.questions.values()):

@@ -195,8 +195,7 @@ class CallAudit:
         begun = call.record
         # A call that a front before this one began has no origin, but somebody who waits for it.
         if begun is None and (call.caller is None or call.label not in COMMITTED):
-            if answer is not None and not call.answer.done():
-                call.answer.set_result(answer)
+            call.answer.end(answer)
             return
         if answer is not None:
             call.record = _HELD
@@ -258,8 +257,7 @@ class CallAudit:
             refusal = server_links.error(Code.INTERNAL_ERROR, _unavailable(error), data)
         for call, answer in waiting:
             call.record = None
-            if not call.answer.done():
-                call.answer.set_result(refusal or answer)
+            call.answer.end(refusal or answer)
 
     # Everything else
 

@@ -78,7 +78,8 @@ class Routing:
     was cancelled. `on_late(server)`: an answer came for a call that is not waiting.
     `on_wanted(server)`: a call needs a server that is not running. `on_notice(server, method,
     params)`: a notification came that belongs to no call. `on_read()`: all answers of one read have
-    been passed to `on_answer`.
+    been passed to `on_answer`. `new_id()`: returns an id that this front has not used, so that no
+    answer reaches a later call.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Routing:
         self._links: dict[str, ServerLink] = {}
         self._full: dict[str, ServerLink] = {}
         self.wires: set[Wire] = set()
-        self._ids = itertools.count(1)
+        self.new_id = itertools.count(1).__next__
         self._hold_s = 0.0
         self._timeouts_s: Mapping[str, float] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -167,10 +168,6 @@ class Routing:
                     await wire.gone.wait()
 
     # --- what clients want --------------------------------------------------------------------
-
-    def new_id(self) -> int:
-        """Return an id that this front has not used, so that no answer reaches a later call."""
-        return next(self._ids)
 
     def start(self, call: Call) -> None:
         """Send the call, hold it, or answer it with the error that prevents both."""
@@ -299,9 +296,10 @@ class Routing:
             self._on_answer(call, call_faults.not_there(link, call))
 
     def _frame(self, wire: Wire, frame: Frame) -> None:
+        if type(frame) is Result:
+            self._answered(wire, frame.id, CallAnswer(frame.body))
+            return
         match frame:
-            case Result(id, body):
-                self._answered(wire, id, CallAnswer(body))
             case Error(id, body):
                 self._answered(wire, id, CallAnswer(body, call_faults.code_of(body)))
             case Progress(id, body):

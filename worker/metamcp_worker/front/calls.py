@@ -554,10 +554,8 @@ class Calls:
             self.witness.finished(call, answer, seconds, error_type)
         if self.audit is not None:
             self.audit.finished(call, answer, seconds, error_type)
-        if answer is None:
-            call.answer.cancel()
-        elif self.audit is None and not call.answer.done():
-            call.answer.set_result(answer)
+        if answer is None or self.audit is None:
+            call.answer.end(answer)
 
 
 def _whole(view: View) -> str:

@@ -275,7 +275,7 @@ class ClientSessions:
         session = self._sessions.get(session_id)
         if session is None or session.endpoint != endpoint or session.principal != principal:
             return None
-        if session.idle_at(now):
+        if now - session.used_at >= IDLE_S and session.idle_at(now):
             self._close([session])
             return None
         session.used_at = now

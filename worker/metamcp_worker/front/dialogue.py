@@ -189,7 +189,7 @@ class Dialogue:
         if method == "ping":
             outlet.json(200, jsonrpc_bytes.result(raw_id, b"{}"))
             return None
-        key = request_key(raw_id)
+        key = request_key(raw_id) if b"\\" in raw_id else raw_id
         if key in session.inflight:
             raise ProtocolError(Code.INVALID_REQUEST, "A request with this id is still in flight.")
         if len(session.inflight) >= INFLIGHT_MAX:
@@ -203,18 +203,19 @@ class Dialogue:
             )
         if method in LIST_METHODS and not outlet.facts.prefers_sse:
             return _listed(outlet, raw_id, method, params, view)
+        facts = outlet.facts
         request = McpRequest(
             method, params, meta, session.caller, modern=False, peer=session.number,
-            who=session.who, version=session.protocol, headers=outlet.facts.headers,
-            principal=outlet.facts.principal,
+            who=session.who, rooted=session.rooted, project=session.project,
+            unasked=session.unasked, roots=session.roots, version=session.protocol,
+            headers=facts.headers, principal=facts.principal,
         )  # fmt: skip
-        _placed(request, session)
         client = SessionRequest(outlet, session, raw_id, token)
-        if outlet.facts.prefers_sse:
+        if facts.prefers_sse:
             client.begin()
         if method in OURS:
             return self._own(client, key, request, view)
-        request.wants_progress = bool(token) and outlet.facts.accepts_sse
+        request.wants_progress = bool(token) and facts.accepts_sse
         return self._call(client, key, request, view)
 
     # --- what needs no answer -------------------------------------------------------------------
@@ -345,13 +346,13 @@ class Dialogue:
         sent.driven = modern and request.method in mrtr.METHODS
         if sent.driven and (size := self._kept.take(request)) is not None:
             sent.kept, sent.size = request, size
-        client.outlet.watch(client.gone)
+        client.outlet.on_lost = client.gone
         return call
 
     async def _inquire(self, sent: "_Sent", request: McpRequest) -> None:
         """Ask the client for its roots, which decide on the process that serves it; then go on."""
         client, session = sent.client, sent.client.session
-        client.outlet.watch(client.gone)
+        client.outlet.on_lost = client.gone
         known = asyncio.Event()
         inquiry = Inquiry(session, client.ask, known.set)
         session.inflight[sent.key] = inquiry
@@ -413,7 +414,7 @@ class Dialogue:
     def _close(self, sent: "_Sent") -> None:
         """Forget a request that is over, answered or not."""
         client = sent.client
-        client.outlet.unwatch()
+        client.outlet.on_lost = None
         client.close()
         client.session.inflight.pop(sent.key, None)
         client.session.used_at = self._now()
@@ -440,7 +441,7 @@ class Dialogue:
         """Answer with the rest of a request whose stream was in a front that is gone: the messages
         of its server since then, and the answer, or an error if the call is lost."""
         client, key, call = SessionRequest(outlet, session, lost.request, b""), b"", None
-        outlet.watch(client.gone)
+        outlet.on_lost = client.gone
         try:
             client.inherit(lost)
             call = await self._calls.claim(
@@ -466,7 +467,7 @@ class Dialogue:
             if rest is not None:
                 await rest
         finally:
-            outlet.unwatch()
+            outlet.on_lost = None
             client.close()
             if session.inflight.get(key) is call:
                 session.inflight.pop(key, None)

@@ -116,7 +116,7 @@ class Exchange(HttpRequest):
 
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream of these notifications, until one side ends it."""
-        self.watch(stream.end)
+        self.on_lost = stream.end
         who = self.facts.principal
         standing = WaitingStream(
             stream, view.endpoint, view.principal, self.address, news, who.key,
@@ -125,23 +125,15 @@ class Exchange(HttpRequest):
         try:
             await self.streams.stand(standing)
         finally:
-            self.unwatch()
+            self.on_lost = None
 
     async def follow(self, stream: Stream) -> None:
         """Answer with a stream that other code fills and ends."""
-        self.watch(stream.end)
+        self.on_lost = stream.end
         try:
             await stream.run()
         finally:
-            self.unwatch()
-
-    def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost` if the client goes away."""
-        self.on_lost = on_lost
-
-    def unwatch(self) -> None:
-        """Do not call `on_lost` any more."""
-        self.on_lost = None
+            self.on_lost = None
 
     def check_stream(self) -> None:
         """Raise Declined if this client cannot have a standing stream."""
@@ -214,6 +206,8 @@ class AnswerOutlet(Protocol):
     facts: RequestFacts
     waits: bool
     """Whether the request can be taken up again when its server has started for the first time."""
+    on_lost: Callable[[], None] | None
+    """Called if the client goes away before the answer."""
 
     def json(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -230,10 +224,6 @@ class AnswerOutlet(Protocol):
     def put(self, event: bytes) -> bool: ...
 
     def settle(self) -> Awaitable[None]: ...
-
-    def watch(self, on_lost: Callable[[], None]) -> None: ...
-
-    def unwatch(self) -> None: ...
 
 
 class SessionRequest:

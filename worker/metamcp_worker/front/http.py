@@ -512,7 +512,7 @@ class App:
             if len(body) > EARLY_BYTES_MAX:
                 return self._refused(exchange, raw_id, why)
             call = self._calls.first_list(why.server)
-            exchange.watch(partial(call.cancel, "the client went away"))
+            exchange.on_lost = partial(call.cancel, "the client went away")
             again = partial(self._said, exchange, post, body=body)
             return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, why))
         except ProtocolError as why:
@@ -533,7 +533,7 @@ class App:
     ) -> Pending:
         """Answer the request again, now that its server has told what it offers; or refuse it with
         the reason why the server is not there."""
-        exchange.unwatch()
+        exchange.on_lost = None
         if self._lapsed(exchange):
             return None
         view = self._calls.again(before)

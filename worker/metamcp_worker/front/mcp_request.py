@@ -466,7 +466,8 @@ def subject_of(rule: Rule, request: McpRequest) -> str:
         raise ProtocolError(
             Code.INVALID_PARAMS, f"{request.method} needs the {rule.what} it is about, as a string"
         )
-    if len(subject.encode("utf-8", "replace")) > rule.bytes_max:
+    most = rule.bytes_max
+    if len(subject) > most // 4 and len(subject.encode("utf-8", "replace")) > most:
         raise _too_long(rule)
     if "\ufffd" in subject:  # perhaps half a surrogate pair, which the server would read otherwise
         what = f"The {rule.what} has a character in its name that cannot be read"

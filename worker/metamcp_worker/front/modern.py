@@ -165,7 +165,7 @@ class ModernEra:
                 call = self._started(client, method, asked, view, exchange.facts)
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
-        exchange.watch(partial(call.cancel, "the client went away"))
+        exchange.on_lost = partial(call.cancel, "the client went away")
         return exchange.expect(
             call, partial(self._brought, exchange, raw_id, call, client, asked.caller)
         )
@@ -246,7 +246,7 @@ class ModernEra:
         caller: bytes,
         answer: CallAnswer | None,
     ) -> Pending:
-        exchange.unwatch()
+        exchange.on_lost = None
         if call.answer.done():
             call.caller = None  # it may hold the call, and nothing is told any more
         if answer is not None and not answer.code:

@@ -102,7 +102,7 @@ class Rest:
         if owner is None:
             if server := not_up_yet(view.merged, name):
                 first = self._calls.first_list(server)
-                exchange.watch(partial(first.cancel, "the client went away"))
+                exchange.on_lost = partial(first.cancel, "the client went away")
                 again = partial(self._up, exchange, name, body, view, version, NotUpYet(server))
                 return exchange.expect(first, again)
             told = name[:NAME_BYTES_MAX]
@@ -114,7 +114,7 @@ class Rest:
             return None
         request = _request(name, body, version, exchange.facts)
         call = self._calls.start(view, request, None)
-        exchange.watch(partial(call.cancel, "the client went away"))
+        exchange.on_lost = partial(call.cancel, "the client went away")
         return exchange.expect(call, partial(self._brought, exchange))
 
     def _up(
@@ -129,7 +129,7 @@ class Rest:
     ) -> Pending:
         """Call the tool after its server has told what it offers, or refuse the call with the
         reason why the server is not there."""
-        exchange.unwatch()
+        exchange.on_lost = None
         if self._lapsed(exchange):
             return None
         view = self._calls.again(before)
@@ -145,7 +145,7 @@ class Rest:
         return None
 
     def _brought(self, exchange: Exchange, answer: CallAnswer | None) -> None:
-        exchange.unwatch()
+        exchange.on_lost = None
         exchange.json(*_answered(answer))
 
     def _list(self, view: View) -> bytes:

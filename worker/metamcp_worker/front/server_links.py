@@ -67,12 +67,9 @@ class PendingAnswer:
     """Answer of a call, which comes once or never. Costs less than a Future: whoever waits for it
     is told at once, not in the next turn of the loop."""
 
-    __slots__ = ("_answer", "_done", "_told")
-
-    def __init__(self) -> None:
-        self._done = False
-        self._answer: CallAnswer | None = None
-        self._told: tuple[Callable[[CallAnswer | None], None], ...] = ()
+    _answer: CallAnswer | None = None
+    _done = False
+    _told: tuple[Callable[[CallAnswer | None], None], ...] = ()
 
     def done(self) -> bool:
         return self._done
@@ -94,16 +91,10 @@ class PendingAnswer:
         else:
             self._told += (told,)
 
-    def set_result(self, answer: CallAnswer) -> None:
-        self._end(answer)
-
-    def cancel(self) -> None:
-        """Note that no answer comes, unless it has come."""
-        if not self._done:
-            self._end(None)
-
-    def _end(self, answer: CallAnswer | None) -> None:
-        assert not self._done, "a call has one answer"
+    def end(self, answer: CallAnswer | None) -> None:
+        """Give the answer, None if the call is cancelled; nothing happens if it has ended."""
+        if self._done:
+            return
         self._done, self._answer = True, answer
         waiting, self._told = self._told, ()
         for told in waiting:
@@ -180,7 +171,7 @@ class Call:
         """Answer the client that waits now. The call goes on: its own answer comes to another
         `PendingAnswer`, which is `answer` from now on."""
         waiting, self.answer = self.answer, PendingAnswer()
-        waiting.set_result(answer)
+        waiting.end(answer)
 
     def cancel(self, reason: str) -> None:
         """End the call, because its client does not wait any more: tell the server and free

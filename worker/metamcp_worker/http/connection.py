@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
         if known is None or body is None:
             self._parse(data)
         else:
-            self._began(known.head).came_whole(body)
+            self._began(known.head, body)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -186,11 +186,11 @@ class Connection(asyncio.Protocol):
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
             self.known = request_head.known_head(data, self._newest.head, self._newest.size)
 
-    def _began(self, head: Head) -> HttpRequest:
+    def _began(self, head: Head, body: bytes | None = None) -> None:
+        """Put a request in the queue. `body`: all of it, if it came with the head."""
         self._begun += 1
-        request = self._newest = self._server.request(self, head)
+        self._newest = request = self._server.request(self, head, body)
         self._queue.append(request)
-        return request
 
     def _last_one(self) -> None:
         """Close the connection after the answer to the newest request."""

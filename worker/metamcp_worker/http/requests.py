@@ -78,7 +78,9 @@ class HttpRequest:
     _body: bytes | list[bytes] = b""
     _news: asyncio.Future[None] | None = None
 
-    def __init__(self, line: RequestConnection, head: Head) -> None:
+    def __init__(self, line: RequestConnection, head: Head, body: bytes | None = None) -> None:
+        if body is not None:  # it came with the head
+            self._body, self.size, self.whole = body, len(body), True
         self.head = head
         self.keeps_alive = head.keeps_alive
         self._line = line
@@ -102,8 +104,8 @@ class HttpRequest:
 
     def take(self) -> bytes:
         """Return the whole body and do not keep it any longer."""
-        body, self._body = self.came_so_far, b""
-        return body
+        body, self._body = self._body, b""
+        return body if isinstance(body, bytes) else b"".join(body)
 
     @property
     def came_so_far(self) -> bytes:
@@ -233,10 +235,6 @@ class HttpRequest:
         self._line.completed()
 
     # --- called by the connection ---------------------------------------------------------------
-
-    def came_whole(self, body: bytes) -> None:
-        """Take the whole body, which came with the head."""
-        self._body, self.size, self.whole = body, len(body), True
 
     def came(self, piece: bytes) -> None:
         """Take a piece of the body."""

@@ -184,9 +184,8 @@ def _restored(found: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> o
     return found
 
 
-def dump(data: object) -> bytes:
-    """Encode as compact JSON. Raw parts stay the bytes they are."""
-    return _encode(data)
+dump: Callable[[object], bytes] = _encode
+"""Encodes as compact JSON. Raw parts stay the bytes they are."""
 
 
 def readable(data: bytes) -> bytes:
