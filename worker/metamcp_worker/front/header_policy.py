@@ -60,7 +60,7 @@ class Route(Struct, frozen=True, gc=False):
 
 class RequestFacts(Struct, gc=False):
     """Facts about a request that passed. Values of headers are stripped of blanks; an absent header
-    is None. `repeated`: a routing header that came more than once; `headers`: all headers.
+    is None. `repeated`: a routing header that came more than once.
     `prefers_sse`: the client prefers a stream to JSON. `directory`: folder that the client works
     in, if it says so.
 
@@ -76,7 +76,6 @@ class RequestFacts(Struct, gc=False):
     method: bytes | None = None
     name: bytes | None = None
     repeated: bytes = b""
-    headers: Headers = ()
     resume: bytes | None = None
     kind: str = MCP
     rest: bytes = b""
@@ -196,7 +195,6 @@ class HeaderPolicy:
             routed and routed.strip(BLANKS),
             subject and subject.strip(BLANKS),
             repeated,
-            headers,
             prefers_sse=prefers_sse,
             directory=_directory(get(DIRECTORY)),
         )

@@ -15,7 +15,8 @@ passed. Time is looked at only where a request did not arrive whole in one read,
 `idle_s`, so a client that behaves costs no timer.
 
 Most requests come whole in one read, behind the head of the request before them; only the length of
-the body differs. The connection does not parse such a head again (`request_head.KnownHead`).
+the body, and perhaps the id of a trace, differ. The connection does not parse such a head again
+(`request_head.KnownHead`).
 """
 
 import asyncio
@@ -149,11 +150,11 @@ class Connection(asyncio.Protocol):
             return
         self._heard = self.loop.time()
         known = self.known
-        body = known.body(data) if known is not None and self._stage == _IDLE else None
-        if known is None or body is None:
+        request = known.request(data) if known is not None and self._stage == _IDLE else None
+        if request is None:
             self._parse(data)
         else:
-            self._began(known.head, body)
+            self._began(*request)
         self._advance()
 
     def pause_writing(self) -> None:
