@@ -55,7 +55,9 @@ pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
 	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(if $(PROFILE),--hypothesis-profile=$(PROFILE)) tests
 
-test: check strict $(SUITE) $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS) ## everything: check, then the real processes
+test: $(STAMP) $(SUITE) ## everything: check, then the real processes
+	@# Side by side, because none of them keeps all processors busy.
+	@$(MAKE) --no-print-directory --jobs=3 style types strict pure $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
 

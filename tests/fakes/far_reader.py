@@ -41,6 +41,8 @@ class Sizes:
     def counted(self, counter: str, times: int = 1) -> None:
         pass
 
+    def logged(self) -> None: ...
+
     def secret(self, text: str) -> None:
         pass
 

@@ -53,6 +53,8 @@ class Ear:
     def counted(self, counter: str, times: int = 1) -> None:
         pass
 
+    def logged(self) -> None: ...
+
     def secret(self, text: str) -> None:
         pass
 

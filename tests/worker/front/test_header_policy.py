@@ -41,9 +41,7 @@ def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
         (b"x-other", b"2"),
     ]
     facts = POLICY.check("POST", b"/metamcp/a/mcp?x=/mcp", headers)
-    assert facts == RequestFacts(
-        "a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"", headers=headers
-    )
+    assert facts == RequestFacts("a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"")
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,13 @@ class Opening:
             return []
         return [Relisted(self._catalogue(), self._list_hash)] if self.ready else []
 
+    @property
+    def busy(self) -> bool:
+        """Whether the server is not ready, its lists are being read, or they have changed."""
+        if not self.ready or self._listing is not None or self.met is None:
+            return True
+        return bool(self._changed and self._changed & declared(self.met.capabilities))
+
     def tick(self, now: float) -> Actions:
         if not self.ready:
             return self._start_tick(now)

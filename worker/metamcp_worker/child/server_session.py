@@ -117,6 +117,13 @@ class ServerSession:
         """Whether a client waits for an answer, or for news of something that it watches."""
         return bool(self.in_flight or self.queued or self._watched.watched or self.orphans.any)
 
+    def due(self, now: float) -> float:
+        """Return when the next tick is due if nothing comes before: `now` if somebody waits for the
+        server, or else the time of the next probe."""
+        if self.in_flight or self.queued or self.orphans.any or self._opening.busy:
+            return now
+        return now if self._probing is None else self._probing.due(now)
+
     @property
     def probes_missed(self) -> int:
         """Number of probes in a row that the server did not answer."""

@@ -137,6 +137,10 @@ class TransportListener(Protocol):
         pipe."""
         ...
 
+    def logged(self) -> None:
+        """Note that the server wrote to its log."""
+        ...
+
     def secret(self, text: str) -> None:
         """Mask a value from now on, which the configuration does not know: a token."""
         ...

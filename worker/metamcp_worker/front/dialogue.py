@@ -195,7 +195,7 @@ class Dialogue:
             method, params, meta, session.caller, modern=False, peer=session.number,
             who=session.who, rooted=session.rooted, project=session.project,
             unasked=session.unasked, roots=session.roots, version=session.protocol,
-            headers=facts.headers, principal=facts.principal,
+            headers=outlet.headers, principal=facts.principal,
         )  # fmt: skip
         client = SessionRequest(outlet, session, raw_id, token)
         if facts.prefers_sse:

@@ -64,6 +64,10 @@ class Exchange(HttpRequest):
     _stream: Stream | None = None
     _running: asyncio.Task[None] | None = None
 
+    @property
+    def headers(self) -> Headers:
+        return self.head.headers
+
     # --- its course -----------------------------------------------------------------------------
 
     def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending:
@@ -208,6 +212,11 @@ class AnswerOutlet(Protocol):
     """Whether the request can be taken up again when its server has started for the first time."""
     on_lost: Callable[[], None] | None
     """Called if the client goes away before the answer."""
+
+    @property
+    def headers(self) -> Headers:
+        """Headers of the HTTP request."""
+        ...
 
     def json(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()

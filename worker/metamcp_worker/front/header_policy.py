@@ -155,7 +155,6 @@ class HeaderPolicy:
             routed and routed.strip(BLANKS),
             subject and subject.strip(BLANKS),
             repeated,
-            headers,
             prefers_sse=prefers_sse,
             directory=_directory(get(DIRECTORY)),
         )

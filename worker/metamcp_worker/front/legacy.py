@@ -29,6 +29,7 @@ from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.http.connection_moves import Elsewhere, missing
+from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.http.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
@@ -241,6 +242,7 @@ class Posted:
     called: the session, and its calls, end with the stream."""
 
     waits = False
+    headers: Headers = ()
     on_lost: Callable[[], None] | None = None
 
     def __init__(self, stream: Stream, endpoint: str, principal: Principal) -> None:

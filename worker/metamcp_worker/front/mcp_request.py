@@ -79,19 +79,27 @@ def read(body: bytes) -> Envelope:
     return message
 
 
-def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
-    """Return `params` without `_meta`, and `_meta`, each one level deep. Raises ProtocolError."""
+def members(message: Envelope) -> dict[str, Raw]:
+    """Return `params`, one level deep. Raises ProtocolError."""
     raw = message.params
     if not raw or (len(raw) == 4 and bytes(raw) == b"null"):
-        return {}, {}
+        return {}
     try:
-        params = codec.level(raw)
+        return codec.level(raw)
     except codec.Malformed:
         raise ProtocolError(Code.INVALID_PARAMS, "params must be an object.") from None
-    if "_meta" not in params:
-        return params, {}
+
+
+def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
+    """Return `params` without `_meta`, and `_meta`, each one level deep. Raises ProtocolError."""
+    params = members(message)
+    return params, meta(params.pop("_meta")) if "_meta" in params else {}
+
+
+def meta(raw: Raw) -> dict[str, Raw]:
+    """Return `_meta`, one level deep. Raises ProtocolError."""
     try:
-        return params, codec.level(params.pop("_meta"))
+        return codec.level(raw)
     except codec.Malformed:
         raise ProtocolError(Code.INVALID_PARAMS, "params._meta must be an object.") from None
 

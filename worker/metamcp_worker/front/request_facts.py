@@ -38,7 +38,7 @@ class Route(Struct, frozen=True, gc=False):
 
 class RequestFacts(Struct, gc=False):
     """Facts about a request that passed. Values of headers are stripped of blanks; an absent header
-    is None. `repeated`: a routing header that came more than once; `headers`: all headers.
+    is None. `repeated`: a routing header that came more than once.
     `prefers_sse`: the client prefers a stream to JSON. `directory`: folder that the client works
     in, if it says so.
 
@@ -54,7 +54,6 @@ class RequestFacts(Struct, gc=False):
     method: bytes | None = None
     name: bytes | None = None
     repeated: bytes = b""
-    headers: Headers = ()
     resume: bytes | None = None
     kind: str = MCP
     rest: bytes = b""
@@ -164,6 +163,17 @@ class CheckedRequest(Struct, gc=False):
     level: str | None = None
     identity: bytes = b""
     headers: Headers = ()
+
+
+class ClientStamp(Struct, frozen=True, gc=False):
+    """Result of checking a `_meta` with nothing but what a client says of itself in each of its
+    requests, so that the same bytes need not be checked again. `version`: revision of the protocol;
+    the others as in `CheckedRequest`."""
+
+    version: str
+    caller: bytes
+    level: str | None
+    identity: bytes
 
 
 class SentRequest(Struct, gc=False):

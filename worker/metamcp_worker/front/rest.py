@@ -21,7 +21,7 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.mcp_request import NotUpYet, not_up_yet, out_of_view
-from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer, McpRequest, RequestFacts
+from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer, McpRequest
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.http.web_pages import OpenApiTool
@@ -106,7 +106,7 @@ class Rest:
         if why := owner.kept:
             exchange.json(403, rest_error(Code.INVALID_PARAMS, why))
             return None
-        request = _request(name, body, version, exchange.facts)
+        request = _request(name, body, version, exchange)
         call = self._calls.start(view, request, None)
         exchange.on_lost = partial(call.cancel, "the client went away")
         return exchange.expect(call, partial(self._brought, exchange))
@@ -179,7 +179,7 @@ def _name(path: bytes) -> str:
     return unquote_to_bytes(path).decode(errors="backslashreplace")
 
 
-def _request(name: str, body: bytes, version: str, facts: RequestFacts) -> McpRequest:
+def _request(name: str, body: bytes, version: str, exchange: Exchange) -> McpRequest:
     """Return the call of this tool with the arguments in `body`. Raises ProtocolError."""
     try:
         body.decode()
@@ -193,8 +193,8 @@ def _request(name: str, body: bytes, version: str, facts: RequestFacts) -> McpRe
         "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
     })  # fmt: skip
     return McpRequest(
-        "tools/call", given, {}, caller, modern=True, headers=facts.headers,
-        principal=facts.principal,
+        "tools/call", given, {}, caller, modern=True, headers=exchange.headers,
+        principal=exchange.facts.principal,
     )  # fmt: skip
 
 
