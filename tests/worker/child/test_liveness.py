@@ -8,6 +8,7 @@ import pytest
 
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.messages import Beat, LogLines, Spawned
+from metamcp_worker.runtime import pulse
 from tests.worker.child.test_inprocess import hosted
 from tests.worker.child.worker import ChildWorker, alive
 
@@ -76,3 +77,34 @@ def test_a_module_whose_loop_is_blocked_for_good_is_ended_with_its_worker(tmp_pa
         assert any(
             "hosted_server.py" in line and "in block" in line for line in worker.logs["stderr"]
         )
+
+
+SHARED = (
+    "import os; from metamcp_worker.runtime import pulse; "
+    "pulse.share(os.open(os.environ['PULSE_FILE'], os.O_RDWR)); "
+)
+
+
+def test_a_worker_without_work_only_has_a_pulse_until_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pulse"
+    file.write_bytes(b"")
+    monkeypatch.setenv("PULSE_FILE", str(file))
+    worker = ChildWorker()
+    worker.run = SHARED + worker.run
+    with worker, file.open("rb") as shared:
+        front = worker.front()
+        worker.ready()
+        beats: list[Beat] = []
+        times: set[float] = set()
+        while len(times) < 3:
+            beats.append(worker.read(Beat)[0])
+            if found := pulse.read(shared.fileno()):
+                times.add(found[0])
+        assert beats[-1].inflight == 0
+        assert beats[-1].idle_s - beats[-2].idle_s > pulse.PULSE_S, "most beats are pulses"
+        number = front.tool("work", ms=3000)
+        busy = [worker.read(Beat)[0] for _ in range(2)]
+        assert busy[-1].inflight == 1
+        assert front.text(number) == "worked"
