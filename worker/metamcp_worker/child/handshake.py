@@ -36,13 +36,12 @@ from metamcp_worker.child.http_sessions import NOTHING, askable
 from metamcp_worker.child.jsonrpc_lines import (
     LEGACY,
     MODERN,
-    OwnRequest,
     gateway_info,
     server_info,
     unauthorized,
 )
 from metamcp_worker.child.lists import ListReader, declared
-from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice

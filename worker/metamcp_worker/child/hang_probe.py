@@ -29,9 +29,8 @@ import math
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Fail, RequestPurpose, WarnInLog
 from metamcp_worker.child.handshake import Met
-from metamcp_worker.child.jsonrpc_lines import OwnRequest
 from metamcp_worker.child.lists import ListReader, declared
-from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import LINGER_S_MAX, ServerCalls
 from metamcp_worker.ipc.spec import ServerSpec
 

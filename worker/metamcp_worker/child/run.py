@@ -28,12 +28,12 @@ from metamcp_worker.child.actions import (
     WriteToServer,
 )
 from metamcp_worker.child.front_pipes import FrontPipes, Received
-from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.report import Report
 from metamcp_worker.child.server_session import LINES_PER_MESSAGE, ServerSession
 from metamcp_worker.child.stdio import StdioTransport
 from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
 from metamcp_worker.ipc import codec, figures, frames, messages, packets
+from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.errors import Code, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
@@ -245,8 +245,8 @@ class ServerWorker:
         self._spawned_at = self._loop.time()
         try:
             self._connection = launch(spec, version, self)
-        except SpawnFailed as error:
-            self._finish(Fail("spawn", str(error)))
+        except SpawnFailed as failed:
+            self._finish(Fail("spawn", str(failed)))
             return
         pid, confined = self._connection.pid, self._connection.confined
         if confined is None:

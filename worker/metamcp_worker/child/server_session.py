@@ -34,15 +34,15 @@ from metamcp_worker.child.actions import (
 from metamcp_worker.child.frontless_calls import Orphans
 from metamcp_worker.child.handshake import Opening
 from metamcp_worker.child.hang_probe import Probing
-from metamcp_worker.child.jsonrpc_lines import FIT, Faults, OverlongLine, OwnRequest
+from metamcp_worker.child.jsonrpc_lines import FIT, Faults
 from metamcp_worker.child.lists import CHANGES, declared
-from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import ServerCalls, Timing
 from metamcp_worker.child.server_log import Levels
 from metamcp_worker.child.server_questions import Asks
 from metamcp_worker.child.subscriptions import LegacySubscriptions, ModernSubscriptions, stripped
 from metamcp_worker.ipc import codec, frames, roots
-from metamcp_worker.ipc.codec import Envelope, glimpse
+from metamcp_worker.ipc.envelope import Envelope, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Cancel, Error, Result, Tell
 from metamcp_worker.ipc.spec import RESULT_BYTES_MIN, ServerSpec
