@@ -67,7 +67,8 @@ class PageWriter:
         self._families: dict[str, _Family] = {}
 
     def page(self, snapshot: MetricsSnapshot) -> tuple[str, bytes]:
-        """Return the content type and the text of the next page. Only one thread may call this at a time."""
+        """Return the content type and the text of the next page. Only one thread at a time may call
+        this."""
         self._families = {
             name: self._family(FAMILIES[name], rows, snapshot.exemplars.get(name, {}))
             for name, rows in snapshot.table.items()
