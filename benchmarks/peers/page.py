@@ -21,7 +21,7 @@ from benchmarks.peers.taken import (
     SAME,
     TOLD,
 )
-from benchmarks.tables import bar_cells, digits, lines_of, summary
+from benchmarks.tables import bar_cells, digits, from_to, lines_of, summary
 
 MARKED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 NONE = "-"
@@ -96,7 +96,6 @@ def compared(result: Result) -> str:
 
 
 def rates(result: Result) -> str:
-    """Quietest of the rounds, the median behind it."""
     return _by_callers(
         result, "ladder", CALLERS, (DIRECT, *NAMES),
         lambda row: _both(row, "calls/s"), "calls/s at",
@@ -204,11 +203,12 @@ def _row(table: Table, name: str) -> Row | None:
 
 
 def _both(row: Row, figure: str) -> str:
-    """The quietest round, and the median if that is another figure."""
+    """The median, and the spread of the rounds as far as they are kept."""
     if figure not in row.figures:
         return NONE
-    quiet, median = digits(row[figure]), digits(row.figures[figure].median)
-    return quiet if row.rounds == 1 or quiet == median else f"{quiet} ({median})"
+    rounds = row.figures[figure].rounds
+    median = digits(row[figure])
+    return f"{median} ({from_to(min(rounds), max(rounds))})" if len(rounds) > 1 else median
 
 
 def _by_callers(

@@ -26,8 +26,7 @@ QUICK_S_MAX = 110
 
 
 def row(name: str, figures: dict[str, float], wrong: int = 0) -> Row:
-    """Medians are half of the figures."""
-    return Row(name, {key: Figure(value, value / 2) for key, value in figures.items()}, 3, wrong)
+    return Row(name, {key: Figure(value) for key, value in figures.items()}, 3, wrong)
 
 
 def load(name: str, rate: float, p50_ms: float, p99_ms: float) -> Row:
