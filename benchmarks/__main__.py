@@ -26,6 +26,7 @@ from benchmarks.scenarios import (
     confinement,
     counting,
     door,
+    growth,
     ladder,
     large,
     listing,
@@ -62,6 +63,7 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "memory": memory.measure,
     "startup": startup.measure,
     "sessions": sessions.measure,
+    "growth": growth.measure,
 }
 SECONDS, SECONDS_QUICK = 2.0, 0.1
 ROUNDS = 3

@@ -15,7 +15,7 @@ from tests.live.gateway import ROOT
 pytestmark = pytest.mark.live
 
 CALLS = ("ladder", "many", "large", "listing", "views", "blocking", "code", "attacks", "workflows")
-COSTS = ("counting", "memory", "startup", "confinement", "sessions", "door", "revocation")
+COSTS = ("counting", "memory", "startup", "confinement", "sessions", "growth", "door", "revocation")
 FAULTS = ("recovery", "neighbours", "outage")
 QUICK_S_MAX = 150.0
 """Of one part; on a machine with nothing else to do none takes half a minute."""
