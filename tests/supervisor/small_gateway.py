@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -174,8 +174,10 @@ class SmallGateway:
         self.buckets: dict[str, tuple[int, ...]] = {}
         self.shown: tuple[ViewStats, ...] = ()
         self.fault = ""
+        self.rows = 0
+        """Servers in all statuses so far."""
 
-    def status(self) -> GatewayStatus:
+    def status(self, names: Collection[str] | None = None) -> GatewayStatus:
         if self.fault:
             raise RuntimeError(self.fault)
         return GatewayStatus(
@@ -191,10 +193,15 @@ class SmallGateway:
             state_dir="/state",
             nursery_pid=self.nursery_pid,
             fronts=self.fronts,
-            servers=tuple(self.servers.values()),
+            servers=self._rows(names),
             endpoints={"default": "http://127.0.0.1:6270/mcp"},
             overrides=self._overridden(GATEWAY),
         )
+
+    def _rows(self, names: Collection[str] | None) -> tuple[ServerStatus, ...]:
+        found = [one for one in self.servers.values() if names is None or one.name in names]
+        self.rows += len(found)
+        return tuple(found)
 
     def particulars(self, name: str) -> Particulars:
         return Particulars(

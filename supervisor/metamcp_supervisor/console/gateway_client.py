@@ -16,6 +16,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import ANSWER_S, LINE_BYTES_MAX, Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 
 CLOSED = "the gateway closed the connection; it may be stopping"
 
@@ -99,7 +100,7 @@ class GatewayClient:
                 return items, client.result(message)
             items.append(bytes(message.params))
 
-    async def _read(self, timeout_s: float | None) -> codec.Envelope:
+    async def _read(self, timeout_s: float | None) -> Envelope:
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self._reader.readline()

@@ -16,7 +16,7 @@ from msgspec import Struct
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.spec import TlsSpec
 

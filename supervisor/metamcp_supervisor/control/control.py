@@ -36,6 +36,7 @@ from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.serve import Acceptor
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, PeerGone, ProtocolError
 
 LINE_BYTES_MAX = 1024 * 1024
@@ -292,7 +293,7 @@ class Control:
             line.session = session
         await line.answer({"v": VERSION, "role": str(line.role)})
 
-    async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
+    async def _carry_out(self, line: "ControlConnection", request: Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and
         PeerGone."""
         if request.jsonrpc != "2.0" or request.method is None or line.asked == _NULL:
@@ -348,7 +349,7 @@ class ControlConnection:
     def caller(self) -> str:
         return self.session.who if self.session is not None else str(self._peer)
 
-    async def request(self, timeout_s: float) -> codec.Envelope | None:
+    async def request(self, timeout_s: float) -> Envelope | None:
         """Return the next request, or None at the end or if none comes in `timeout_s` seconds.
         Raises ProtocolError for a line that is not JSON-RPC."""
         self.asked = _NULL

@@ -269,7 +269,9 @@ class Steering(Protocol):
     @property
     def console(self) -> ConsoleService: ...
 
-    def status(self) -> GatewayStatus: ...
+    def status(self, names: Collection[str] | None = None) -> GatewayStatus:
+        """Return the status of now. `names`: only these servers are in it, those that exist."""
+        ...
 
     def engine_socket(self) -> str:
         """Return the path of the engine's socket; empty if the configuration has nothing for it."""

@@ -13,7 +13,7 @@ directory are removed.
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 
 from msgspec import structs
@@ -156,7 +156,9 @@ class Gateway:
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        self._hearts = Heartbeats(self._nursery.signal, self._loop.time, self.metrics.lag)
+        self._hearts = Heartbeats(
+            self._nursery.signal, self._loop.time, self.metrics.lag, self._nursery.pulse
+        )
         self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
@@ -439,7 +441,7 @@ class Gateway:
 
     # Steering
 
-    def status(self) -> GatewayStatus:
+    def status(self, names: Collection[str] | None = None) -> GatewayStatus:
         slots = self._fronts.slots
         self._serving = self._serving or any(front and front.ready for front in slots)
         state = "draining" if self._draining else "active" if self._serving else "starting"
@@ -462,7 +464,10 @@ class Gateway:
             key_limits=self.keys.limits,
             calls_today=self._house.quotas.today(),
         )
-        return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
+        entries = self._tree.entries
+        if names is not None:
+            entries = {name: entries[name] for name in names if name in entries}
+        return status.collect(facts, entries, slots, self.metrics, self._gauges.usages)
 
     def _crowded_out(self, signal: int) -> str:
         return self._tree.crowded_out(signal)

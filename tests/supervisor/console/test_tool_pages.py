@@ -32,6 +32,7 @@ from metamcp_supervisor.verbs import (
     ViewsShown,
 )
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.figures import KEY_NEEDED, PathStep
 from metamcp_worker.ipc.records import FinishedCall, word
 from tests.live.console import Markup
@@ -213,7 +214,7 @@ def test_what_a_call_brought_is_shown_and_can_be_copied_as_commands() -> None:
     exchange = HttpExchange({"Mcp-Name": "it's"}, b'{"a":1}', 200, b"data: x\n\n")
     tried = try_out.TriedCall(
         tool="git__log", place=place, arguments=b'{"text":"it\'s"}', keyed=True, seconds=0.012,
-        exchange=exchange, answer=codec.Envelope(result=Raw(result)),
+        exchange=exchange, answer=Envelope(result=Raw(result)),
     )  # fmt: skip
     page = markup(try_out.outcome(tried, asked()))
     assert "It answered after 12 ms." in page.text
@@ -242,7 +243,7 @@ def test_a_question_of_the_server_is_a_form_that_carries_the_state() -> None:
     tried = try_out.TriedCall(
         tool="git__log", place=place, arguments=b"{}", keyed=False, seconds=0.0,
         exchange=HttpExchange({}, b"{}", 200, b"{}"),
-        answer=codec.Envelope(result=Raw(codec.dump(result))),
+        answer=Envelope(result=Raw(codec.dump(result))),
     )  # fmt: skip
     page = markup(try_out.outcome(tried, asked()))
     names = page.fields()

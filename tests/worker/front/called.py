@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.calls import CallAnswer, Calls, McpRequest
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
@@ -15,6 +16,7 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
+from .callers import answer_of
 from .offers import endpoint
 from .peers import WAIT_S, Peer
 
@@ -73,7 +75,7 @@ class Front:
         call = self.calls.start(self.view, asked, None)
         number = (await self.peers[server].call()).id
         self.peers[server].write(Error(number, body) if code else Result(number, body))
-        return await call.answer
+        return await answer_of(call)
 
     def refusal(self, asked: McpRequest) -> ProtocolError:
         with pytest.raises(ProtocolError) as refusal:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from metamcp_worker.front.call_router import Routing
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import ServerState
 
@@ -37,10 +38,8 @@ class Front:
         self, params: bytes = b"{}", caller: Caller | None = None, *, repeatable: bool = False
     ) -> Call:
         frame = CallFrame(self.routing.new_id(), "tools/call", params)
-        loop = self.routing.loop
         call = Call(
-            "git", frame, loop.create_future(), self.routing.cancel, loop.time(),
-            caller=caller,
+            "git", frame, self.routing.cancel, self.routing.loop.time(), caller=caller,
         )  # fmt: skip
         call.repeatable = repeatable
         self.routing.start(call)
@@ -64,10 +63,7 @@ class Front:
 
     def _end(self, call: Call, answer: CallAnswer | None) -> None:
         self.ended.append((call.id, answer))
-        if answer is None:
-            call.answer.cancel()
-        else:
-            call.answer.set_result(answer)
+        call.answer.end(answer)
 
 
 def with_front(

@@ -1,6 +1,5 @@
 """What is written down of a call that is over: which, how much of it, and what is hidden."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -11,7 +10,8 @@ from msgspec import Raw
 
 from metamcp_worker.front import call_log as limits
 from metamcp_worker.front.call_log import CallLog, Slice
-from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.records import ID_CHARACTERS, word
 from metamcp_worker.ipc.spec import RecordingSpec
@@ -34,10 +34,7 @@ def _uncancelled(call: Call, why: str) -> None:
 
 
 def call(number: int = 7, *, server: str = "git", method: str = "tools/call") -> Call:
-    loop = asyncio.new_event_loop()
-    answer: asyncio.Future[CallAnswer] = loop.create_future()
-    loop.close()
-    made = Call(server, CallFrame(number, method, b"{}"), answer, _uncancelled, 0.0, label=method)
+    made = Call(server, CallFrame(number, method, b"{}"), _uncancelled, 0.0, label=method)
     made.origin = CallOrigin("default", "git__x", b"", "", progress=False, version="2026-07-28")
     return made
 

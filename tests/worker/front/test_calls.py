@@ -5,16 +5,15 @@ import asyncio
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.calls import CallAnswer
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.mcp_request import NAME_BYTES_MAX
+from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice, Progress, Result
 from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY
 from metamcp_worker.ipc.messages import ToolStats
 
 from .called import Front, request, with_front
-from .callers import Caller
+from .callers import Caller, answer_of
 from .offers import LEGACY, MODERN, endpoint, offer, prompt, resource, template
 
 
@@ -227,7 +226,7 @@ def test_progress_is_wanted_when_somebody_listens() -> None:
         assert frame.wants_progress
         front.peers["a"].write(Progress(frame.id, b'{"progress":0.5}'))
         front.peers["a"].write(Result(frame.id, b"{}"))
-        await call.answer
+        await answer_of(call)
         assert caller.progress == [b'{"progress":0.5}']
 
     with_front(talk, a=offer("t"))

@@ -1,12 +1,10 @@
 """One request and its answer, when whoever was to give it fails."""
 
-import asyncio
-
 import pytest
 
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.frames import CallFrame
@@ -28,13 +26,12 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
         exchange.on_over = lambda: overs.append(None)
 
         def begin() -> Pending:
-            future: asyncio.Future[CallAnswer] = asyncio.get_running_loop().create_future()
-            call = Call("a", CallFrame(1, "tools/call", b""), future, lambda call, why: None, 0.0)
+            call = Call("a", CallFrame(1, "tools/call", b""), lambda call, why: None, 0.0)
             calls.append(call)
             exchange.put(b"data: 1\n\n")
             return exchange.expect(call, fail)
 
-        return exchange.attend(begin)
+        return begin()
 
     def fail(answer: CallAnswer | None) -> Pending:
         raise LookupError("secret detail")
@@ -45,7 +42,7 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
         assert (await client.head()).status == 200
         assert await client.event() == 1
         assert (streams.running, overs) == (1, [])
-        calls[0].answer.set_result(CallAnswer(b"{}"))
+        calls[0].answer.end(CallAnswer(b"{}"))
         assert await client.closed() == b""
         await until(lambda: streams.running == 0)
         assert overs == [None]

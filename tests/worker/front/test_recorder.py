@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from metamcp_worker.front.call_log_io import QUEUE_BYTES_MAX, Recorder
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import RecordingSpec
 from tests.waiting import until
@@ -25,10 +26,9 @@ def _uncancelled(call: Call, why: str) -> None:
 
 
 def ended(recorder: Recorder, first: int, count: int, body: bytes = b"{}") -> None:
-    loop = asyncio.get_running_loop()
     for number in range(first, first + count):
         frame = CallFrame(number, "tools/call", b"{}")
-        call = Call("git", frame, loop.create_future(), _uncancelled, 0.0, label="tools/call")
+        call = Call("git", frame, _uncancelled, 0.0, label="tools/call")
         recorder.begun(call, "git__x", None)
         recorder.finished(call, CallAnswer(body), 0.1, "")
 

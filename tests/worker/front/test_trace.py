@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin, ServerLink, Wire
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front.server_links import Call, ServerLink, Wire
 from metamcp_worker.front.trace import PENDING_MAX, UNDER_WAY_MAX, Tracing
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import CallFrame
@@ -62,8 +62,7 @@ def begun(
     request = McpRequest(method, dict(given), members, b"", modern=True, headers=headers)
     raw = codec.dump(members) if members else b""
     frame = CallFrame(number, method, codec.dump(given), raw)
-    future = asyncio.get_running_loop().create_future()
-    call = Call("git@abc", frame, future, _uncancelled, 10.0, label=method)
+    call = Call("git@abc", frame, _uncancelled, 10.0, label=method)
     call.origin = CallOrigin("default", "git__t", b"", "", False, "2026-07-28", "t")
     tracing.begun(call, "git__t", request, given)
     return call

@@ -24,9 +24,10 @@ from metamcp_worker.front import code_calls
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.code_calls import NeedsConsent, ToolNames
-from metamcp_worker.front.mcp_request import InnerRun, McpRequest, NotUpYet
+from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr import ELICIT
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
@@ -267,7 +268,7 @@ class CodeRuns:
             self._refuse(run, asked.call, _UNASKED)
         else:
             run.calls[asked.call] = call
-            call.answer.add_done_callback(partial(self._answered, run, asked, name))
+            call.answer.then(partial(self._answered, run, asked, name))
 
     def _ask(self, run: RunUnderWay, asked: HostCall, name: str) -> None:
         """Ask the user before a call of an agent, while the time of its code stands still."""
@@ -348,8 +349,8 @@ class CodeRuns:
         first = self._pipeline.first_list(why.server)
         run.calls[asked.call] = first
 
-        def told(answer: asyncio.Future[CallAnswer]) -> None:
-            if run.calls.pop(asked.call, None) is None or answer.cancelled():
+        def told(answer: CallAnswer | None) -> None:
+            if run.calls.pop(asked.call, None) is None or answer is None:
                 return
             view = self._pipeline.now(run.view, run.request)
             if view is None or why.server in view.merged.unknown:
@@ -357,15 +358,14 @@ class CodeRuns:
             else:
                 self._asked(run, asked)
 
-        first.answer.add_done_callback(told)
+        first.answer.then(told)
 
     def _answered(
-        self, run: RunUnderWay, asked: HostCall, name: str, answer: asyncio.Future[CallAnswer]
+        self, run: RunUnderWay, asked: HostCall, name: str, answer: CallAnswer | None
     ) -> None:
         if run.calls.pop(asked.call, None) is None:
             return
-        told = None if answer.cancelled() else answer.result()
-        self._reply(code_calls.reply(run.number, asked.call, told))
+        self._reply(code_calls.reply(run.number, asked.call, answer))
         run.ended += 1
         if run.request.wants_progress and run.call.caller is not None:
             run.call.caller.progressed(codec.dump({"progress": run.ended, "message": name}))

@@ -24,11 +24,11 @@ from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.code_calls_io import Pipeline
 from metamcp_worker.front.engine_calls import Repeatable
 from metamcp_worker.front.exchange import Declined
-from metamcp_worker.front.mcp_request import InnerRun, McpRequest, NotUpYet
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.mcp_request import NotUpYet
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
     Done,
@@ -39,6 +39,7 @@ from metamcp_worker.ipc.engine_runs import (
     Leave,
     OrderProgress,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frame_link import FrameLink
 
@@ -313,20 +314,19 @@ class EngineCalls:
     def _follow(self, work: _HostWork, call: Call, made: Callable[[HostDone], HostDone]) -> None:
         work.end = call.cancel
 
-        def over(answer: asyncio.Future[CallAnswer]) -> None:
-            told = None if answer.cancelled() else answer.result()
+        def over(answer: CallAnswer | None) -> None:
             number, repeatable = work.ask.call, work.repeatable
-            self._reply(work, made(engine_calls.done(number, told, repeatable=repeatable)))
+            self._reply(work, made(engine_calls.done(number, answer, repeatable=repeatable)))
 
-        call.answer.add_done_callback(over)
+        call.answer.then(over)
 
     def _wait(self, work: _HostWork, why: NotUpYet) -> None:
         """Make the call when its server has told what it offers; then it is there, or not."""
         first = self._pipeline.first_list(why.server)
         work.end = first.cancel
 
-        def told(answer: asyncio.Future[CallAnswer]) -> None:
-            if self._works.get(work.ask.call) is not work or answer.cancelled():
+        def told(answer: CallAnswer | None) -> None:
+            if self._works.get(work.ask.call) is not work or answer is None:
                 return
             owner = work.ask.owner
             view = self._pipeline.view_of(owner.endpoint, owner.name)
@@ -335,7 +335,7 @@ class EngineCalls:
             else:
                 self._carry_out(work)
 
-        first.answer.add_done_callback(told)
+        first.answer.then(told)
 
     def _look_up(self, work: _HostWork, view: View, request: McpRequest) -> None:
         ask = work.ask

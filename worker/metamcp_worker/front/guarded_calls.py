@@ -5,7 +5,6 @@ check that it is still the same call, its refusal; its way through middleware. N
 (`guard_rules`), consent (`consent_io`), calls that no rule concerns.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,9 @@ from metamcp_worker.front import mcp_request, mrtr, server_links
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_router import QuarantinedCalls, Routing
 from metamcp_worker.front.client_questions import Question, may_be_asked
-from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.mcp_request import METHODS
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.guard.consent_io import ConsentStep
 from metamcp_worker.guard.guard_rules import CallFacts, CallGuard
@@ -211,7 +211,7 @@ class _GuardedWork:
         if consent:
             self._calls.host.agreed(self.call, consent)
         if more is not None:
-            self.call.answer.add_done_callback(partial(_wants_more, more))
+            self.call.answer.then(partial(_wants_more, more))
         self.call.started = time.monotonic()  # the time before was not that of the server
         self._calls.send(self.call, self.guard, self.facts)
 
@@ -335,10 +335,10 @@ def _asks(answer: CallAnswer) -> bool:
         return False
 
 
-def _wants_more(more: Callable[[bytes], None], answer: asyncio.Future[CallAnswer]) -> None:
+def _wants_more(more: Callable[[bytes], None], answer: CallAnswer | None) -> None:
     """Note that a server wants this call again, with the input that it asks for."""
     try:
-        wanted = None if answer.cancelled() else mrtr.parse(answer.result().body)
+        wanted = None if answer is None else mrtr.parse(answer.body)
     except codec.Malformed:
         return
     if wanted is not None:

@@ -15,7 +15,8 @@ passed. Time is looked at only where a request did not arrive whole in one read,
 `idle_s`, so a client that behaves costs no timer.
 
 Most requests come whole in one read, behind the head of the request before them; only the length of
-the body differs. The connection does not parse such a head again (`request_head.KnownHead`).
+the body, and perhaps the id of a trace, differ. The connection does not parse such a head again
+(`request_head.KnownHead`).
 """
 
 import asyncio
@@ -23,7 +24,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, cast
 
 import httptools
@@ -69,6 +69,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     _watch: asyncio.TimerHandle
+    __deletable__ = ("_parser", "_patience")
 
     def __init__(self, server: ConnectionServer, left: MovedConnection | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
         # uvloop's transports do not derive from asyncio's, so no isinstance here.
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.address = str(cast(tuple[object], peer)[0]) if isinstance(peer, tuple) else ""
+        self.address = str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) else ""
         self._server.open.add(self)
         self._heard = self.loop.time()
         self._watch = self.loop.call_later(self._limits.idle_s, self._look)
@@ -150,11 +151,11 @@ class Connection(asyncio.Protocol):
             return
         self._heard = self.loop.time()
         known = self.known
-        body = known.body(data) if known is not None and self._stage == _IDLE else None
-        if known is None or body is None:
+        request = known.request(data) if known is not None and self._stage == _IDLE else None
+        if request is None:
             self._parse(data)
         else:
-            self._began(known.head).came_whole(body)
+            self._began(*request)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -187,11 +188,11 @@ class Connection(asyncio.Protocol):
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
             self.known = request_head.known_head(data, self._newest.head, self._newest.size)
 
-    def _began(self, head: Head) -> HttpRequest:
+    def _began(self, head: Head, body: bytes | None = None) -> None:
+        """Put a request in the queue. `body`: all of it, if it came with the head."""
         self._begun += 1
-        request = self._newest = self._server.request(self, head)
+        self._newest = request = self._server.request(self, head, body)
         self._queue.append(request)
-        return request
 
     def _last_one(self) -> None:
         """Close the connection after the answer to the newest request."""
@@ -274,7 +275,8 @@ class Connection(asyncio.Protocol):
         self.hops = 0  # they were for this request
         if not self.transport.is_closing():
             self._heard = self.loop.time()
-            self._advance()
+            if self._queue or self.read_paused:
+                self._advance()
         if self._server.draining and self._server.away is not None:
             self.loop.call_soon(self._go)
 
@@ -315,7 +317,7 @@ class Connection(asyncio.Protocol):
             if self.transport.is_closing():
                 break
             request = self._running = self._queue.popleft()
-            request.run(partial(self._server.app, request))
+            request.run(self._server.app, request)
         self._starting = False
         self.throttle()
 

@@ -28,6 +28,9 @@ _FRAMING = frozenset({b"content-length", b"expect", b"transfer-encoding"})
 _UNLIKE = frozenset({b"transfer-encoding", b"upgrade"})
 #: Headers with a credential.
 _SECRET = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
+_TRACEPARENT = b"traceparent"
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACED = re.compile(rb"\r\ntraceparent: *(%b)\r\n" % _TRACE.pattern, re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
@@ -54,16 +57,20 @@ class Head(Struct, gc=False):
 class KnownHead(Struct, frozen=True, gc=False):
     """Head that a connection recognizes by its bytes, so that it is not parsed again. `before`,
     `behind`: its bytes on both sides of the digits of Content-Length; `secret`: the head has a
-    credential, so it is compared in constant time."""
+    credential, so it is compared in constant time. `trace`: value of the header `traceparent`, in
+    which each request may have its own, empty without one; `trace_at`: where it stands in `before`,
+    or below 0, where it stands in `behind`, counted from its end."""
 
     head: Head
     before: bytes
     behind: bytes
     secret: bool
+    trace: bytes = b""
+    trace_at: int = 0
 
-    def body(self, read: bytes) -> bytes | None:
-        """Return the body of the request if these bytes are one whole request with this head, else
-        None."""
+    def request(self, read: bytes) -> tuple[Head, bytes] | None:
+        """Return head and body of the request if these bytes are one whole request with this head,
+        else None."""
         before, behind = self.before, self.behind
         first = len(before)
         last = read.find(b"\r", first, first + LENGTH_DIGITS_MAX + 1)
@@ -71,11 +78,20 @@ class KnownHead(Struct, frozen=True, gc=False):
         digits = read[first:last]
         if last < 0 or not digits.isdigit() or int(digits) != len(read) - start:
             return None
+        head, said = self.head, read
+        if self.trace:
+            at = self.trace_at if self.trace_at >= 0 else start + self.trace_at
+            own = read[at : at + len(self.trace)]
+            if own != self.trace:
+                if _TRACE.fullmatch(own) is None:
+                    return None
+                head = _traced(head, own)
+                said = b"%b%b%b" % (read[:at], self.trace, read[at + len(own) : start])
         if self.secret:
-            same = compare_digest(read[:first] + read[last:start], before + behind)
+            same = compare_digest(said[:first] + said[last:start], before + behind)
         else:
-            same = read.startswith(before) and read.startswith(behind, last)
-        return read[start:] if same else None
+            same = said.startswith(before) and said.startswith(behind, last)
+        return (head, read[start:]) if same else None
 
 
 def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
@@ -93,7 +109,21 @@ def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
     if found is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
         return None
     first, last = found.span(1)
-    return KnownHead(head, read[:first], read[last:start], secret)
+    before, behind = read[:first], read[last:start]
+    traced = _TRACED.search(read, 0, start) if names.count(_TRACEPARENT) == 1 else None
+    if traced is None:
+        return KnownHead(head, before, behind, secret)
+    at = traced.start(1)
+    return KnownHead(head, before, behind, secret, traced[1], at if at < first else at - start)
+
+
+def _traced(head: Head, trace: bytes) -> Head:
+    """Return the same head with another value of `traceparent`."""
+    headers = [(name, trace if name == _TRACEPARENT else value) for name, value in head.headers]
+    return Head(
+        head.method, head.target, headers, head.version, head.keeps_alive, head.awaits,
+        head.verdict, head.entry,
+    )  # fmt: skip
 
 
 class MovedConnection(Struct, frozen=True):

@@ -9,13 +9,15 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVarTuple, Unpack
 
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.ipc.errors import Code, TooLarge
 
 log = logging.getLogger("metamcp.http")
+
+Given = TypeVarTuple("Given")
 
 COPY_BYTES_MAX = 64 * 1024
 """Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
@@ -69,14 +71,21 @@ class HttpRequest:
     connection stays open after it; `sent`: bytes of an answer in pieces. `on_lost`: called once if
     the client goes before the answer is complete."""
 
-    whole = begun = complete = lost = wanted = False
+    whole = False
+    begun = False
+    complete = False
+    lost = False
+    wanted = False
     on_lost: Callable[[], None] | None = None
-    size = sent = 0
+    size = 0
+    sent = 0
     _chunked = True
     _body: bytes | list[bytes] = b""
     _news: asyncio.Future[None] | None = None
 
-    def __init__(self, line: RequestConnection, head: Head) -> None:
+    def __init__(self, line: RequestConnection, head: Head, body: bytes | None = None) -> None:
+        if body is not None:  # it came with the head
+            self._body, self.size, self.whole = body, len(body), True
         self.head = head
         self.keeps_alive = head.keeps_alive
         self._line = line
@@ -100,8 +109,8 @@ class HttpRequest:
 
     def take(self) -> bytes:
         """Return the whole body and do not keep it any longer."""
-        body, self._body = self.came_so_far, b""
-        return body
+        body, self._body = self._body, b""
+        return body if isinstance(body, bytes) else b"".join(body)
 
     @property
     def came_so_far(self) -> bytes:
@@ -185,22 +194,31 @@ class HttpRequest:
 
     # --- its course -----------------------------------------------------------------------------
 
-    def run(self, step: Callable[[], Pending]) -> None:
+    def run(self, step: Callable[[Unpack[Given]], Pending], *given: *Given) -> None:
         """Run a step of the application for the request now, and await what it returns. A failure
         becomes an answer and one line in the log, so that no other request is affected."""
         try:
-            rest = step()
+            rest = step(*given)
         except Exception as error:  # noqa: BLE001 - the root of a request
+            self.stepped()
             self._fail(error)
             return
-        if rest is not None:
-            task = asyncio.get_running_loop().create_task(self._await(rest))
-            self._line.tasks.add(task)
-            task.add_done_callback(self._line.tasks.discard)
+        if rest is None:
+            self.stepped()
+            return
+        task = asyncio.get_running_loop().create_task(self._await(rest))
+        self._line.tasks.add(task)
+        task.add_done_callback(self._line.tasks.discard)
+
+    def stepped(self) -> None:
+        """Note that a step has ended, well or not, and nothing of it is awaited any more."""
 
     async def _await(self, rest: Awaitable[None]) -> None:
         try:
-            await rest
+            try:
+                await rest
+            finally:
+                self.stepped()
         except asyncio.CancelledError:
             self.abort()  # the end of a drain; this is the root of the task
         except Exception as error:  # noqa: BLE001 - the root of a task
@@ -222,10 +240,6 @@ class HttpRequest:
         self._line.completed()
 
     # --- called by the connection ---------------------------------------------------------------
-
-    def came_whole(self, body: bytes) -> None:
-        """Take the whole body, which came with the head."""
-        self._body, self.size, self.whole = body, len(body), True
 
     def came(self, piece: bytes) -> None:
         """Take a piece of the body."""

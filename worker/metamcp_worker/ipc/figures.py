@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from msgspec import Raw, Struct, field
 
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.envelope import Message
 
 
 class CallStats(Struct, frozen=True, gc=False):

@@ -6,7 +6,7 @@ form of a key (`access.api_key`), storing them.
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
 
