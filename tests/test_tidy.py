@@ -69,7 +69,7 @@ MAY_IMPORT = {
         "doctor": (
             "approval certificates cli config control keys processes servers systemd telemetry"
         ),
-        "console": "calls cli config control telemetry",
+        "console": "calls cli client_files config control telemetry",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.

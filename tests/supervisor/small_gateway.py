@@ -121,8 +121,8 @@ class SmallConsents:
 class SmallConsole:
     """Sessions of a console that listens nowhere; a test serves its pages."""
 
-    def __init__(self) -> None:
-        self.sessions = ConsoleSessions(time.monotonic)
+    def __init__(self, keys: ApiKeys) -> None:
+        self.sessions = ConsoleSessions(time.monotonic, keys.has)
 
     def open(self, role: Role) -> str:
         return f"http://127.0.0.1:6272/#k={self.sessions.link(role)}"
@@ -160,7 +160,7 @@ class SmallGateway:
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
         self.results = ResultKeeper(configs.config, frozenset)
         self.consents = SmallConsents()
-        self.console = SmallConsole()
+        self.console = SmallConsole(self.keys)
         self.settings = SmallSettings()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)

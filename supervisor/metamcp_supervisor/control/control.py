@@ -30,7 +30,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor import runtime
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.control import access_io, orders
-from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
+from metamcp_supervisor.control.access import PER_MINUTE_MAX, SESSION_ENDED, Role, role
 from metamcp_supervisor.control.console_sessions import ConsoleSession
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -287,11 +287,10 @@ class Control:
         if hello.session:
             session = self._steering.console.sessions.used(hello.session)
             if session is None:
-                raise ProtocolError(
-                    Exit.DENIED, "this session has ended; 'metamcp console' makes a new link"
-                )
+                raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
-        await line.answer({"v": VERSION, "role": str(line.role)})
+        key = {"key": line.session.key} if line.session is not None else {}
+        await line.answer({"v": VERSION, "role": str(line.role), **key})
 
     async def _carry_out(self, line: "ControlConnection", request: Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and
@@ -301,6 +300,8 @@ class Control:
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
+        if line.session is not None and not self._steering.console.sessions.goes_on(line.session):
+            raise ProtocolError(Exit.DENIED, SESSION_ENDED)
         try:
             return await orders.carry_out(
                 self._steering, line, self._refusals, request.method, bytes(request.params)

@@ -332,7 +332,8 @@ class Gateway:
         if config.tls is not None and config.tls.local:
             from metamcp_supervisor.certificates import authority
 
-            if authority.narrow(config.state_dir, config.listen.host):
+            listens = config.listen, config.console_listen or config.listen
+            if any(authority.narrow(config.state_dir, one.host) for one in listens):
                 text = f"the certificate is for localhost alone; {authority.WIDEN}"
                 self.journal.add("gateway", "note", text)
 
@@ -344,7 +345,7 @@ class Gateway:
             return
         from metamcp_supervisor.certificates import authority
 
-        names = specs.hosts(config.listen)
+        names = (*specs.hosts(config.listen), *specs.hosts(config.console_listen or config.listen))
         try:
             if authority.ensure(config.state_dir, names):
                 self.journal.add("gateway", "certificate", "made anew")

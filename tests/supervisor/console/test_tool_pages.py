@@ -398,6 +398,26 @@ def test_the_filter_keeps_the_calls_that_fit(query: dict[str, str], numbers: lis
     assert [one.call for one in calls if calls_page.fits(one, query, now)] == numbers
 
 
+def test_recorded_calls_of_a_server_are_counted_by_minute() -> None:
+    now = datetime(2026, 9, 21, 13, 40, 30, tzinfo=UTC).timestamp()
+    times = ("13:30:31", "13:38:00", "13:38:01", "13:40:29")
+    calls = [call(n, time=f"2026-09-21T{time}Z") for n, time in enumerate(times, 1)]
+    others = [call(8, server="web"), call(9, outcome="refused")]
+    counts = calls_page.by_minute(recent(*calls, *others), "git", now)
+    assert (len(counts), counts[-10:]) == (30, [1, 0, 0, 0, 0, 0, 0, 2, 0, 1])
+    page = markup(calls_page.sparkline(counts))
+    assert "1 in the last minute, at most 2 in one of the last 30 minutes" in page.text
+    heights = [attrs["height"] for tag, attrs in page.elements if tag == "rect"]
+    assert heights[-10:] == ["10", "1", "1", "1", "1", "1", "1", "20", "1", "10"]
+
+
+def test_minutes_of_which_not_all_calls_are_kept_are_left_out() -> None:
+    now = datetime(2026, 9, 21, 13, 40, 30, tzinfo=UTC).timestamp()
+    first, second = (call(n, time=f"2026-09-21T13:3{n}:29Z") for n in (7, 8))
+    others = [call(9, server="web", time="2026-09-21T13:39:00Z")] * (calls_page.KEPT_MAX - 2)
+    assert calls_page.by_minute(recent(first, second, *others), "git", now) == [1, 0, 0]
+
+
 def test_what_was_said_is_shown_only_if_it_was_recorded() -> None:
     whole = call(1, masked=("arguments",))
     page = markup(calls_page.page(whole, recent(whole), Role.DEVELOPER))

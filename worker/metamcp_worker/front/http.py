@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from metamcp_worker.access import gate
 from metamcp_worker.access.door import (
@@ -52,7 +52,7 @@ from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.guard.policies import Policies
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import Elsewhere
-from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.http.requests import Given, HttpRequest, Pending
 from metamcp_worker.ipc import jsonrpc_bytes, messages
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.envelope import Envelope
@@ -64,8 +64,6 @@ from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 if TYPE_CHECKING:
     from metamcp_worker.access.token_issuers import TokenIssuers
-
-Given = TypeVarTuple("Given")
 
 SESSION_ID_BYTES = 24
 """Random bytes in a session id; it cannot be guessed, although it opens nothing."""
@@ -79,7 +77,6 @@ SWEEP_S = 60.0
 """Seconds between two searches for sessions that are over; requests for them are refused in time
 anyway."""
 
-_Post = Callable[[Exchange, Envelope, View, str], Pending]
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _NO_FACTS = RequestFacts("", accepts_sse=False)
 _NOT_YET = HeaderRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
@@ -483,7 +480,7 @@ class App:
     def _said(
         self,
         exchange: Exchange,
-        post: _Post,
+        post: Callable[[Exchange, Envelope, View, str], Pending],
         view: View,
         body: bytes,
     ) -> Pending:

@@ -9,6 +9,10 @@ from msgspec import Struct
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
+CONSOLE_SCOPES = ("console:viewer", "console:operator", "console:developer", "console:admin")
+"""Scopes of keys that open the web console, one for each role, the lowest first. The supervisor
+judges them; fronts know none of them."""
+
 
 class KeySpec(Struct, frozen=True, kw_only=True):
     """API key without its secret. `id`: its public part; `digest`: of the whole key
