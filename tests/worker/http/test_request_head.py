@@ -2,7 +2,8 @@
 
 import pytest
 
-from metamcp_worker.http.request_head import KNOWN_BYTES_MAX, Head, known_head
+from metamcp_worker.http.connection import KNOWN_BYTES_MAX, known_head
+from metamcp_worker.http.request_head import Head
 from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, whole
 from metamcp_worker.http.serve import HttpServer
 from tests.worker.rawhttp import Client, listener, post, run

@@ -1,37 +1,22 @@
 """Bytes of HTTP/1.1: the head of a request, and the names of hosts in it.
 
-Owns: `Head`, how a connection recognizes a head that comes again, the heads of answers, the bytes
-of a request that moves to another process (`MovedConnection`); how a host is written, with and
-without a port, and which hosts a list of names allows. Never: a connection, an application,
-parsing, where the list comes from.
+Owns: `Head`, the heads of answers, the bytes of a request that moves to another process
+(`MovedConnection`); how a host is written, with and without a port, and which hosts a list of names
+allows. Never: a connection, an application, parsing, where the list comes from.
 """
 
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
-from hmac import compare_digest
 from http import HTTPStatus
 
 from msgspec import Struct
 
 from metamcp_worker.ipc import codec
 
-KNOWN_BYTES_MAX = 4096
-"""Maximum bytes of a head that a connection remembers."""
-LENGTH_DIGITS_MAX = 10
-"""Maximum digits of Content-Length in a head that is recognized."""
-
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 _FRAMING = frozenset({b"content-length", b"expect", b"transfer-encoding"})
-#: A head with one of these says more than a length of the body.
-_UNLIKE = frozenset({b"transfer-encoding", b"upgrade"})
-#: Headers with a credential.
-_SECRET = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
-_TRACEPARENT = b"traceparent"
-_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACED = re.compile(rb"\r\ntraceparent: *(%b)\r\n" % _TRACE.pattern, re.IGNORECASE)
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
 class Head(Struct, gc=False):
@@ -52,78 +37,6 @@ class Head(Struct, gc=False):
     awaits: bool = False
     verdict: object = None
     entry: object = None
-
-
-class KnownHead(Struct, frozen=True, gc=False):
-    """Head that a connection recognizes by its bytes, so that it is not parsed again. `before`,
-    `behind`: its bytes on both sides of the digits of Content-Length; `secret`: the head has a
-    credential, so it is compared in constant time. `trace`: value of the header `traceparent`, in
-    which each request may have its own, empty without one; `trace_at`: where it stands in `before`,
-    or below 0, where it stands in `behind`, counted from its end."""
-
-    head: Head
-    before: bytes
-    behind: bytes
-    secret: bool
-    trace: bytes = b""
-    trace_at: int = 0
-
-    def request(self, read: bytes) -> tuple[Head, bytes] | None:
-        """Return head and body of the request if these bytes are one whole request with this head,
-        else None."""
-        before, behind = self.before, self.behind
-        first = len(before)
-        last = read.find(b"\r", first, first + LENGTH_DIGITS_MAX + 1)
-        start = last + len(behind)
-        digits = read[first:last]
-        if last < 0 or not digits.isdigit() or int(digits) != len(read) - start:
-            return None
-        head, said = self.head, read
-        if self.trace:
-            at = self.trace_at if self.trace_at >= 0 else start + self.trace_at
-            own = read[at : at + len(self.trace)]
-            if own != self.trace:
-                if _TRACE.fullmatch(own) is None:
-                    return None
-                head = _traced(head, own)
-                said = b"%b%b%b" % (read[:at], self.trace, read[at + len(own) : start])
-        if self.secret:
-            same = compare_digest(said[:first] + said[last:start], before + behind)
-        else:
-            same = said.startswith(before) and said.startswith(behind, last)
-        return (head, read[start:]) if same else None
-
-
-def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
-    """Return how to recognize this head when it comes again; None if it says more than a length.
-    `read`: the bytes of one request that came alone; `size`: bytes of its body."""
-    start = read.find(b"\r\n\r\n") + 4
-    # Only if this is the head that stands before the body, whatever the parser lets pass.
-    if start > KNOWN_BYTES_MAX or len(read) - start != size:
-        return None
-    if head.version != "1.1" or head.awaits or not head.keeps_alive:
-        return None
-    names = [name for name, _ in head.headers]
-    secret = not _SECRET.isdisjoint(names)
-    found = _LENGTH.search(read, 0, start)
-    if found is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
-        return None
-    first, last = found.span(1)
-    before, behind = read[:first], read[last:start]
-    traced = _TRACED.search(read, 0, start) if names.count(_TRACEPARENT) == 1 else None
-    if traced is None:
-        return KnownHead(head, before, behind, secret)
-    at = traced.start(1)
-    return KnownHead(head, before, behind, secret, traced[1], at if at < first else at - start)
-
-
-def _traced(head: Head, trace: bytes) -> Head:
-    """Return the same head with another value of `traceparent`."""
-    headers = [(name, trace if name == _TRACEPARENT else value) for name, value in head.headers]
-    return Head(
-        head.method, head.target, headers, head.version, head.keeps_alive, head.awaits,
-        head.verdict, head.entry,
-    )  # fmt: skip
 
 
 class MovedConnection(Struct, frozen=True):
