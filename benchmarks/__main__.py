@@ -64,7 +64,7 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "startup": startup.measure,
     "sessions": sessions.measure,
 }
-SECONDS, SECONDS_QUICK = 2.0, 0.1
+SECONDS, SECONDS_QUICK = 1.2, 0.1
 ROUNDS = 3
 FLOOR_ROUNDS = 3
 OUT = machine.ROOT / "build" / "bench"

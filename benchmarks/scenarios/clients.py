@@ -23,7 +23,7 @@ from tests.live.gateway import Gateway
 
 TITLE = "Clients of all kinds beside the luckiest one"
 CALLERS = 64
-ROUNDS, SHARE = 7, 0.4
+ROUNDS, SHARE = 7, 2 / 3
 LENGTHS = 399
 """Bytes that a request may have more than another one."""
 SESSIONS = 64

@@ -14,7 +14,18 @@ from tests.live.gateway import ROOT
 
 pytestmark = pytest.mark.live
 
-CALLS = ("ladder", "many", "large", "listing", "views", "blocking", "code", "attacks", "workflows")
+CALLS = (
+    "ladder",
+    "clients",
+    "many",
+    "large",
+    "listing",
+    "views",
+    "blocking",
+    "code",
+    "attacks",
+    "workflows",
+)
 COSTS = ("counting", "memory", "startup", "confinement", "sessions", "door", "revocation")
 FAULTS = ("recovery", "neighbours", "outage")
 QUICK_S_MAX = 150.0
