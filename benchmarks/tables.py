@@ -33,8 +33,9 @@ def cells(table: Table) -> list[list[str]]:
     body: list[list[str]] = []
     for row in table.rows:
         found = [digits(row[name]) if name in row.figures else "" for name in names]
-        lead = next(iter(row.figures.values()))
-        body.append([row.name, *found, *([digits(lead.median)] if several else [])])
+        lead = next(iter(row.figures.values()), None)
+        last = digits(lead.median) if lead is not None else ""
+        body.append([row.name, *found, *([last] if several else [])])
     return [head, *body]
 
 

@@ -54,7 +54,7 @@ def compare(peers: Sequence[Peer], effort: Effort, servers: int) -> Result:
         seconds=effort.seconds,
         floor={"before": before, "after": after},
         machine=machine.machine(),
-        versions={**machine.versions(), **versions(peers)},
+        versions={**machine.versions(), **versions([one.peer for one in single])},
         tables=tuple(tables),
     )
 

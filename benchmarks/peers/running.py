@@ -6,6 +6,7 @@ Owns: its processes, which of them are children, what the others used. Never: co
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,13 @@ BASE_TOOLS = 5
 """Of the child, before any that it is told to have."""
 READY_S_MAX = 60.0
 STOP_S_MAX = 8.0
+PROGRAMS = Path(
+    os.environ.get("METAMCP_PEERS")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metamcp-peers"
+)
+"""Where the gateways are that no package registry has: one program each."""
+ASK_S_MAX = 20
+NUMBERED = re.compile(r"\d+\.\d+\.\d+[-.\w]*")
 
 
 class Failed(Exception):
@@ -85,7 +93,7 @@ def started(peer: Peer, count: int) -> Generator[Running]:
             yield _ready(peer, gateway.pid, gateway.port, servers, begun)
         return
     folder = Path(tempfile.mkdtemp(prefix="metamcp-peer-"))
-    site = Site(folder, free_port(), servers)
+    site = Site(folder, free_port(), servers, PROGRAMS)
     try:
         with _process(peer, site) as process:
             try:
@@ -122,7 +130,8 @@ def _process(peer: Peer, site: Site) -> Generator[subprocess.Popen[bytes]]:
     for name, text in plan.files.items():
         (site.folder / name).write_text(text)
     if not Path(plan.command[0]).exists() and shutil.which(plan.command[0]) is None:
-        raise Failed(f"{peer.name} is not installed: make bench-peers installs it")
+        where = f"there is no {plan.command[0]}" if peer.program else "make bench-peers installs it"
+        raise Failed(f"{peer.name} is not installed: {where}")
     with (site.folder / "log").open("ab") as log:
         process = subprocess.Popen(
             plan.command,
@@ -161,10 +170,23 @@ def _in_session(pid: int, leader: int) -> bool:
 
 
 def versions(peers: Sequence[Peer]) -> dict[str, str]:
-    """As they are named in the files that they are installed from, and what runs them."""
-    found = {peer.name: peer.version for peer in peers if peer is not GATEWAY}
+    """As they are named in the files that they are installed from, or as the program itself says;
+    and what runs them."""
+    found = {peer.name: _version(peer) for peer in peers if peer is not GATEWAY}
     from_npm = any(peer.registry == "npm" for peer in peers)
     return found | ({"node": _node()} if from_npm else {}) | {"python": sys.version.split()[0]}
+
+
+def _version(peer: Peer) -> str:
+    """Empty, if the program does not say it."""
+    if not peer.program:
+        return peer.version
+    done = subprocess.run(
+        [PROGRAMS / peer.program, "--version"],
+        capture_output=True, text=True, check=False, timeout=ASK_S_MAX,
+    )  # fmt: skip
+    said = NUMBERED.search(done.stdout)
+    return said[0] if said else ""
 
 
 def _node() -> str:
