@@ -64,7 +64,7 @@ def in_turns(turns: Mapping[str, Measure], rounds: int) -> tuple[list[Row], list
     found: dict[str, list[Sample]] = {name: [] for name in turns}
     failed: dict[str, str] = {}
     for number in range(rounds):
-        for name in turns if number % 2 == 0 else reversed(turns):
+        for name in list(turns)[:: -1 if number % 2 else 1]:
             if name in failed:
                 continue
             try:

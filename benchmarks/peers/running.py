@@ -83,7 +83,7 @@ def commands(count: int) -> dict[str, list[str]]:
 
 
 @contextmanager
-def started(peer: Peer, count: int) -> Generator[Running]:
+def started(peer: Peer, count: int, programs: Path = PROGRAMS) -> Generator[Running]:
     """Raises Failed."""
     servers = commands(count)
     begun = time.perf_counter()
@@ -93,7 +93,7 @@ def started(peer: Peer, count: int) -> Generator[Running]:
             yield _ready(peer, gateway.pid, gateway.port, servers, begun)
         return
     folder = Path(tempfile.mkdtemp(prefix="metamcp-peer-"))
-    site = Site(folder, free_port(), servers, PROGRAMS)
+    site = Site(folder, free_port(), servers, programs)
     try:
         with _process(peer, site) as process:
             try:
@@ -169,20 +169,20 @@ def _in_session(pid: int, leader: int) -> bool:
     return False
 
 
-def versions(peers: Sequence[Peer]) -> dict[str, str]:
+def versions(peers: Sequence[Peer], programs: Path = PROGRAMS) -> dict[str, str]:
     """As they are named in the files that they are installed from, or as the program itself says;
     and what runs them."""
-    found = {peer.name: _version(peer) for peer in peers if peer is not GATEWAY}
+    found = {peer.name: _version(peer, programs) for peer in peers if peer is not GATEWAY}
     from_npm = any(peer.registry == "npm" for peer in peers)
     return found | ({"node": _node()} if from_npm else {}) | {"python": sys.version.split()[0]}
 
 
-def _version(peer: Peer) -> str:
+def _version(peer: Peer, programs: Path) -> str:
     """Empty, if the program does not say it."""
     if not peer.program:
         return peer.version
     done = subprocess.run(
-        [PROGRAMS / peer.program, "--version"],
+        [programs / peer.program, "--version"],
         capture_output=True, text=True, check=False, timeout=ASK_S_MAX,
     )  # fmt: skip
     said = NUMBERED.search(done.stdout)

@@ -203,21 +203,18 @@ def test_the_page_names_the_file_of_each_gateway_that_is_one_program() -> None:
             assert row in text
 
 
-def test_a_program_says_its_version_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "PROGRAMS", tmp_path)
+def test_a_program_says_its_version_itself(tmp_path: Path) -> None:
     for said, version in (('{"version": "v1.4.1", "rust": "1.95.0"}', "1.4.1"), ("dev", "")):
         program = tmp_path / AGENTGATEWAY.program
         program.write_text(f"#!/bin/sh\necho '{said}'\n")
         program.chmod(0o700)
-        assert running.versions([AGENTGATEWAY])[AGENTGATEWAY.name] == version
+        assert running.versions([AGENTGATEWAY], tmp_path)[AGENTGATEWAY.name] == version
 
 
 def test_a_gateway_whose_program_is_not_there_is_not_measured(tmp_path: Path) -> None:
-    assert AGENTGATEWAY.plan is not None
-    gone = replace(AGENTGATEWAY, plan=lambda _: plans.Plan([str(tmp_path / "agentgateway")]))
     with (
         pytest.raises(running.Failed, match="agentgateway is not installed"),
-        running.started(gone, 1),
+        running.started(AGENTGATEWAY, 1, tmp_path),
     ):
         pass
 
