@@ -180,7 +180,7 @@ def mcp_proxy_in_go(site: Site) -> Plan:
 
 
 def mcpproxy_go(site: Site) -> Plan:
-    """With every tool under its own name, and results as long as they are."""
+    """With every tool under its own name, without approval, and results as long as they are."""
     servers = [
         {
             "name": name,
