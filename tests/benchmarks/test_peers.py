@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Figure, Row, Table
-from benchmarks.peers import page, plans, running, verdict
+from benchmarks.figures import Figure, Row, Sample, Table
+from benchmarks.peers import measures, page, plans, running, verdict
 from benchmarks.peers.__main__ import PAGE, RESULTS
 from benchmarks.peers.plans import OURS, PEERS, Peer, Site
 from benchmarks.peers.taken import CALLERS, CPU, NEW, SAME, TOLD
@@ -95,6 +95,18 @@ def test_only_our_own_wrong_answers_are_faults() -> None:
     rows = (row(f"{OURS} 1", {}, 2), row("mcp-hub 1", {}, 7))
     tables = [Table("ladder", "", rows), Table("large", "", (row(OURS, {}, 1),))]
     assert verdict.wrong(tables) == 3
+
+
+def test_every_second_round_goes_backwards() -> None:
+    asked: list[str] = []
+
+    def asking(name: str) -> measures.Measure:
+        return lambda: asked.append(name) or Sample({"calls/s": 1.0})
+
+    rows, failed = measures.in_turns({name: asking(name) for name in "abc"}, 3)
+    assert "".join(asked) == "abccbaabc"
+    assert [row.name for row in rows] == ["a", "b", "c"]
+    assert failed == []
 
 
 # --- the page ---------------------------------------------------------------------------------
