@@ -15,6 +15,7 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
+from .callers import answer_of
 from .offers import endpoint
 from .peers import WAIT_S, Peer
 
@@ -73,7 +74,7 @@ class Front:
         call = self.calls.start(self.view, asked, None)
         number = (await self.peers[server].call()).id
         self.peers[server].write(Error(number, body) if code else Result(number, body))
-        return await call.answer
+        return await answer_of(call)
 
     def refusal(self, asked: McpRequest) -> ProtocolError:
         with pytest.raises(ProtocolError) as refusal:

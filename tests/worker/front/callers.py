@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from metamcp_worker.front.client_questions import Question
+from metamcp_worker.front.server_links import Call, CallAnswer
 
 
 class Caller:
@@ -24,3 +25,10 @@ class Caller:
         self.questions.append(question)
         if self._on_asked is not None:
             self._on_asked(question)
+
+
+async def answer_of(call: Call) -> CallAnswer:
+    """The answer of a call that nobody cancels."""
+    answer = await call.answer.wait()
+    assert answer is not None, "the call was cancelled"
+    return answer

@@ -37,10 +37,8 @@ class Front:
         self, params: bytes = b"{}", caller: Caller | None = None, *, repeatable: bool = False
     ) -> Call:
         frame = CallFrame(self.routing.new_id(), "tools/call", params)
-        loop = self.routing.loop
         call = Call(
-            "git", frame, loop.create_future(), self.routing.cancel, loop.time(),
-            caller=caller,
+            "git", frame, self.routing.cancel, self.routing.loop.time(), caller=caller,
         )  # fmt: skip
         call.repeatable = repeatable
         self.routing.start(call)

@@ -11,7 +11,7 @@ from metamcp_worker.front import mrtr
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.mrtr import StateBinding
 from metamcp_worker.front.mrtr_io import GATHER_S, Parking, Talk
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.server_links import Call, CallAnswer, PendingAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.frames import CallFrame
@@ -43,7 +43,7 @@ class Visit:
     def __init__(self, talk: Talk | None = None) -> None:
         self.talk = talk
         self.told_of: list[bytes] = []
-        self.answer: asyncio.Future[CallAnswer] | None = None
+        self.answer: PendingAnswer | None = None
 
     def progressed(self, params: bytes) -> None:
         self.told_of.append(params)
@@ -88,7 +88,7 @@ class Bench:
 
     def start(self, bound: StateBinding = MINE, capabilities: bytes = ABLE) -> Visit:
         frame = CallFrame(next(self._ids), bound.method, b"{}")
-        call = Call("git", frame, self.loop.create_future(), self._cancelled, self.loop.time())
+        call = Call("git", frame, self._cancelled, self.loop.time())
         visit = Visit(Talk(self.parking, call, bound, capabilities))
         call.caller = visit
         visit.wait(call)

@@ -1,6 +1,5 @@
 """What is written down of a call that is over: which, how much of it, and what is hidden."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -34,10 +33,7 @@ def _uncancelled(call: Call, why: str) -> None:
 
 
 def call(number: int = 7, *, server: str = "git", method: str = "tools/call") -> Call:
-    loop = asyncio.new_event_loop()
-    answer: asyncio.Future[CallAnswer] = loop.create_future()
-    loop.close()
-    made = Call(server, CallFrame(number, method, b"{}"), answer, _uncancelled, 0.0, label=method)
+    made = Call(server, CallFrame(number, method, b"{}"), _uncancelled, 0.0, label=method)
     made.origin = CallOrigin("default", "git__x", b"", "", progress=False, version="2026-07-28")
     return made
 

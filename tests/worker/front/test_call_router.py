@@ -19,7 +19,7 @@ from metamcp_worker.ipc.frames import (
     Result,
 )
 
-from .callers import Caller
+from .callers import Caller, answer_of
 from .peers import WAIT_S, error_data
 from .routed import Front, with_front
 
@@ -34,9 +34,9 @@ def test_each_answer_reaches_the_call_that_asked() -> None:
         assert front.routing.inflight() == {"git": 2}
         peer.write(Result(asked[1].id, b'"two"'))
         peer.write(Error(asked[0].id, b'{"code":-31999,"message":"no","data":[1.0]}'))
-        assert await second.answer == CallAnswer(b'"two"')
+        assert await answer_of(second) == CallAnswer(b'"two"')
         expected = CallAnswer(b'{"code":-31999,"message":"no","data":[1.0]}', -31999)
-        assert await first.answer == expected
+        assert await answer_of(first) == expected
         assert front.routing.inflight() == {"git": 0}
 
     with_front(talk)
@@ -52,7 +52,7 @@ def test_progress_reaches_its_call_in_order_and_before_the_answer() -> None:
         for frame in (Progress(asked.id, b"1"), Progress(999, b"x"), Progress(asked.id, b"2")):
             peer.write(frame)
         peer.write(Result(asked.id, b"{}"))
-        await call.answer
+        await answer_of(call)
         assert caller.progress == [b"1", b"2"]
 
     with_front(talk)
@@ -71,7 +71,7 @@ def test_a_dead_server_answers_every_waiting_call_with_a_typed_error(told: bool)
         else:
             peer.close()
         for call in calls:
-            answer = await call.answer
+            answer = await answer_of(call)
             assert answer.code == Code.SERVER_DOWN
             assert error_data(answer.body) == {
                 "reason": "signal" if told else "worker",
@@ -96,7 +96,7 @@ def test_calls_for_a_server_that_comes_back_wait_and_go_in_order() -> None:
             asked = await peer.call()
             assert asked.params == b"%d" % number
             peer.write(Result(asked.id, b"{}"))
-            await call.answer
+            await answer_of(call)
 
     with_front(talk)
 
@@ -107,14 +107,14 @@ def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
         running = front.call()
         await peer.call()
         peer.write(Down(b"{}"))
-        assert (await running.answer).code == Code.SERVER_DOWN
+        assert (await answer_of(running)).code == Code.SERVER_DOWN
         waiting = front.call()
         front.state("error", generation=1, retry_after_ms=500)
         front.state("warming", generation=2)
         assert not waiting.answer.done()
         again = await front.attach(generation=2)
         again.write(Result((await again.call()).id, b'"ran"'))
-        assert await waiting.answer == CallAnswer(b'"ran"')
+        assert await answer_of(waiting) == CallAnswer(b'"ran"')
 
     with_front(talk)
 
@@ -151,7 +151,7 @@ def test_a_restart_that_is_further_away_than_the_hold_is_told_with_its_time() ->
 def test_a_call_is_held_no_longer_than_the_hold() -> None:
     async def talk(front: Front) -> None:
         front.state("warming")
-        answer = await front.call().answer
+        answer = await answer_of(front.call())
         assert answer.code == Code.SERVER_DOWN
         assert not error_data(answer.body)["may_have_run"]
 
@@ -228,7 +228,7 @@ def test_a_worker_that_never_answers_meets_the_deadline_of_the_front() -> None:
         peer = await front.attach(generation=4)
         call = front.call()
         asked = await peer.call()
-        answer = await call.answer
+        answer = await answer_of(call)
         assert answer.code == Code.TIMED_OUT
         assert error_data(answer.body)["generation"] == 4
         assert (await peer.cancelled()).id == asked.id
@@ -246,12 +246,12 @@ def test_a_newer_generation_takes_new_calls_while_the_old_one_answers_its_own() 
         second = front.call(b"2")
         new.write(Result((await new.call()).id, b'"new"'))
         old.write(Result(asked.id, b'"old"'))
-        assert await first.answer == CallAnswer(b'"old"')
-        assert await second.answer == CallAnswer(b'"new"')
+        assert await answer_of(first) == CallAnswer(b'"old"')
+        assert await answer_of(second) == CallAnswer(b'"new"')
         old.close()
         third = front.call(b"3")
         new.write(Result((await new.call()).id, b"3"))
-        assert await third.answer == CallAnswer(b"3")
+        assert await answer_of(third) == CallAnswer(b"3")
 
     with_front(talk)
 
@@ -262,7 +262,7 @@ def test_news_of_an_older_generation_do_not_touch_the_newer_one() -> None:
         front.state("error", generation=1)
         call = front.call()
         peer.write(Result((await peer.call()).id, b"{}"))
-        assert await call.answer == CallAnswer(b"{}")
+        assert await answer_of(call) == CallAnswer(b"{}")
 
     with_front(talk)
 
@@ -274,7 +274,7 @@ def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None
         asked = await peer.call()
         front.routing.forget("git")
         peer.write(Result(asked.id, b"{}"))
-        assert await call.answer == CallAnswer(b"{}")
+        assert await answer_of(call) == CallAnswer(b"{}")
         held = front.call()
         front.routing.forget("git")
         assert held.answer.result().code == Code.SERVER_DOWN
@@ -312,7 +312,7 @@ def test_frames_that_are_no_answers_disturb_nobody() -> None:
         peer.write(Notice("notifications/message", b"{}"))
         peer.write(CallFrame(1, "ping", b"{}"))
         peer.write(Result((await peer.call()).id, b"{}"))
-        assert await call.answer == CallAnswer(b"{}")
+        assert await answer_of(call) == CallAnswer(b"{}")
 
     with_front(talk)
 
@@ -323,7 +323,7 @@ def test_an_error_without_a_usable_code_is_still_an_error(body: bytes) -> None:
         peer = await front.attach()
         call = front.call()
         peer.write(Error((await peer.call()).id, body))
-        assert await call.answer == CallAnswer(body, Code.INTERNAL_ERROR)
+        assert await answer_of(call) == CallAnswer(body, Code.INTERNAL_ERROR)
 
     with_front(talk)
 
@@ -380,6 +380,6 @@ def test_a_new_timeout_counts_for_the_calls_that_follow() -> None:
     async def talk(front: Front) -> None:
         await front.attach()
         front.routing.configure({"git": -call_router.MARGIN_S}, WAIT_S)
-        assert (await front.call().answer).code == Code.TIMED_OUT
+        assert (await answer_of(front.call())).code == Code.TIMED_OUT
 
     with_front(talk)

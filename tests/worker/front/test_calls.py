@@ -14,7 +14,7 @@ from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY
 from metamcp_worker.ipc.messages import ToolStats
 
 from .called import Front, request, with_front
-from .callers import Caller
+from .callers import Caller, answer_of
 from .offers import LEGACY, MODERN, endpoint, offer, prompt, resource, template
 
 
@@ -227,7 +227,7 @@ def test_progress_is_wanted_when_somebody_listens() -> None:
         assert frame.wants_progress
         front.peers["a"].write(Progress(frame.id, b'{"progress":0.5}'))
         front.peers["a"].write(Result(frame.id, b"{}"))
-        await call.answer
+        await answer_of(call)
         assert caller.progress == [b'{"progress":0.5}']
 
     with_front(talk, a=offer("t"))

@@ -28,6 +28,7 @@ from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
 
 from .called import Front, request, with_front
+from .callers import answer_of
 from .offers import MODERN, endpoint, offer, tool
 from .sandboxes import Sandboxes
 
@@ -68,7 +69,7 @@ def begin(front: Front, caller: Any = None, **members: Any) -> Call:
 
 
 async def outcome(call: Call) -> dict[str, Any]:
-    found: dict[str, Any] = codec.value((await call.answer).body)
+    found: dict[str, Any] = codec.value((await answer_of(call)).body)
     return found
 
 
@@ -98,7 +99,7 @@ def test_the_code_goes_to_the_sandboxes_and_its_value_comes_back() -> None:
         assert (start.code, bytes(start.args)) == ("return args.n", b'{"n":1}')
         assert start.limits == CodeLimits(timeout_ms=500)
         sandboxes.write(RunEnded(run=start.run, value=Raw(b'{"x": 1.50}'), logs=("l",), ms=2.5))
-        body = (await call.answer).body
+        body = (await answer_of(call)).body
         assert b'"value":{"x": 1.50}' in body
         result: dict[str, Any] = codec.value(body)
         expected = {"value": {"x": 1.5}, "logs": ["l"], "calls": 0, "ms": 2.5}
@@ -151,7 +152,7 @@ def test_a_call_of_the_code_reaches_its_server_with_its_arguments(wish: dict[str
         reply = await sandboxes.read(HostReply)
         assert (reply.call, bytes(reply.result), reply.error) == (1, TEXT, "")
         sandboxes.write(RunEnded(run=run))
-        await call.answer
+        await answer_of(call)
 
     with_sandboxes(talk)
 

@@ -12,6 +12,7 @@ from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec, FrontSpec, Unaskable
 
 from .called import Front
+from .callers import answer_of
 from .sandboxes import Sandboxes
 from .test_code_calls import SPEC, TEXT, Client, asked, begin, with_sandboxes
 
@@ -57,7 +58,7 @@ def test_the_client_of_the_code_is_asked_and_the_code_stands_still() -> None:
         front.peers["a"].write(Result(sent.id, TEXT))
         assert (await sandboxes.read(HostReply)).call == 1
         sandboxes.write(RunEnded(run=run))
-        await call.answer
+        await answer_of(call)
 
     with_sandboxes(talk)
 
@@ -78,7 +79,7 @@ def test_code_of_a_client_that_cannot_ask_gets_what_is_configured(
         told = str(codec.value((await sandboxes.read(HostReply)).result))
         assert ("cannot ask" in told) is not runs
         sandboxes.write(RunEnded(run=run))
-        await call.answer
+        await answer_of(call)
 
     with_sandboxes(talk)
 

@@ -325,9 +325,8 @@ def test_an_error_of_the_client_that_is_none_ends_the_call_all_the_same(error: s
 
 def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         frame = CallFrame(1, "tools/call", b"{}")
-        call = Waiting("s", frame, loop.create_future(), lambda call, reason: None, 0.0)
+        call = Waiting("s", frame, lambda call, reason: None, 0.0)
         drive = Drive(call, None, start=lambda request: call, ask=lambda _: None, mint=str)
         found = await drive.finish(CallAnswer(wants("s")))
         assert found is not None
@@ -355,9 +354,8 @@ def test_only_so_much_is_kept_of_calls_that_may_have_to_be_repeated() -> None:
 
 def test_a_call_that_is_cancelled_when_its_answer_is_there_asks_nobody() -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         frame = CallFrame(1, "tools/call", b"{}")
-        call = Waiting("s", frame, loop.create_future(), lambda call, reason: None, 0.0)
+        call = Waiting("s", frame, lambda call, reason: None, 0.0)
         caller = b'{"clientCapabilities":{"elicitation":{}}}'
         request = McpRequest("tools/call", {}, {}, caller, modern=False)
         asked: list[Question] = []

@@ -32,6 +32,7 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
 
 from .called import Front, request, with_front
+from .callers import answer_of
 from .engines import OWNER, Engine
 from .offers import endpoint, offer
 from .sandboxes import Sandboxes
@@ -94,7 +95,7 @@ def begin(front: Front, name: str = "run_agent", client: Any = None, **members: 
 
 
 async def outcome(call: Call) -> dict[str, Any]:
-    found: dict[str, Any] = codec.value((await call.answer).body)
+    found: dict[str, Any] = codec.value((await answer_of(call)).body)
     return found
 
 
@@ -137,7 +138,7 @@ def test_progress_reaches_a_client_that_wants_it() -> None:
         assert (order.asks, order.samples, order.progress) == (True, True, True)
         engine.write(OrderProgress(id=order.id, progress=1, total=3, message="step"))
         engine.write(Done(id=order.id, text="done"))
-        await call.answer
+        await answer_of(call)
         assert client.progress == [{"progress": 1, "total": 3, "message": "step"}]
 
     with_engine(talk)
@@ -554,10 +555,10 @@ def test_the_exposure_search_with_code_lists_thirteen_tools() -> None:
 def test_the_catalogue_is_a_method_too(modern: bool) -> None:
     async def talk(front: Front) -> None:
         made = request("metamcp/get_catalog", b'{"server":"b"}', modern=modern)
-        found: Any = codec.value((await front.calls.start(front.view, made, None).answer).body)
+        found: Any = codec.value((await answer_of(front.calls.start(front.view, made, None))).body)
         assert [one["server_id"] for one in found["servers"]] == ["b"]
         wrong = request("metamcp/get_catalog", b'{"servers":"b"}', modern=modern)
-        answer = await front.calls.start(front.view, wrong, None).answer
+        answer = await answer_of(front.calls.start(front.view, wrong, None))
         assert (answer.code, b"it takes: server" in answer.body) == (Code.INVALID_REQUEST, True)
 
     with_front(talk, SPEC, **OFFERS)
@@ -570,7 +571,10 @@ def test_a_suggestion_is_a_method_too() -> None:
         order = await engine.read(EngineOrder)
         assert (order.method, bytes(order.params)) == ("suggest", b'{"task":"x"}')
         engine.write(Done(id=order.id, text="a", structured=Raw(b'{"workflow":{}}')))
-        assert codec.value((await call.answer).body) == {"resultType": "complete", "workflow": {}}
+        assert codec.value((await answer_of(call)).body) == {
+            "resultType": "complete",
+            "workflow": {},
+        }
 
     with_engine(talk)
 

@@ -1,7 +1,5 @@
 """One request and its answer, when whoever was to give it fails."""
 
-import asyncio
-
 import pytest
 
 from metamcp_worker.front.exchange import Exchange
@@ -28,13 +26,12 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
         exchange.on_over = lambda: overs.append(None)
 
         def begin() -> Pending:
-            future: asyncio.Future[CallAnswer] = asyncio.get_running_loop().create_future()
-            call = Call("a", CallFrame(1, "tools/call", b""), future, lambda call, why: None, 0.0)
+            call = Call("a", CallFrame(1, "tools/call", b""), lambda call, why: None, 0.0)
             calls.append(call)
             exchange.put(b"data: 1\n\n")
             return exchange.expect(call, fail)
 
-        return exchange.attend(begin)
+        return begin()
 
     def fail(answer: CallAnswer | None) -> Pending:
         raise LookupError("secret detail")

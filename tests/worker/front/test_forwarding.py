@@ -14,6 +14,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Result
 
 from .called import Front, request, with_front
+from .callers import answer_of
 from .offers import endpoint, offer
 
 SPEC = replace(endpoint("a", "b"), exposure="search")
@@ -57,7 +58,7 @@ def test_arguments_and_result_cross_as_the_bytes_that_they_are(name: str, *, mod
         assert bytes(params["name"]) == b'"t"'
         assert bytes(params["arguments"]) == ARGUMENTS
         front.peers["a"].write(Result(sent.id, RESULT))
-        answer = await call.answer
+        answer = await answer_of(call)
         assert (answer.code, b'"x-own": 1.0' in answer.body) == (0, True)
 
     with_front(talk, SPEC, a=offer("t"), b=offer("u"))
@@ -69,7 +70,7 @@ def test_it_is_one_call_and_that_of_its_server() -> None:
         call = front.calls.start(front.view, asked("a.t"), None)
         sent = await front.peers["a"].call()
         front.peers["a"].write(Result(sent.id, RESULT))
-        await call.answer
+        await answer_of(call)
         assert witness.begun_ == [("a", "a__t")]
         assert witness.over == ["a"]
         (figures,) = front.stats.tools()
@@ -82,7 +83,7 @@ def test_what_a_built_in_tool_answers_itself_is_one_call_too() -> None:
     async def talk(front: Front) -> None:
         witness = front.calls.witness = Counting()
         call = front.calls.start(front.view, asked("a.nothing"), None)
-        result: dict[str, Any] = codec.value((await call.answer).body)
+        result: dict[str, Any] = codec.value((await answer_of(call)).body)
         assert result["isError"]
         assert witness.begun_ == [("_gateway", "call_tool")]
         assert witness.over == ["_gateway"]

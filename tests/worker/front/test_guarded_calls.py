@@ -13,7 +13,7 @@ from metamcp_worker.ipc.frames import CallFrame, Progress, Result
 from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec, FrontSpec, GuardEffect
 
 from .called import Front, request, with_front
-from .callers import Caller
+from .callers import Caller, answer_of
 from .offers import MODERN, endpoint, offer, prompt, tool
 
 CALL = b'{"name":"git__push","arguments":{"to":"main"}}'
@@ -78,7 +78,7 @@ def test_a_call_goes_to_its_server_as_it_was_held_and_all_that_follows_passes() 
         assert codec.value(frame.params) == {"name": "push", "arguments": {"to": "main"}}
         front.peers["git"].write(Progress(frame.id, b'{"progress":1}'))
         front.peers["git"].write(Result(frame.id, b'{"content":[],"isError":false}'))
-        assert (await call.answer).body == b'{"content":[],"isError":false}'
+        assert (await answer_of(call)).body == b'{"content":[],"isError":false}'
         assert caller.progress == [b'{"progress":1}']
 
     with_front(test, git=offer("push", "log"))
@@ -91,8 +91,8 @@ def test_a_refusal_is_a_result_that_a_model_reads(era: str, *, modern: bool) -> 
     async def test(front: Front) -> None:
         guard(front, "deny")
         call = start(front, modern=modern)
-        assert said(await call.answer) == "The rules of this gateway do not allow git/push."
-        assert ("resultType" in codec.value((await call.answer).body)) is modern
+        assert said(await answer_of(call)) == "The rules of this gateway do not allow git/push."
+        assert ("resultType" in codec.value((await answer_of(call)).body)) is modern
         assert front.peers["git"].quiet()
         assert [state for _, state in front.calls.under_way()] == []
 
@@ -119,7 +119,7 @@ def test_what_no_rule_concerns_is_not_held() -> None:
 def test_a_name_that_no_list_has_is_no_way_around() -> None:
     async def test(front: Front) -> None:
         guard(front, "deny")
-        assert "do not allow git/push" in said(await start(front, b'{"name":"push"}').answer)
+        assert "do not allow git/push" in said(await answer_of(start(front, b'{"name":"push"}')))
 
     with_front(test, replace(endpoint("git", style="bare")), git=offer("log"))
 
@@ -153,7 +153,7 @@ def test_a_call_that_is_not_the_same_any_more_reaches_no_server(change: str) -> 
             front.calls.catalogue("git", offer(left))
         front.calls.refresh()
         keeper.held[0].go_on()
-        why = said(await call.answer)
+        why = said(await answer_of(call))
         assert ("call it again" if change != "endpoint" else "not served") in why
         assert front.peers["git"].quiet()
 
@@ -169,7 +169,7 @@ def test_a_credential_that_was_revoked_meanwhile_reaches_no_server() -> None:
         call = front.calls.start(front.view, asked, None)
         front.calls.guarded.still = lambda who, endpoint, now: False
         keeper.held[0].go_on()
-        assert "revoked" in said(await call.answer)
+        assert "revoked" in said(await answer_of(call))
 
     with_front(test, git=offer("push"))
 
@@ -180,7 +180,7 @@ def test_a_front_that_ends_refuses_what_it_holds_and_answers_everything() -> Non
         guard(front)
         call = start(front)
         await front.calls.close()
-        assert "stopping" in said(await call.answer)
+        assert "stopping" in said(await answer_of(call))
 
     with_front(test, git=offer("push"))
 
@@ -195,6 +195,6 @@ def test_the_time_of_a_server_begins_when_it_is_called_and_its_end_is_told() -> 
         assert call.started > before
         await sent(front)
         front.peers["git"].close()
-        assert (await call.answer).code == Code.SERVER_DOWN
+        assert (await answer_of(call)).code == Code.SERVER_DOWN
 
     with_front(test, git=offer("push"))

@@ -7,6 +7,7 @@ from metamcp_worker.ipc.figures import SAMPLED_OF_CALLS, Timed
 from metamcp_worker.ipc.frames import Notice, Result
 
 from .called import Front, request, with_front
+from .callers import answer_of
 from .offers import offer, tool
 
 ASKED = request("tools/call", b'{"name":"a__t"}')
@@ -37,7 +38,7 @@ def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
         timed = figures.pack(Timed(sent.id, 0.0, 0.002))
         front.peers["a"].write(Notice(figures.NOTICE, timed))
         front.peers["a"].write(Result(sent.id, b"{}"))
-        await call.answer
+        await answer_of(call)
         await front.answered("a", ASKED, b"{}")  # some turns of the loop
         assert counts(front) == dict.fromkeys(counts(front), 0), "no time was told"
         await _sampled(front, Timed(2 * SAMPLED_OF_CALLS - 1, 0.000001, 0.002))
@@ -58,7 +59,7 @@ async def _sampled(front: Front, timed: Timed) -> None:
     assert sent.id == timed.id
     front.peers["a"].write(Notice(figures.NOTICE, figures.pack(timed)))
     front.peers["a"].write(Result(sent.id, b"{}"))
-    await call.answer
+    await answer_of(call)
     await front.answered("a", ASKED, b"{}")  # some turns of the loop
     assert all(one == 1 for one in counts(front).values())
 
@@ -86,7 +87,7 @@ def test_a_call_that_was_sent_once_more_says_nothing_about_the_gateway() -> None
         assert (await second.call()).id == sent.id
         second.write(Notice(figures.NOTICE, figures.pack(Timed(sent.id, 0.000001, 0.002))))
         second.write(Result(sent.id, b"{}"))
-        await call.answer
+        await answer_of(call)
         await front.answered("a", ASKED, b"{}")  # some turns of the loop
         assert not any(counts(front).values())
 

@@ -8,6 +8,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, PolicySpec
 
 from .called import Front, request, with_front
+from .callers import answer_of
 from .offers import endpoint, offer
 
 pytestmark = pytest.mark.promise("M100")
@@ -55,7 +56,7 @@ def test_a_tool_that_no_list_has_is_judged_by_its_name() -> None:
         front.calls.configure(spec)
         front.calls.refresh()
         call = front.calls.start(front.view, request("tools/call", b'{"name":"secret1"}'), None)
-        assert b"The policy 'names' denies this call." in (await call.answer).body
+        assert b"The policy 'names' denies this call." in (await answer_of(call)).body
         await front.sent("git", request("tools/call", b'{"name":"other"}'))
 
     with_front(test, endpoint("git", style="bare"), git=offer("push"))

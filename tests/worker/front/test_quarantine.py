@@ -16,6 +16,7 @@ from metamcp_worker.ipc.spec import FrontSpec, ToolOverride
 from tests.waiting import until
 
 from .called import Front, request, with_front
+from .callers import answer_of
 from .offers import endpoint, offer, prompt
 from .peers import error_data
 from .process import front
@@ -135,13 +136,13 @@ def test_a_call_that_waits_for_its_server_is_refused_if_its_tool_comes_back_as_a
         waits = front.calls.start(view, request("tools/call", CALL), None)
         stays = front.calls.start(view, request("tools/call", b'{"name":"git__log"}'), None)
         front.calls.configure(spec(*KEPT))
-        answer = await waits.answer
+        answer = await answer_of(waits)
         assert codec.value(answer.body)["message"] == WHY
         assert error_data(answer.body) == {"reason": "quarantine", "may_have_run": False}
         peer = await front.attach("git", 2)
         front.calls.server_state(replace(idle, state="ready", generation=2))
         peer.write(Result((await peer.call()).id, b"1"))
-        assert (await stays.answer).body == b"1"
+        assert (await answer_of(stays)).body == b"1"
         assert peer.quiet()
 
     with_front(talk, git=offer("status", "log"))

@@ -9,7 +9,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, Down, Notice, ReplyFrame, Result, Tell, Withdraw
 
-from .callers import Caller
+from .callers import Caller, answer_of
 from .routed import Front, with_front
 
 NOBODY = codec.dump({
@@ -35,7 +35,7 @@ def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
         question.fail(b"{}")
         assert await peer.read() == ReplyFrame(5, b'{"action":"accept"}')
         peer.write(Result(asked.id, b"{}"))
-        await call.answer
+        await answer_of(call)
         assert caller.notices == [("notifications/message", b'{"level":"info"}')]
 
     with_front(talk)
@@ -67,7 +67,7 @@ def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(e
         else:
             await heard.wait()
             call.cancel("enough")
-        await asyncio.wait([call.answer])
+        await call.answer.wait()
         assert gone == [end]
         assert not caller.questions[0].open
 

@@ -25,10 +25,9 @@ def _uncancelled(call: Call, why: str) -> None:
 
 
 def ended(recorder: Recorder, first: int, count: int, body: bytes = b"{}") -> None:
-    loop = asyncio.get_running_loop()
     for number in range(first, first + count):
         frame = CallFrame(number, "tools/call", b"{}")
-        call = Call("git", frame, loop.create_future(), _uncancelled, 0.0, label="tools/call")
+        call = Call("git", frame, _uncancelled, 0.0, label="tools/call")
         recorder.begun(call, "git__x", None)
         recorder.finished(call, CallAnswer(body), 0.1, "")
 

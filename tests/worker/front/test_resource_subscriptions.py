@@ -18,6 +18,7 @@ from metamcp_worker.ipc.messages import ServerState
 
 from ..rawhttp import until
 from .called import Front, with_front
+from .callers import answer_of
 from .offers import endpoint, offer, resource, template
 from .peers import Peer
 
@@ -209,7 +210,7 @@ def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
 def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> None:
     async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         front.peers["a"].close()
-        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         asking = asyncio.create_task(subs.watch(front.view, "file:///a", Client()))
         new = await front.attach("a", 2)
         await answer(new, "resources/subscribe", "file:///a", b'{"x":1}')
@@ -241,7 +242,7 @@ def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() ->
 def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() -> None:
     async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         front.peers["a"].close()
-        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         gone, stays = Client(), Client()
         uris = {"file:///a": (gone,), "file:///b": (gone, stays)}
         asking = [
@@ -267,7 +268,7 @@ def test_the_end_of_a_subscription_at_a_server_that_is_away_is_nothing_to_wait_f
         one = Client()
         await watched(front, subs, "file:///a", one)
         front.peers["a"].close()
-        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         assert await subs.unwatch(front.view, "file:///a", one) == CallAnswer(b"{}")
 
     with_subscriptions(talk)
@@ -302,7 +303,7 @@ def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
 def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_is_back() -> None:
     async def talk(front: Front, subs: ResourceSubscriptions) -> None:
         front.peers["a"].close()
-        assert (await front.calls.ask("a", "x/marker", b"{}").answer).code == Code.SERVER_DOWN
+        assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         subs.adopt(front.view, "file:///a", Client())
         await answer(await front.attach("a", 2), "resources/subscribe", "file:///a")
 

@@ -11,7 +11,7 @@ from metamcp_worker.ipc.frames import Ask, Down, Error, Frame, Notice, Progress,
 from .called import Front as Calls
 from .called import request
 from .called import with_front as with_calls
-from .callers import Caller
+from .callers import Caller, answer_of
 from .offers import endpoint, offer, resource, tool
 from .peers import WAIT_S, error_data
 from .routed import Front, with_front
@@ -78,7 +78,7 @@ def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer(told:
         assert (again.id, again.params, asked.deadline_ms) == (asked.id, b'{"n":1}', 0)
         assert 0 < again.deadline_ms <= WAIT_S * 1000
         second.write(Result(again.id, b'"right"'))
-        assert await call.answer == CallAnswer(b'"right"')
+        assert await answer_of(call) == CallAnswer(b'"right"')
         assert front.ended == [(call.id, CallAnswer(b'"right"'))]
 
     with_front(talk)
@@ -92,10 +92,10 @@ def test_a_call_that_may_not_be_repeated_fails_beside_one_that_may() -> None:
         await first.call()
         second = await front.attach(generation=2)
         first.close()
-        data = error_data((await may_not.answer).body)
+        data = error_data((await answer_of(may_not)).body)
         assert (data["may_have_run"], "attempts" in data) == (True, False)
         second.write(Result((await second.call()).id, b"{}"))
-        assert await may.answer == CallAnswer(b"{}")
+        assert await answer_of(may) == CallAnswer(b"{}")
 
     with_front(talk)
 
@@ -110,7 +110,7 @@ def test_a_call_whose_second_server_dies_too_is_told_so_and_not_sent_again() -> 
         first.close()
         await second.call()
         second.write(Down(b'{"reason":"signal","message":"It was killed."}'))
-        answer = await call.answer
+        answer = await answer_of(call)
         assert b"went down twice" in answer.body
         data = error_data(answer.body)
         assert (data["attempts"], data["may_have_run"], data["generation"]) == (2, True, 3)
@@ -135,7 +135,7 @@ def test_what_a_client_has_heard_of_is_not_run_again(what: str) -> None:
         first.write(frames[what])
         second = await front.attach(generation=2)
         first.close()
-        assert (await call.answer).code == Code.SERVER_DOWN
+        assert (await answer_of(call)).code == Code.SERVER_DOWN
         assert second.quiet()
 
     with_front(talk)
@@ -149,7 +149,7 @@ def test_what_nobody_takes_is_not_heard() -> None:
         first.close()
         second = await front.attach(generation=2)
         second.write(Result((await second.call()).id, b"{}"))
-        assert await call.answer == CallAnswer(b"{}")
+        assert await answer_of(call) == CallAnswer(b"{}")
 
     with_front(talk)
 
@@ -163,7 +163,7 @@ def test_a_repeatable_call_of_a_server_that_does_not_come_back_may_have_run(stat
         await first.call()
         first.write(Down(b"{}"))
         front.state(state, generation=1)
-        answer = await call.answer
+        answer = await answer_of(call)
         assert answer.code == Code.SERVER_DOWN
         assert error_data(answer.body)["may_have_run"] is True
 
@@ -176,7 +176,7 @@ def test_a_repeatable_call_waits_no_longer_than_any_other_and_may_have_run() -> 
         call = front.call(repeatable=True)
         await first.call()
         first.close()
-        answer = await call.answer
+        answer = await answer_of(call)
         assert b"could not be asked again" in answer.body
         assert error_data(answer.body)["may_have_run"] is True
 
@@ -190,7 +190,7 @@ def test_a_call_without_time_left_is_not_sent_again() -> None:
         await first.call()
         second = await front.attach(generation=2)
         first.close()
-        assert (await call.answer).code == Code.SERVER_DOWN
+        assert (await answer_of(call)).code == Code.SERVER_DOWN
         assert second.quiet()
 
     with_front(talk, timeout_s=0.0)  # its time is over as it begins; the front waits a little more
@@ -216,7 +216,7 @@ def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -> None
         call, other = front.call(repeatable=True), front.call()
         await first.call()
         first.close()
-        await other.answer  # with the error
+        await answer_of(other)  # with the error
         assert front.routing.held() == 1
         call.cancel("the client is gone")
         assert front.ended[1:] == [(call.id, None)]
@@ -238,11 +238,11 @@ def test_what_is_kept_is_bounded_and_given_back_when_the_call_is_over() -> None:
         assert [call.spare is not None for call in calls] == [True, True, False]
         assert link.spare_bytes == server_links.SPARE_BYTES_MAX
         peer.write(Error(asked[0].id, b'{"code":1}'))
-        await calls[0].answer
+        await answer_of(calls[0])
         calls[1].cancel("")
         assert link.spare_bytes == 0
         peer.close()
-        assert (await calls[2].answer).code == Code.SERVER_DOWN
+        assert (await answer_of(calls[2])).code == Code.SERVER_DOWN
 
     with_front(talk)
 
@@ -255,7 +255,7 @@ def test_a_call_that_times_out_gives_back_what_was_kept_for_it() -> None:
         assert call.wire is not None
         link = call.wire.link
         assert link.spare_bytes > 0
-        assert (await call.answer).code == Code.TIMED_OUT
+        assert (await answer_of(call)).code == Code.TIMED_OUT
         assert link.spare_bytes == 0
 
     with_front(talk, timeout_s=-call_router.MARGIN_S)
@@ -291,7 +291,7 @@ def test_calls_of_clients_are_repeated_as_configured_and_counted() -> None:
         for _ in range(2):
             asked = await second.call()
             second.write(Result(asked.id, b'{"method":"%b"}' % asked.method.encode()))
-        answers = [await call.answer for call in started]
+        answers = [await answer_of(call) for call in started]
         assert [answer.code for answer in answers] == [0, Code.SERVER_DOWN, 0]
         assert front.stats.retries == {"git": {"answered": 2}}
 

@@ -17,6 +17,7 @@ from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
 
 from ..rawhttp import until
+from .callers import answer_of
 from .peers import Peer, error_data
 from .routed import Front, with_front
 
@@ -35,8 +36,7 @@ def start(front: Front, name: str = OWN, *, repeatable: bool = False) -> Call:
     """A call of the client that has this."""
     routing = front.routing
     frame = CallFrame(routing.new_id(), "tools/call", b"{}")
-    future: asyncio.Future[CallAnswer] = routing.loop.create_future()
-    call = Call(name, frame, future, routing.cancel, routing.loop.time())
+    call = Call(name, frame, routing.cancel, routing.loop.time())
     call.repeatable = repeatable
     routing.start(call)
     return call
@@ -62,7 +62,7 @@ def test_the_first_call_is_the_reason_to_start_it_and_waits() -> None:
         await front.routing.attach(OWN, 1, peer.fd)
         assert front.routing.inflight() == {"git": 1}
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await call.answer == CallAnswer(b"1")
+        assert await answer_of(call) == CallAnswer(b"1")
         peer.close()
 
     with_front(talk)
@@ -72,7 +72,7 @@ def test_what_cannot_be_started_is_refused_under_the_name_of_its_server() -> Non
     async def talk(front: Front) -> None:
         call = start(front)
         told(front, "stopped")
-        answer = await call.answer
+        answer = await answer_of(call)
         assert answer.code == Code.SERVER_DOWN
         assert codec.value(answer.body)["message"].startswith("server 'git' is not available")
         assert error_data(answer.body)["server"] == "git"
@@ -87,7 +87,7 @@ def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
         told(
             front, "error", reason=process_names.NO_PLACE, message="64 clients have a process of it"
         )
-        answer = await call.answer
+        answer = await answer_of(call)
         assert answer.code == Code.OVERLOADED
         assert "'git' has too much to do: 64 clients" in codec.value(answer.body)["message"]
         data = error_data(answer.body)
@@ -97,12 +97,12 @@ def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
         )
         front.routing.forget(OWN)
         assert front.wanted == [OWN]
-        assert (await start(front, OTHER).answer).code == Code.OVERLOADED
+        assert (await answer_of(start(front, OTHER))).code == Code.OVERLOADED
         assert front.wanted == [OWN]  # for a moment nobody is asked again
         shared = front.call()
         peer = await front.attach()
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await shared.answer == CallAnswer(b"1")
+        assert await answer_of(shared) == CallAnswer(b"1")
         while front.wanted == [OWN]:
             await until(partial(settled, front, start(front, OTHER)))
         assert front.wanted == [OWN, OTHER]
@@ -120,7 +120,7 @@ def test_a_call_that_comes_while_it_goes_is_a_reason_for_another() -> None:
         peer = Peer()
         await front.routing.attach(OWN, 1, peer.fd)
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await call.answer == CallAnswer(b"1")
+        assert await answer_of(call) == CallAnswer(b"1")
         peer.close()
 
     with_front(talk)
@@ -137,7 +137,7 @@ def test_a_call_whose_process_dies_after_it_was_forgotten_is_answered_all_the_sa
         )
         front.routing.forget(OWN)
         peer.close()
-        assert (await call.answer).code == Code.SERVER_DOWN
+        assert (await answer_of(call)).code == Code.SERVER_DOWN
 
     with_front(talk)
 
@@ -164,7 +164,7 @@ def test_a_call_in_an_era_that_its_server_does_not_speak_goes_to_the_server_itse
         call = start(front, legacy)
         front.routing.forget(legacy, "git")
         peer.write(Result((await peer.call()).id, b"1"))
-        assert await call.answer == CallAnswer(b"1")
+        assert await answer_of(call) == CallAnswer(b"1")
         assert front.wanted == [legacy]
 
     with_front(talk)

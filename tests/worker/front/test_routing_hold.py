@@ -8,6 +8,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Down, Result
 
+from .callers import answer_of
 from .peers import WAIT_S, error_data
 from .routed import Front, with_front
 
@@ -23,7 +24,7 @@ def test_a_call_waits_for_a_server_that_starts_on_the_first_call() -> None:
         front.state("warming", generation=1, hold_ms=LONG_MS)
         peer = await front.attach(generation=1)
         peer.write(Result((await peer.call()).id, b'"started"'))
-        assert await call.answer == CallAnswer(b'"started"')
+        assert await answer_of(call) == CallAnswer(b'"started"')
 
     with_front(talk, hold_s=0.001)
 
@@ -35,7 +36,7 @@ def test_a_call_that_came_before_the_news_of_its_servers_end_is_a_reason_to_star
         running = front.call()
         await peer.call()
         peer.write(Down(b"{}"))
-        await running.answer
+        await answer_of(running)
         call = front.call()
         assert front.wanted == []
         front.state("error", generation=1, retry_after_ms=300)
@@ -59,7 +60,7 @@ def test_a_call_that_waited_in_vain_is_told_that_the_server_is_still_starting() 
         front.state("idle", hold_ms=1)
         call = front.call()
         front.state("warming", generation=1, hold_ms=1)
-        answer = await call.answer
+        answer = await answer_of(call)
         message = codec.value(answer.body)["message"]
         assert "'git' is not available: it is still starting after 0.001 s" in message
         assert error_data(answer.body)["may_have_run"] is False
@@ -95,7 +96,7 @@ def test_calls_that_waited_in_vain_leave_room_for_others() -> None:
     async def talk(front: Front) -> None:
         front.state("warming", hold_ms=1)
         most = bytes(call_router.HELD_BYTES_MAX)
-        assert (await front.call(most).answer).code == Code.SERVER_DOWN
+        assert (await answer_of(front.call(most))).code == Code.SERVER_DOWN
         front.state("warming", hold_ms=LONG_MS)
         assert not front.call(most).answer.done()
 
@@ -108,7 +109,7 @@ def test_calls_with_different_times_end_each_in_its_own() -> None:
         long = front.call(b"1")
         front.state("warming", hold_ms=1)
         short = front.call(b"2")
-        assert (await short.answer).code == Code.SERVER_DOWN
+        assert (await answer_of(short)).code == Code.SERVER_DOWN
         assert not long.answer.done()
         assert front.routing.held() == 1
         peer = await front.attach()

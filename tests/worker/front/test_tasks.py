@@ -16,7 +16,7 @@ from metamcp_worker.ipc.frames import Ask, Notice, Result, Tell
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 from .called import Front, request, with_front
-from .callers import Caller
+from .callers import Caller, answer_of
 from .offers import LEGACY, MODERN, endpoint, offer
 from .peers import Peer
 
@@ -108,7 +108,7 @@ def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it(
         meta = b'{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}}'
         front.peers["old"].write(Ask(number, 1, "roots/list", meta % b"7"))
         front.peers["old"].write(Result(number, b'{"content":[]}'))
-        assert await call.answer == CallAnswer(b'{"content":[]}')
+        assert await answer_of(call) == CallAnswer(b'{"content":[]}')
         task = exposed("default", "old", "7")
         assert [one.params for one in caller.questions] == [meta % task.encode()]
 

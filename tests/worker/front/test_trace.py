@@ -62,8 +62,7 @@ def begun(
     request = McpRequest(method, dict(given), members, b"", modern=True, headers=headers)
     raw = codec.dump(members) if members else b""
     frame = CallFrame(number, method, codec.dump(given), raw)
-    future = asyncio.get_running_loop().create_future()
-    call = Call("git@abc", frame, future, _uncancelled, 10.0, label=method)
+    call = Call("git@abc", frame, _uncancelled, 10.0, label=method)
     call.origin = CallOrigin("default", "git__t", b"", "", False, "2026-07-28", "t")
     tracing.begun(call, "git__t", request, given)
     return call

@@ -14,6 +14,7 @@ from metamcp_worker.ipc.messages import Leg, Message, Span, Spans
 from tests.waiting import until
 
 from .called import Front, request, with_front
+from .callers import answer_of
 from .offers import offer, tool
 
 pytestmark = pytest.mark.promise("M88")
@@ -99,7 +100,7 @@ def test_a_call_whose_worker_dies_ends_its_spans() -> None:
         call = front.calls.start(front.view, ASKED, None)
         await front.peers["a"].call()
         front.peers["a"].close()
-        assert (await call.answer).code == Code.SERVER_DOWN
+        assert (await answer_of(call)).code == Code.SERVER_DOWN
         tracer.close()
         assert [span.error for span in supervisor.spans] == ["-10001", "-10001"]
 
@@ -117,7 +118,7 @@ def test_a_call_that_is_sent_once_more_keeps_its_place_in_the_trace() -> None:
         again = await second.call()
         assert (parent_of(again), again.traced) == (parent_of(before), True)
         second.write(Result(again.id, b"{}"))
-        await call.answer
+        await answer_of(call)
         tracer.close()
         server, client = supervisor.spans
         assert (server.error, client.error) == ("", "")

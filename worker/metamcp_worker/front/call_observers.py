@@ -18,6 +18,7 @@ import random
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Self
 
@@ -73,7 +74,7 @@ class Overhead:
         now = monotonic()
         since = self._arrived if call.started - self._arrived < 1.0 else call.started
         self._under_way[call.id] = _Times(now - since, now)
-        call.answer.add_done_callback(lambda answer: self._answered(call, answer))
+        call.answer.then(partial(self._answered, call))
 
     def told(self, server: str, notice: bytes) -> None:
         """Take over the notice in which a worker says how long it had a call."""
@@ -88,13 +89,13 @@ class Overhead:
             for stage, buckets in self._buckets.items()
         }
 
-    def _answered(self, call: Call, answer: asyncio.Future[CallAnswer]) -> None:
+    def _answered(self, call: Call, answer: CallAnswer | None) -> None:
         """Finish the times of a call in the next turn of the loop, after the code that waits for
         the answer. The times of a call that was sent again are dropped: it waited for another
         server."""
         times = self._under_way.pop(call.id, None)
-        if times is not None and not answer.cancelled() and times.total_s and not call.ends:
-            answer.get_loop().call_soon(self._over, times, monotonic())
+        if times is not None and answer is not None and times.total_s and not call.ends:
+            asyncio.get_running_loop().call_soon(self._over, times, monotonic())
 
     def _over(self, times: _Times, answered: float) -> None:
         self._observe("front", times.to_s + monotonic() - answered)

@@ -197,7 +197,7 @@ class Calls:
             results=b"" if view.spec.results is None else builtin_calls.place(view, request),
         )  # fmt: skip
         call = Call(
-            server, frame, routing.loop.create_future(), self.guarded.cancel, monotonic(),
+            server, frame, self.guarded.cancel, monotonic(),
             label=method if rule is not None else OTHER, modern=request.modern,
             legacy=owner.legacy, caller=caller,
         )  # fmt: skip
@@ -276,7 +276,6 @@ class Calls:
         call = Call(
             OWN,
             CallFrame(routing.new_id(), request.method, codec.dump(request.params)),
-            routing.loop.create_future(),
             self._left,
             began,
             label=request.method,
@@ -342,7 +341,6 @@ class Calls:
             call = Call(
                 server,
                 CallFrame(number, note.label, b""),
-                routing.loop.create_future(),
                 routing.cancel,
                 routing.loop.time(),
                 label=note.label,
@@ -386,8 +384,7 @@ class Calls:
         routing, server = self._routing, self.heir(server)
         frame = CallFrame(routing.new_id(), method, params)
         now = routing.loop.time()
-        future = routing.loop.create_future()
-        call = Call(server, frame, future, routing.cancel, now, label=method)
+        call = Call(server, frame, routing.cancel, now, label=method)
         routing.start(call)
         return call
 
@@ -531,7 +528,6 @@ class Calls:
             call.meters = ()
         if answer is None:
             error_type = "cancelled"
-            call.answer.cancel()
         else:
             if answer.code:
                 error_type = refused or str(int(answer.code))
@@ -548,8 +544,6 @@ class Calls:
                     call.label, answer.body, answer.code, modern=call.modern
                 )
                 answer = CallAnswer(body, code)
-            if self.audit is None and not call.answer.done():
-                call.answer.set_result(answer)
         server = process_names.base(call.server)
         if call.ends:
             self._stats.retried(server, outcome(answer))
@@ -560,6 +554,10 @@ class Calls:
             self.witness.finished(call, answer, seconds, error_type)
         if self.audit is not None:
             self.audit.finished(call, answer, seconds, error_type)
+        if answer is None:
+            call.answer.cancel()
+        elif self.audit is None and not call.answer.done():
+            call.answer.set_result(answer)
 
 
 def _whole(view: View) -> str:

@@ -267,7 +267,7 @@ class CodeRuns:
             self._refuse(run, asked.call, _UNASKED)
         else:
             run.calls[asked.call] = call
-            call.answer.add_done_callback(partial(self._answered, run, asked, name))
+            call.answer.then(partial(self._answered, run, asked, name))
 
     def _ask(self, run: RunUnderWay, asked: HostCall, name: str) -> None:
         """Ask the user before a call of an agent, while the time of its code stands still."""
@@ -348,8 +348,8 @@ class CodeRuns:
         first = self._pipeline.first_list(why.server)
         run.calls[asked.call] = first
 
-        def told(answer: asyncio.Future[CallAnswer]) -> None:
-            if run.calls.pop(asked.call, None) is None or answer.cancelled():
+        def told(answer: CallAnswer | None) -> None:
+            if run.calls.pop(asked.call, None) is None or answer is None:
                 return
             view = self._pipeline.now(run.view, run.request)
             if view is None or why.server in view.merged.unknown:
@@ -357,15 +357,14 @@ class CodeRuns:
             else:
                 self._asked(run, asked)
 
-        first.answer.add_done_callback(told)
+        first.answer.then(told)
 
     def _answered(
-        self, run: RunUnderWay, asked: HostCall, name: str, answer: asyncio.Future[CallAnswer]
+        self, run: RunUnderWay, asked: HostCall, name: str, answer: CallAnswer | None
     ) -> None:
         if run.calls.pop(asked.call, None) is None:
             return
-        told = None if answer.cancelled() else answer.result()
-        self._reply(code_calls.reply(run.number, asked.call, told))
+        self._reply(code_calls.reply(run.number, asked.call, answer))
         run.ended += 1
         if run.request.wants_progress and run.call.caller is not None:
             run.call.caller.progressed(codec.dump({"progress": run.ended, "message": name}))

@@ -25,7 +25,7 @@ from metamcp_worker.front.client_sessions import (
     ClientSessions,
     request_key,
 )
-from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest, outcome
+from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
 from metamcp_worker.front.resource_subscriptions import (
@@ -361,7 +361,7 @@ class Dialogue:
             self._calls.rooted(session)
             _placed(request, session)
             request.unasked = False
-            answer = None if inquiry.cancelled else await outcome(self._begun(sent, request))
+            answer = None if inquiry.cancelled else await self._begun(sent, request).answer.wait()
             brought = True
             rest = self._brought(sent, answer)
         except ProtocolError as refused:
@@ -458,7 +458,7 @@ class Dialogue:
                 client.sent(call)
                 if session.over:
                     call.cancel("the session has ended")
-                answer = await outcome(call)
+                answer = await call.answer.wait()
                 # The request that would have to be sent again was in the other front.
                 if not call.legacy and answer is not None and wants_input(answer):
                     answer = call_faults.lost()

@@ -313,20 +313,19 @@ class EngineCalls:
     def _follow(self, work: _HostWork, call: Call, made: Callable[[HostDone], HostDone]) -> None:
         work.end = call.cancel
 
-        def over(answer: asyncio.Future[CallAnswer]) -> None:
-            told = None if answer.cancelled() else answer.result()
+        def over(answer: CallAnswer | None) -> None:
             number, repeatable = work.ask.call, work.repeatable
-            self._reply(work, made(engine_calls.done(number, told, repeatable=repeatable)))
+            self._reply(work, made(engine_calls.done(number, answer, repeatable=repeatable)))
 
-        call.answer.add_done_callback(over)
+        call.answer.then(over)
 
     def _wait(self, work: _HostWork, why: NotUpYet) -> None:
         """Make the call when its server has told what it offers; then it is there, or not."""
         first = self._pipeline.first_list(why.server)
         work.end = first.cancel
 
-        def told(answer: asyncio.Future[CallAnswer]) -> None:
-            if self._works.get(work.ask.call) is not work or answer.cancelled():
+        def told(answer: CallAnswer | None) -> None:
+            if self._works.get(work.ask.call) is not work or answer is None:
                 return
             owner = work.ask.owner
             view = self._pipeline.view_of(owner.endpoint, owner.name)
@@ -335,7 +334,7 @@ class EngineCalls:
             else:
                 self._carry_out(work)
 
-        first.answer.add_done_callback(told)
+        first.answer.then(told)
 
     def _look_up(self, work: _HostWork, view: View, request: McpRequest) -> None:
         ask = work.ask

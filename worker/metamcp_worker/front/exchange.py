@@ -60,42 +60,27 @@ class Exchange(HttpRequest):
     facts: RequestFacts
     streams: Streams
     on_over: Callable[[], None]
-    _expecting = False
+    _then: Callable[[CallAnswer | None], Pending] | None = None
     _stream: Stream | None = None
     _running: asyncio.Task[None] | None = None
 
     # --- its course -----------------------------------------------------------------------------
 
-    def attend(self, step: Callable[[], Pending]) -> Pending:
-        """Take a step towards the answer, and return its rest."""
-        rest: Pending = None
-        try:
-            rest = step()
-        finally:
-            if rest is None and not self._expecting:
-                self._over()
-        return None if rest is None else self._until(rest)
-
     def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> Pending:
         """Call `then` with the answer of the call (None: it was cancelled). No task is needed,
         because nothing has to be awaited until then."""
-        self._expecting = True
-        call.answer.add_done_callback(partial(self._brought, then))
+        self._then = then
+        call.answer.then(self._brought)
         return None
 
-    def _brought(
-        self, then: Callable[[CallAnswer | None], Pending], brought: asyncio.Future[CallAnswer]
-    ) -> None:
-        self._expecting = False
-        answer = None if brought.cancelled() else brought.result()
-        self.run(partial(self.attend, partial(then, answer)))
+    def _brought(self, answer: CallAnswer | None) -> None:
+        then, self._then = self._then, None
+        assert then is not None, "an answer comes once"
+        self.run(then, answer)
 
-    async def _until(self, rest: Awaitable[None]) -> None:
-        try:
-            await rest
-        finally:
-            if not self._expecting:
-                self._over()
+    def stepped(self) -> None:
+        if self._then is None:
+            self._over()
 
     def _over(self) -> None:
         if self._stream is not None:
@@ -207,17 +192,6 @@ class Exchange(HttpRequest):
         if self._stream is not None and self._running is not None:
             self._stream.end()
             await self._running
-
-
-async def outcome(call: Call) -> CallAnswer | None:
-    """Wait for the answer of the call; None if the call was cancelled."""
-    try:
-        return await call.answer
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not call.answer.cancelled() or (task is not None and task.cancelling()):
-            raise  # this request was cancelled, and with it the future that it waited for
-        return None
 
 
 def message(raw_id: bytes, answer: CallAnswer | None) -> bytes:

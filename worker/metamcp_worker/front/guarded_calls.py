@@ -5,7 +5,6 @@ check that it is still the same call, its refusal; its way through middleware. N
 (`guard_rules`), consent (`consent_io`), calls that no rule concerns.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -211,7 +210,7 @@ class _GuardedWork:
         if consent:
             self._calls.host.agreed(self.call, consent)
         if more is not None:
-            self.call.answer.add_done_callback(partial(_wants_more, more))
+            self.call.answer.then(partial(_wants_more, more))
         self.call.started = time.monotonic()  # the time before was not that of the server
         self._calls.send(self.call, self.guard, self.facts)
 
@@ -335,10 +334,10 @@ def _asks(answer: CallAnswer) -> bool:
         return False
 
 
-def _wants_more(more: Callable[[bytes], None], answer: asyncio.Future[CallAnswer]) -> None:
+def _wants_more(more: Callable[[bytes], None], answer: CallAnswer | None) -> None:
     """Note that a server wants this call again, with the input that it asks for."""
     try:
-        wanted = None if answer.cancelled() else mrtr.parse(answer.result().body)
+        wanted = None if answer is None else mrtr.parse(answer.body)
     except codec.Malformed:
         return
     if wanted is not None:

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVarTuple, Unpack
 
 from msgspec import Struct
 
@@ -61,6 +61,8 @@ from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 if TYPE_CHECKING:
     from metamcp_worker.access.token_issuers import TokenIssuers
 
+Given = TypeVarTuple("Given")
+
 SESSION_ID_BYTES = 24
 """Random bytes in a session id; it cannot be guessed, although it opens nothing."""
 NONCE_BYTES = 6
@@ -73,6 +75,7 @@ SWEEP_S = 60.0
 """Seconds between two searches for sessions that are over; requests for them are refused in time
 anyway."""
 
+_Post = Callable[[Exchange, Envelope, View, str], Pending]
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _NO_FACTS = RequestFacts("", accepts_sse=False)
 _NOT_YET = HeaderRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
@@ -274,12 +277,13 @@ class App:
         facts = self._policy.facts(exchange.head)
         exchange.streams, exchange.on_over = self._streams, self._done
         if self.door.guarded:
-            return exchange.attend(partial(self._enter, exchange, facts))
+            return self._enter(exchange, facts)
         if isinstance(facts, HeaderRefusal):
             exchange.facts = _NO_FACTS
-            return exchange.attend(partial(self._refuse, exchange, facts))
+            self._refuse(exchange, facts)
+            return None
         exchange.facts = facts
-        return exchange.attend(partial(self._answer, exchange, exchange.head.method))
+        return self._answer(exchange, exchange.head.method)
 
     def _enter(self, exchange: Exchange, facts: RequestFacts | HeaderRefusal) -> Pending:
         """Let the request in if its credential is valid, before its answer shows anything of an
@@ -381,7 +385,6 @@ class App:
             view = self._calls.view(facts.endpoint)
         else:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
-        legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
         if method == "OPTIONS":
             at_all = ", ".join(header_policy.METHODS[facts.kind]).encode()
             allowed = rest_methods(facts.rest) if facts.kind == header_policy.API else at_all
@@ -392,20 +395,22 @@ class App:
             assert self._issuers is not None
             exchange.json(200, self._issuers.document(view.spec))
         elif facts.kind == header_policy.MCP:
+            legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
             if method == "POST":
                 era = self._legacy if legacy else self._modern
-                return self._post(exchange, partial(self._said, exchange, era.post, view))
+                return self._post(exchange, self._said, era.post, view)
             if legacy:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
                 return self._get(exchange, get, view)
             self._refuse(exchange, _POST_ONLY)
         elif facts.kind == header_policy.API:
-            answer = partial(self._rest.answer, exchange, method, view, self._version)
-            return answer(b"") if method == "GET" else self._post(exchange, answer)
+            if method == "GET":
+                return self._rest.answer(exchange, method, view, self._version, b"")
+            return self._post(exchange, self._rest.answer, method, view, self._version)
         elif facts.kind == header_policy.SSE:
             return self._get(exchange, self._sse.get, view)
         else:
-            return self._post(exchange, partial(self._said, exchange, self._sse.post, view))
+            return self._post(exchange, self._said, self._sse.post, view)
         return None
 
     async def _get(
@@ -429,13 +434,18 @@ class App:
         if not self._move(exchange, where, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
 
-    def _post(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> Pending:
+    def _post(
+        self,
+        exchange: Exchange,
+        answer: Callable[[Exchange, Unpack[Given], bytes], Pending],
+        *given: *Given,
+    ) -> Pending:
         """Answer a request with a body, at once if the whole body is there, as most are."""
         limited = self._calls.meters.bodies
         most = self._body_max(exchange.facts) if limited else BODY_BYTES_MAX
         if exchange.whole and exchange.size <= most:
-            return answer(exchange.take())
-        return self._post_later(exchange, answer)
+            return answer(exchange, *given, exchange.take())
+        return self._post_later(exchange, lambda body: answer(exchange, *given, body))
 
     async def _post_later(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> None:
         body = await self._body(exchange)
@@ -480,7 +490,7 @@ class App:
     def _said(
         self,
         exchange: Exchange,
-        post: Callable[[Exchange, Envelope, View, str], Pending],
+        post: _Post,
         view: View,
         body: bytes,
     ) -> Pending:

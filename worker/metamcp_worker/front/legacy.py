@@ -24,7 +24,7 @@ from metamcp_worker.front.client_sessions import (
     negotiated,
 )
 from metamcp_worker.front.dialogue import Dialogue
-from metamcp_worker.front.exchange import Declined, Exchange, outcome
+from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.front.server_links import Call, CallAnswer
@@ -273,7 +273,7 @@ class Posted:
         pass
 
     async def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> None:
-        rest = then(await outcome(call))
+        rest = then(await call.answer.wait())
         if rest is not None:
             await rest
 

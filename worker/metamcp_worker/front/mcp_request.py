@@ -35,8 +35,11 @@ BESIDE_BYTES_MAX = 64 * 1024
 """Maximum bytes of a message beside its params, if repeated members have to be looked for; nothing
 in the protocol is large there, and the search is slow."""
 
+_PARAMS = re.compile(rb'"params"\s*:\s*')
+SMALL_BYTES = 512
+"""Bytes of a message up to which counting in all of it costs less than leaving its params out."""
+
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
-_NONE = Raw()
 
 
 def read(body: bytes) -> Envelope:
@@ -50,8 +53,9 @@ def read(body: bytes) -> Envelope:
         message = codec.envelope(body)
     except codec.Malformed as error:
         raise _unreadable(body, error) from None
-    count = body.count
-    if count(b'"id"') > 1 or count(b'"method"') > 1 or count(b'"params"') > 1 or b"\\" in body:
+    beside = _beside(body, message) if len(body) > SMALL_BYTES else body
+    count = beside.count
+    if count(b'"id"') > 1 or count(b'"method"') > 1 or count(b'"params"') > 1 or b"\\" in beside:
         _check_keys(_beside(body, message))
     if message.jsonrpc != "2.0":
         raise ProtocolError(Code.INVALID_REQUEST, 'The member "jsonrpc" must be "2.0".')
@@ -81,16 +85,16 @@ def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
     raw = message.params
     if not raw or (len(raw) == 4 and bytes(raw) == b"null"):
         return {}, {}
-    params = _level(raw, "params")
-    meta = params.pop("_meta", _NONE)
-    return params, _level(meta, "params._meta") if meta else {}
-
-
-def _level(raw: Raw, what: str) -> dict[str, Raw]:
     try:
-        return codec.level(raw)
+        params = codec.level(raw)
     except codec.Malformed:
-        raise ProtocolError(Code.INVALID_PARAMS, f"{what} must be an object.") from None
+        raise ProtocolError(Code.INVALID_PARAMS, "params must be an object.") from None
+    if "_meta" not in params:
+        return params, {}
+    try:
+        return params, codec.level(params.pop("_meta"))
+    except codec.Malformed:
+        raise ProtocolError(Code.INVALID_PARAMS, "params._meta must be an object.") from None
 
 
 def _check_utf8(body: bytes) -> None:
@@ -117,8 +121,14 @@ def _unreadable(body: bytes, error: codec.Malformed) -> ProtocolError:
 def _beside(body: bytes, message: Envelope) -> bytes:
     """Return the message with a number for its params, because names of members are common
     there."""
-    params = bytes(message.params)
-    return body.replace(params, b"0", 1) if len(params) > 2 else body
+    params = message.params
+    found = _PARAMS.search(body)
+    if len(params) <= 2 or found is None:
+        return body
+    start = found.end()
+    if body.startswith(params, start):  # a search for so many bytes takes long
+        return b"%b0%b" % (body[:start], body[start + len(params) :])
+    return body.replace(params, b"0", 1)
 
 
 def _check_keys(body: bytes) -> None:

@@ -16,7 +16,6 @@ from msgspec import Raw
 from metamcp_worker.front import client_questions, mrtr
 from metamcp_worker.front.calls import McpRequest
 from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
-from metamcp_worker.front.exchange import outcome
 from metamcp_worker.front.mrtr import (
     PARK_S_MAX,
     InputRequired,
@@ -141,7 +140,7 @@ class Drive:
             self._call = self._start(request)
         except ProtocolError as why:
             return CallAnswer(codec.dump({"code": why.code, "message": why.message}), why.code)
-        return await outcome(self._call)
+        return await self._call.answer.wait()
 
     def _refusal(self, caller: bytes, requests: Mapping[str, WantedInput]) -> CallAnswer | None:
         """Return the error for questions that the client cannot be asked; None if it can be asked
@@ -341,20 +340,20 @@ class Talk:
         self._timer = self._loop.call_later(PARK_S_MAX, self._expire)
         wanted = {key: WantedInput(one.method, one.params) for key, one in self._open.items()}
         self.call.interim(CallAnswer(mrtr.result(wanted, self._state)))
-        self.call.answer.add_done_callback(self._ended)
+        own = self.call.answer
+        own.then(lambda answer: None if own is not self.call.answer else self._ended(answer))
 
     def _expire(self) -> None:
         self.give_up(f"the client did not answer within {PARK_S_MAX:g} s")
 
-    def _ended(self, answer: asyncio.Future[CallAnswer]) -> None:
+    def _ended(self, answer: CallAnswer | None) -> None:
         """Keep the answer of a finished call until its client comes back. The answer of a server
         that is gone is not kept: the state ends with the server."""
-        if not self._state or answer is not self.call.answer:
+        if not self._state:
             return
         self.call.caller = None
-        if answer.cancelled() or answer.result().code in _GONE:
-            self._unpark()
-        elif self._parking.parked.reserve(size := len(answer.result().body)):
+        size = 0 if answer is None or answer.code in _GONE else len(answer.body)
+        if size and self._parking.parked.reserve(size):
             self._size = size
         else:
             self._unpark()

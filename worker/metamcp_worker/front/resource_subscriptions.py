@@ -13,6 +13,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Raw
 
@@ -177,7 +178,7 @@ class ResourceSubscriptions:
             elif self._calls.reachable(server) or (attended and wanted):
                 method = SUBSCRIBE if wanted else UNSUBSCRIBE
                 call = self._asked[key] = self._calls.ask(server, method, codec.dump({"uri": uri}))
-                call.answer.add_done_callback(lambda answer: self._answered(key, answer))
+                call.answer.then(partial(self._answered, key))
                 return True
             else:
                 # What a server held is gone with its process; what it lacks is asked for later.
@@ -191,9 +192,9 @@ class ResourceSubscriptions:
         others = (one for one in self._processes(self._calls.heir(server)) if one != server)
         return any(self._watches.watched((one, uri)) for one in others)
 
-    def _answered(self, key: Key, answer: asyncio.Future[CallAnswer]) -> None:
+    def _answered(self, key: Key, answer: CallAnswer | None) -> None:
         del self._asked[key]
-        self._done(key, None if answer.cancelled() else answer.result())
+        self._done(key, answer)
         server = key[0]
         if not self._ask(key) and key in self._unattended.get(server, ()):
             self._unattended[server].discard(key)

@@ -7,6 +7,7 @@ names, views, which calls may be sent again and what their callers are told (`ca
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
@@ -20,6 +21,8 @@ from metamcp_worker.ipc.errors import PipeFull, TooLarge
 from metamcp_worker.ipc.frames import CallFrame, Cancel, Claim, Keep, ReplyFrame, Tell
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.pipe import Pipe
+
+log = logging.getLogger("metamcp.front")
 
 TIMEOUT_S = 60.0
 """Seconds for a call to a server whose timeout the configuration does not give."""
@@ -60,8 +63,64 @@ class CallOrigin(Struct, frozen=True, gc=False):
     principal: Principal = USER
 
 
+class PendingAnswer:
+    """Answer of a call, which comes once or never. Costs less than a Future: whoever waits for it
+    is told at once, not in the next turn of the loop."""
+
+    __slots__ = ("_answer", "_done", "_told")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._answer: CallAnswer | None = None
+        self._told: tuple[Callable[[CallAnswer | None], None], ...] = ()
+
+    def done(self) -> bool:
+        return self._done
+
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled, so that no answer comes."""
+        return self._done and self._answer is None
+
+    def result(self) -> CallAnswer:
+        """Return the answer that has come."""
+        assert self._answer is not None, "the answer has come"
+        return self._answer
+
+    def then(self, told: Callable[[CallAnswer | None], None]) -> None:
+        """Call `told` with the answer, None if the call is cancelled: when the answer comes, or in
+        the next turn of the loop if it is there. `told` raises nothing."""
+        if self._done:
+            asyncio.get_running_loop().call_soon(told, self._answer)
+        else:
+            self._told += (told,)
+
+    def set_result(self, answer: CallAnswer) -> None:
+        self._end(answer)
+
+    def cancel(self) -> None:
+        """Note that no answer comes, unless it has come."""
+        if not self._done:
+            self._end(None)
+
+    def _end(self, answer: CallAnswer | None) -> None:
+        assert not self._done, "a call has one answer"
+        self._done, self._answer = True, answer
+        waiting, self._told = self._told, ()
+        for told in waiting:
+            try:
+                told(answer)
+            except Exception as error:
+                log.error("the answer of a call was not taken", exc_info=error)
+
+    async def wait(self) -> CallAnswer | None:
+        """Wait for the answer; None if the call is cancelled."""
+        future: asyncio.Future[CallAnswer | None] = asyncio.get_running_loop().create_future()
+        self.then(lambda answer: None if future.done() else future.set_result(answer))
+        return await future
+
+
 class Call:
-    """Request on its way to a server. `answer` raises nothing but CancelledError.
+    """Request on its way to a server.
 
     `frame`: set until it is sent. `label`: its method, for the figures. `modern`, `legacy`: the
     client's era and the server's. `caller`: takes what the server says before its answer. `mend`:
@@ -82,7 +141,6 @@ class Call:
         self,
         server: str,
         frame: CallFrame,
-        answer: asyncio.Future[CallAnswer],
         cancel: Callable[["Call", str], None],
         now: float,
         *,
@@ -94,7 +152,7 @@ class Call:
         self.server = server
         self.id = frame.id
         self.frame: CallFrame | None = frame
-        self.answer = answer
+        self.answer = PendingAnswer()
         self.label = label
         self.modern = modern
         self.legacy = legacy
@@ -120,8 +178,8 @@ class Call:
 
     def interim(self, answer: CallAnswer) -> None:
         """Answer the client that waits now. The call goes on: its own answer comes to another
-        future, which is `answer` from now on."""
-        waiting, self.answer = self.answer, self.answer.get_loop().create_future()
+        `PendingAnswer`, which is `answer` from now on."""
+        waiting, self.answer = self.answer, PendingAnswer()
         waiting.set_result(answer)
 
     def cancel(self, reason: str) -> None:

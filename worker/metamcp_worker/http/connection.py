@@ -23,7 +23,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, cast
 
 import httptools
@@ -274,7 +273,8 @@ class Connection(asyncio.Protocol):
         self.hops = 0  # they were for this request
         if not self.transport.is_closing():
             self._heard = self.loop.time()
-            self._advance()
+            if self._queue or self.read_paused:
+                self._advance()
         if self._server.draining and self._server.away is not None:
             self.loop.call_soon(self._go)
 
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
             if self.transport.is_closing():
                 break
             request = self._running = self._queue.popleft()
-            request.run(partial(self._server.app, request))
+            request.run(self._server.app, request)
         self._starting = False
         self.throttle()
 

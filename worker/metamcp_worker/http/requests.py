@@ -9,13 +9,15 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVarTuple, Unpack
 
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.ipc.errors import Code, TooLarge
 
 log = logging.getLogger("metamcp.http")
+
+Given = TypeVarTuple("Given")
 
 COPY_BYTES_MAX = 64 * 1024
 """Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
@@ -185,22 +187,31 @@ class HttpRequest:
 
     # --- its course -----------------------------------------------------------------------------
 
-    def run(self, step: Callable[[], Pending]) -> None:
+    def run(self, step: Callable[[Unpack[Given]], Pending], *given: *Given) -> None:
         """Run a step of the application for the request now, and await what it returns. A failure
         becomes an answer and one line in the log, so that no other request is affected."""
         try:
-            rest = step()
+            rest = step(*given)
         except Exception as error:  # noqa: BLE001 - the root of a request
+            self.stepped()
             self._fail(error)
             return
-        if rest is not None:
-            task = asyncio.get_running_loop().create_task(self._await(rest))
-            self._line.tasks.add(task)
-            task.add_done_callback(self._line.tasks.discard)
+        if rest is None:
+            self.stepped()
+            return
+        task = asyncio.get_running_loop().create_task(self._await(rest))
+        self._line.tasks.add(task)
+        task.add_done_callback(self._line.tasks.discard)
+
+    def stepped(self) -> None:
+        """Note that a step has ended, well or not, and nothing of it is awaited any more."""
 
     async def _await(self, rest: Awaitable[None]) -> None:
         try:
-            await rest
+            try:
+                await rest
+            finally:
+                self.stepped()
         except asyncio.CancelledError:
             self.abort()  # the end of a drain; this is the root of the task
         except Exception as error:  # noqa: BLE001 - the root of a task
