@@ -21,6 +21,7 @@ from benchmarks.figures import Effort, Result, Table, speed
 from benchmarks.scenarios import (
     attacks,
     blocking,
+    clients,
     code,
     confinement,
     counting,
@@ -42,6 +43,7 @@ from benchmarks.scenarios import (
 
 SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "ladder": ladder.measure,
+    "clients": clients.measure,
     "many": many.measure,
     "large": large.measure,
     "listing": listing.measure,

@@ -1,18 +1,14 @@
 """The vocabulary of every measurement: samples become rows, rows stand in tables, bars judge them.
 
-Owns: these values, which round was the quietest, when a bar is met. Never: measuring, printing.
+Owns: these values, how two rows compare, when a bar is met. Never: measuring, printing.
 
-A figure's name ends with its unit: `calls/s`, `p50 ms`, `front us/call`. The first figure of a row
-leads: the round in which it was best is the quietest one, and all `quiet` figures of the row are of
-that round. `median` is over the rounds, of each figure by itself.
+A figure's name ends with its unit: `calls/s`, `p50 ms`, `front us/call`. A figure is the median
+over the rounds, each figure by itself. The first figure of a row leads: its spread is shown.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-HIGHER_IS_BETTER = ("calls/s", "MiB/s", "runs/s", "steps/s")
-"""Ends of names. Of everything else, less is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +21,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    quiet: float
+    """`rounds`: the value of each round, in the order in which they were measured."""
+
     median: float
+    rounds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,14 @@ class Row:
     wrong: int = 0
 
     def __getitem__(self, name: str) -> float:
-        """The figure of the quietest round."""
-        return self.figures[name].quiet
+        """The median of a figure."""
+        return self.figures[name].median
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A goal, and how far this run is from it. `absolute`: it was set for a machine of a known
-    speed, and is not a ratio within one run."""
+    speed, and is not a ratio within one run. `spread`: the least and the most of the rounds."""
 
     what: str
     value: float
@@ -53,6 +51,7 @@ class Bar:
     at_least: bool
     absolute: bool
     met: bool
+    spread: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +125,62 @@ def speed(floor: Mapping[str, float]) -> float:
     return max(floor.values()) / REFERENCE_CALLS_PER_S
 
 
-def least(what: str, value: float, limit: float, unit: str = "x", *, absolute: bool = False) -> Bar:
-    return Bar(what, value, limit, unit, True, absolute, value >= limit)
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure of a row beside that of another: by the medians of both, and round by round."""
+
+    median: float
+    rounds: tuple[float, ...]
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        return (min(self.rounds), max(self.rounds)) if len(self.rounds) > 1 else None
 
 
-def most(what: str, value: float, limit: float, unit: str = "x", *, absolute: bool = False) -> Bar:
-    return Bar(what, value, limit, unit, False, absolute, value <= limit)
+def ratio(value: float, to: float) -> float:
+    """Infinite beside nothing: a row that gave no figure meets no bar."""
+    return value / to if to else float("inf")
+
+
+def difference(value: float, to: float) -> float:
+    return value - to
+
+
+def compared(
+    this: Row, that: Row, figure: str, how: Callable[[float, float], float] = ratio
+) -> Compared:
+    """The same figure of two rows that were measured in turns."""
+    rounds = zip(this.figures[figure].rounds, that.figures[figure].rounds, strict=False)
+    return Compared(how(this[figure], that[figure]), tuple(how(*pair) for pair in rounds))
+
+
+def least(
+    what: str, value: float | Compared, limit: float, unit: str = "x", *, absolute: bool = False
+) -> Bar:
+    found, spread = _judged(value)
+    return Bar(what, found, limit, unit, True, absolute, found >= limit, spread)
+
+
+def most(
+    what: str, value: float | Compared, limit: float, unit: str = "x", *, absolute: bool = False
+) -> Bar:
+    found, spread = _judged(value)
+    return Bar(what, found, limit, unit, False, absolute, found <= limit, spread)
+
+
+def _judged(value: float | Compared) -> tuple[float, tuple[float, float] | None]:
+    return (value.median, value.spread) if isinstance(value, Compared) else (value, None)
 
 
 def row(name: str, samples: Sequence[Sample]) -> Row:
     """All rounds of a row as one."""
-    lead = next(iter(samples[0].figures))
-    best = max if lead.endswith(HIGHER_IS_BETTER) else min
-    quiet = best(samples, key=lambda sample: sample.figures[lead])
-    figures = {
-        name: Figure(value, statistics.median(sample.figures[name] for sample in samples))
-        for name, value in quiet.figures.items()
-    }
+    figures: dict[str, Figure] = {}
+    for figure in samples[0].figures:
+        rounds = tuple(sample.figures[figure] for sample in samples)
+        figures[figure] = Figure(statistics.median(rounds), rounds)
     return Row(name, figures, len(samples), sum(sample.wrong for sample in samples))
 
 
 def percentile(values: Iterable[float], share: float) -> float:
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(len(ranked) * share))]
-
-
-def ratio(value: float, to: float) -> float:
-    """Infinite beside nothing: a row that gave no figure meets no bar."""
-    return value / to if to else float("inf")

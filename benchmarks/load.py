@@ -3,8 +3,8 @@
 Owns: how a call is put into a request, when an answer is whole, who calls next. Every answer is
 checked: it must be a result with the caller's own text in it. Never: starting what is called.
 
-One thread, blocking sockets and `epoll`: an event loop of its own would cost as much as what is
-measured.
+The load comes from a program in C (`load_c`), or from Python where there is no compiler, and over
+TLS. Both do the same: one thread, blocking sockets and `epoll`.
 """
 
 import json
@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks import load_c
+
 ANSWER_S_MAX = 30
 ANSWERS_MAX = 1_000_000_000
 """Of one caller. All callers share a session, in which every request in flight has its own id."""
@@ -23,6 +25,7 @@ READ_BYTES = 1 << 18
 _LENGTH = b"content-length:"
 _END_OF_CHUNKS = b"0\r\n\r\n"
 PADDING = "0123456789abcdef0123456789abcdef"
+OK = b"HTTP/1.1 200"
 
 
 @dataclass
@@ -46,15 +49,38 @@ class Figures:
 @dataclass(frozen=True, slots=True)
 class Speech:
     """How one call is said: everything before its length, and its body with `%(id)d` and
-    `%(text)b` in it. `proof`: what every right answer has in it, beside the text."""
+    `%(text)b` in it. `proof`: what every right answer has in it, beside the text. `filling`: 0 to
+    so many bytes in the place of `%(filling)b`, another number for each call. `traced`: with a
+    traceparent of its own for each call."""
 
     head: bytes
     body: bytes
     proof: bytes = b'"result"'
+    filling: int = 0
+    traced: bool = False
 
     def request(self, number: int, text: bytes) -> bytes:
-        body = self.body % {b"id": number, b"text": text}
-        return b"%bContent-Length: %d\r\n\r\n%b" % (self.head, len(body), body)
+        """`number`: the id, which is the caller's number times ANSWERS_MAX and its sequence."""
+        caller, sequence = divmod(number, ANSWERS_MAX)
+        filling = b"x" * ((caller * 7919 + sequence * 271) % (self.filling + 1))
+        body = self.body % {b"id": number, b"text": text, b"filling": filling}
+        head = self.head
+        if self.traced:
+            head += b"traceparent: 00-0af7651916cd43dd%016x-%016x-01\r\n" % (number, number)
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+
+    def marked(self) -> load_c.Marked:
+        """The same for the program in C, which puts in what is of each call."""
+        body = self.body
+        for place, mark in (
+            (b"%(id)d", load_c.ID),
+            (b"%(text)b", load_c.TEXT),
+            (b"%(filling)b", load_c.FILLING),
+            (b"%%", b"%"),
+        ):
+            body = body.replace(place, mark)
+        trace = b"traceparent: " + load_c.TRACE + b"\r\n" if self.traced else b""
+        return load_c.Marked(self.head + trace, body, self.proof, self.filling)
 
 
 def speech(
@@ -70,8 +96,9 @@ def speech(
     lines = {"Host": f"127.0.0.1:{port}", "Content-Type": "application/json", **headers}
     head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{key}: {it}\r\n" for key, it in lines.items())
     more = "" if meta is None else f',"_meta":{written(meta)}'
-    said = {"padding": PADDING} if arguments is None else arguments
-    rest = "".join(f',"{key}":{written(item)}' for key, item in said.items())
+    rest = f',"padding":"{PADDING}%(filling)b"'
+    if arguments is not None:
+        rest = "".join(f',"{key}":{written(item)}' for key, item in arguments.items())
     body = (
         f'{{"jsonrpc":"2.0","id":%(id)d,"method":"tools/call","params":{{"name":"{tool}",'
         f'"arguments":{{"text":"%(text)b"{rest}}}{more}}}}}'
@@ -130,7 +157,7 @@ class Answer:
 class Caller:
     """One connection: sends a call, checks the answer, sends the next, until the time is over."""
 
-    __slots__ = ("_answer", "_sent", "_text", "number", "sequence", "sock", "speeches")
+    __slots__ = ("_answer", "_said", "_sent", "_text", "number", "sequence", "sock", "speeches")
 
     def __init__(
         self, number: int, port: int, speeches: Sequence[Speech], tls: ssl.SSLContext | None
@@ -146,8 +173,8 @@ class Caller:
     def send(self) -> None:
         self.sequence += 1
         self._text = b"T%d-%dT" % (self.number, self.sequence)
-        said = self.speeches[(self.number + self.sequence) % len(self.speeches)]
-        whole = said.request(self.number * ANSWERS_MAX + self.sequence, self._text)
+        self._said = self.speeches[(self.number + self.sequence) % len(self.speeches)]
+        whole = self._said.request(self.number * ANSWERS_MAX + self.sequence, self._text)
         self._sent = time.perf_counter()
         self.sock.sendall(whole)
 
@@ -163,27 +190,40 @@ class Caller:
             return None
         figures.calls += 1
         figures.latencies_s.append(now - self._sent)
-        proof = self.speeches[(self.number + self.sequence) % len(self.speeches)].proof
-        if self._text not in whole or proof not in whole:
+        if not (whole.startswith(OK) and self._text in whole and self._said.proof in whole):
             figures.wrong += 1
         return True
 
 
 def call(
+    port: int, speeches: Sequence[Speech], callers: int, seconds: float, *, own: bool = False
+) -> Figures:
+    """`callers` callers for `seconds`, each with the speeches in turn, or, with `own`, with one of
+    them that it keeps. Raises OSError if an answer does not come or a connection ends."""
+    if (made := load_c.program()) is None:
+        return call_by_python(port, speeches, callers, seconds, own=own)
+    said = [one.marked() for one in speeches]
+    found = load_c.call(made, load_c.order(port, said, callers, seconds, own=own), seconds)
+    return Figures(len(found.latencies_s), found.wrong, found.seconds, found.latencies_s)
+
+
+def call_by_python(
     port: int,
     speeches: Sequence[Speech],
     callers: int,
     seconds: float,
     tls: ssl.SSLContext | None = None,
+    *,
+    own: bool = False,
 ) -> Figures:
-    """`callers` callers for `seconds`, each with the speeches in turn. `tls`: None for plain HTTP;
-    the handshakes are over before the time begins."""
+    """The same. `tls`: None for plain HTTP; the handshakes are over before the time begins."""
     figures = Figures()
     poll = select.epoll()
     by_fd: dict[int, Caller] = {}
     try:
         for number in range(callers):
-            made = Caller(number, port, speeches, tls)
+            said = [speeches[number % len(speeches)]] if own else speeches
+            made = Caller(number, port, said, tls)
             by_fd[made.sock.fileno()] = made
             poll.register(made.sock, select.EPOLLIN)
         start = time.perf_counter()

@@ -7,7 +7,7 @@ A part begins with `<!-- NAME -->` and ends with `<!-- end NAME -->`; what is be
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks import charts, tables
 from benchmarks.charts import Series
@@ -45,9 +45,20 @@ def about(result: Result) -> str:
         f"\nMeasured on {result.date[:10]}{commit}: {machine['cpu']}, {machine['cores']} cores,"
         f" {machine['kernel']}, Python {machine['python']},"
         f" {', '.join(f'{name} {version}' for name, version in versions.items())}."
+        f"{built(machine)}"
         f" One caller straight over the pipes of the child made {tables.floor(result)} everything"
         f" else: {speed(result.floor):.2f} times the machine that absolute goals were set for."
         f"{f' **{said}**' if (said := tables.unrest(result)) else ''}\n"
+    )
+
+
+def built(machine: Mapping[str, str]) -> str:
+    """How what was measured was made, and what made the load, as far as the result has it."""
+    if "gateway" not in machine:
+        return ""
+    return (
+        f" The interpreter: {machine['built']}. The gateway is {machine['gateway']}."
+        f" The load comes from {machine['generator']}."
     )
 
 

@@ -6,6 +6,7 @@ Owns: reading /proc before and after. Never: the server behind it, which is meas
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,21 +38,23 @@ def of_relay(front: int) -> dict[str, list[int]]:
 
 
 def cpu_s(pids: Pids) -> dict[str, float]:
-    """User and system time of each role so far."""
+    """User and system time of each role so far, in steps of 10 ms, with threads that have ended:
+    for programs of others, whose threads come and go."""
     return {role: sum(map(processes.cpu_s, some)) for role, some in pids.items()}
 
 
 def exact_cpu_s(pids: Pids) -> dict[str, float]:
-    """The same by the scheduler, which counts nanoseconds, without threads that have ended: for
-    what takes less than a step of the other clock."""
+    """The same by the scheduler, which counts nanoseconds, without threads that have ended."""
     return {role: sum(map(_scheduled_ns, some)) / 1e9 for role, some in pids.items()}
 
 
 def _scheduled_ns(pid: int) -> int:
     tasks = Path(f"/proc/{pid}/task")
-    return sum(
-        int((tasks / name / "schedstat").read_text().split()[0]) for name in os.listdir(tasks)
-    )
+    found = 0
+    for name in os.listdir(tasks):
+        with suppress(FileNotFoundError):  # the thread has ended meanwhile
+            found += int((tasks / name / "schedstat").read_text().split()[0])
+    return found
 
 
 def pss_mib(pids: Pids) -> dict[str, float]:
@@ -70,7 +73,8 @@ class Spent:
         return sum(self.cpu_s.values())
 
     def sample(self) -> Sample:
-        """Rate and latency, then microseconds of processor time per call."""
+        """Rate and latency, then microseconds of processor time per call; `cpu` is that of the
+        processes which the calls go through."""
         calls = max(1, self.figures.calls)
         found = {
             "calls/s": self.figures.rate,
@@ -79,14 +83,15 @@ class Spent:
         }
         if self.cpu_s:
             used = dict(self.cpu_s)
-            used["others"] = sum(used.pop(role, 0.0) for role in OTHERS)
-            found["cpu us/call"] = self.all_cpu_s / calls * 1e6
+            others = sum(used.pop(role, 0.0) for role in OTHERS)
+            found["cpu us/call"] = sum(used.values()) / calls * 1e6
+            used["others"] = others
             found |= {f"{role} us/call": spent / calls * 1e6 for role, spent in used.items()}
         return Sample(found, self.figures.wrong)
 
 
 def spent(
-    pids: Pids, run: Callable[[], Figures], clock: Callable[[Pids], dict[str, float]] = cpu_s
+    pids: Pids, run: Callable[[], Figures], clock: Callable[[Pids], dict[str, float]] = exact_cpu_s
 ) -> Spent:
     before = clock(pids)
     found = run()

@@ -5,7 +5,7 @@ Owns: columns, how many digits a figure has, the words of a bar. Never: measurin
 
 from collections.abc import Sequence
 
-from benchmarks.figures import Bar, Result, Table, speed
+from benchmarks.figures import Bar, Result, Row, Table, speed
 
 COLUMN_MIN = 9
 LOAD_QUIET_MAX = 1.0
@@ -26,17 +26,26 @@ def columns(table: Table) -> list[str]:
 
 
 def cells(table: Table) -> list[list[str]]:
-    """Head and rows of a table, its quietest figures, and the median of the first one."""
+    """Head and rows of a table, and the spread of the first figure of each row."""
     names = columns(table)
-    several = any(row.rounds > 1 for row in table.rows)
-    head = [table.scenario, *names, *(["median"] if several else [])]
+    several = any(_spread(row) for row in table.rows)
+    head = [table.scenario, *names, *(["spread"] if several else [])]
     body: list[list[str]] = []
     for row in table.rows:
         found = [digits(row[name]) if name in row.figures else "" for name in names]
-        lead = next(iter(row.figures.values()), None)
-        last = digits(lead.median) if lead is not None else ""
-        body.append([row.name, *found, *([last] if several else [])])
+        body.append([row.name, *found, *([_spread(row)] if several else [])])
     return [head, *body]
+
+
+def _spread(row: Row) -> str:
+    for lead in row.figures.values():
+        return from_to(min(lead.rounds), max(lead.rounds)) if len(lead.rounds) > 1 else ""
+    return ""
+
+
+def from_to(low: float, high: float) -> str:
+    """`1.20 to 1.45`"""
+    return f"{digits(low)} to {digits(high)}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -63,9 +72,9 @@ def bar_cells(bars: Sequence[Bar], machine: float) -> list[list[str]]:
     rows = [["goal", "here", "bar", "machine", ""]]
     for bar in bars:
         beside = f"{machine:.2f}x" if bar.absolute else "any"
-        rows.append(
-            [bar.what, digits(bar.value), goal(bar), beside, "met" if bar.met else "MISSED"]
-        )
+        spread = f" ({from_to(*bar.spread)})" if bar.spread is not None else ""
+        here = f"{digits(bar.value)}{spread}"
+        rows.append([bar.what, here, goal(bar), beside, "met" if bar.met else "MISSED"])
     return rows
 
 

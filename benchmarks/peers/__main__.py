@@ -39,7 +39,8 @@ def compare(peers: Sequence[Peer], effort: Effort, servers: int) -> Result:
         single = up(stack, taking, 1, tables, "one")
         measures.warm(single, effort)
         ladder = measures.ladder(single, effort)
-        tables += [replace(ladder, bars=verdict.bars(ladder)), measures.large(single, effort)]
+        bars = verdict.bars(ladder, compiled=machine.gateway() == machine.COMPILED)
+        tables += [replace(ladder, bars=bars), measures.large(single, effort)]
         with ExitStack() as second:
             several = up(second, [peer for peer in taking if peer.many], servers, tables, "many")
             measures.warm(several, effort)

@@ -32,7 +32,7 @@ def crash(peers: Sequence[Peer]) -> Table:
         except Failed as failure:
             said.append(str(failure))
             continue
-        rows.append(Row(peer.name, {name: Figure(value, value) for name, value in found.items()}))
+        rows.append(Row(peer.name, {name: Figure(value) for name, value in found.items()}))
         said.append(f"{peer.name}: {words}")
     return Table(
         "crash", "A server is killed in the middle of a call", tuple(rows), (), tuple(said)

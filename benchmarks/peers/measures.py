@@ -43,6 +43,7 @@ class Load:
         spent = roles.spent(
             self.running.own(),
             lambda: load.call(self.running.port, self.speeches, self.callers, self.seconds),
+            roles.cpu_s,
         )
         return sample(spent.figures, spent.all_cpu_s)
 

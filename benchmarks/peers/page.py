@@ -22,7 +22,7 @@ from benchmarks.peers.taken import (
     SAME,
     TOLD,
 )
-from benchmarks.tables import bar_cells, digits, lines_of, summary
+from benchmarks.tables import bar_cells, digits, from_to, lines_of, summary
 
 MARKED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 NONE = "-"
@@ -68,10 +68,11 @@ def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 def run(result: Result) -> str:
     machine, floor = result.machine, result.floor
     commit = f", commit `{result.commit}`" if result.commit else ""
+    built = f", the gateway {machine['gateway']}" if "gateway" in machine else ""
     rounds = max((row.rounds for table in result.tables for row in table.rows), default=1)
     return (
         f"\nRun of {result.date[:10]}{commit}: {machine['cores']} cores of {machine['cpu']},"
-        f" {machine['kernel']}, Python {machine['python']}, Node.js"
+        f" {machine['kernel']}, Python {machine['python']}{built}, Node.js"
         f" {result.versions.get('node', NONE)}; {rounds} rounds of {digits(result.seconds)} s. The"
         f" server straight over its pipes, one call at a time: {digits(floor['before'])} calls/s"
         f" before and {digits(floor['after'])} after everything else.{busy(floor)}\n\n"
@@ -127,7 +128,6 @@ def factors(result: Result) -> str:
 
 
 def rates(result: Result) -> str:
-    """Quietest of the rounds, the median behind it."""
     return _by_callers(
         result, "ladder", CALLERS, (DIRECT, *NAMES),
         lambda row: _both(row, "calls/s"), "calls/s at",
@@ -238,11 +238,12 @@ def _row(table: Table, name: str) -> Row | None:
 
 
 def _both(row: Row, figure: str) -> str:
-    """The quietest round, and the median if that is another figure."""
+    """The median, and the spread of the rounds as far as they are kept."""
     if figure not in row.figures:
         return NONE
-    quiet, median = digits(row[figure]), digits(row.figures[figure].median)
-    return quiet if row.rounds == 1 or quiet == median else f"{quiet} ({median})"
+    rounds = row.figures[figure].rounds
+    median = digits(row[figure])
+    return f"{median} ({from_to(min(rounds), max(rounds))})" if len(rounds) > 1 else median
 
 
 def _by_callers(

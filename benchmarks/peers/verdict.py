@@ -5,7 +5,7 @@ Owns: the goals and what they are computed from. Never: measuring.
 
 from collections.abc import Iterable
 
-from benchmarks.figures import Bar, Table, least, most, ratio
+from benchmarks.figures import Bar, Table, compared, least, most
 from benchmarks.peers.plans import OURS, PEERS
 
 RATES = (("mcp-proxy (npm)", 64, 3.5, 3.5), ("mcp-hub", 64, 1.6, 2.2))
@@ -22,21 +22,21 @@ def bars(ladder: Table, *, compiled: bool = False) -> tuple[Bar, ...]:
     for name, callers, *limits in RATES:
         ours, theirs = rows.get(f"{OURS} {callers}"), rows.get(f"{name} {callers}")
         if ours is not None and theirs is not None:
-            value = ratio(ours["calls/s"], theirs["calls/s"])
-            limit = limits[compiled]
-            judged.append(least(f"calls/s beside {name}, callers: {callers}", value, limit))
+            found = compared(ours, theirs, "calls/s")
+            what = f"calls/s beside {name}, callers: {callers}"
+            judged.append(least(what, found, limits[compiled]))
     for callers in callers_of(rows):
         ours = rows.get(f"{OURS} {callers}")
         for figure in LATENCIES:
-            others = [
-                (rows[key][figure], name)
+            others = {
+                name: row
                 for name in INTERPRETED
-                if (key := f"{name} {callers}") in rows
-            ]
+                if (row := rows.get(f"{name} {callers}")) is not None
+            }
             if ours is not None and others:
-                best, name = min(others)
+                name = min(others, key=lambda name: others[name][figure])
                 what = f"{figure.split()[0]} beside the least, that of {name}, callers: {callers}"
-                judged.append(most(what, ratio(ours[figure], best), 1.0))
+                judged.append(most(what, compared(ours, others[name], figure), 1.0))
     return tuple(judged)
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Sequence
 from functools import partial
 
-from benchmarks.figures import Bar, Effort, Row, Sample, Table, most, percentile, ratio
+from benchmarks.figures import Bar, Effort, Row, Sample, Table, compared, most, percentile
 from benchmarks.turns import in_turns
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
@@ -61,7 +61,7 @@ def bars(rows: Sequence[Row]) -> list[Bar]:
     return [
         most(
             f"p99 beside {row.name}, against no code",
-            ratio(row["p99 ms"], rows[0]["p99 ms"]),
+            compared(row, rows[0], "p99 ms"),
             BOMB_BAR if row.name == "memory bombs" else ATTACK_BAR,
         )
         for row in rows[1:]

@@ -1,7 +1,7 @@
 """Calls of one server while 64 callers wait for another one, against nobody waiting."""
 
 from benchmarks import load, rigs, roles
-from benchmarks.figures import Effort, Sample, Table, most, ratio
+from benchmarks.figures import Effort, Sample, Table, compared, most
 from benchmarks.held import Held
 from benchmarks.turns import in_turns
 from tests.live.gateway import Gateway
@@ -32,6 +32,6 @@ def measure(effort: Effort) -> Table:
                 return Sample(found.figures, found.wrong + held.wrong())
 
         rows = in_turns({"nobody waits": quiet, f"{HELD} wait": beside}, effort.rounds)
-    p99 = [row["p99 ms"] for row in rows]
-    bar = most(f"p99 while {HELD} wait, beside the quiet one", ratio(p99[1], p99[0]), BAR)
+    p99 = compared(rows[1], rows[0], "p99 ms")
+    bar = most(f"p99 while {HELD} wait, beside the quiet one", p99, BAR)
     return Table("blocking", TITLE, rows, (bar,), (f"{CALLERS} callers of the other server.",))

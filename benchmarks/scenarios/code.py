@@ -12,7 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Effort, Sample, Table, least, most, percentile, ratio
+from benchmarks.figures import Effort, Sample, Table, compared, least, most, percentile
 from benchmarks.turns import in_turns
 from metamcp_worker.ipc.code_runs import CodeLimits, HostCall, HostReply, RunEnded, StartRun
 from metamcp_worker.sandbox import code_run, deno_process
@@ -56,9 +56,13 @@ def measure(effort: Effort) -> Table:
             },
             effort.rounds,
         )
-    engine, early, late, _, together = (row["p50 ms"] for row in rows[:-1])
+    engine, early, _, _, together = (row["p50 ms"] for row in rows[:-1])
     bars = (
-        most("a run whose sandbox waits, beside one without", ratio(early, late), WARM_BAR),
+        most(
+            "a run whose sandbox waits, beside one without",
+            compared(rows[1], rows[2], "p50 ms"),
+            WARM_BAR,
+        ),
         most("added to the engine alone", early - engine, OVER_ENGINE_MS_BAR, " ms"),
         most(f"{CALLS} calls of 50 ms at once", together, TOGETHER_MS_BAR, " ms"),
         least(f"runs of {MANY_CALLS} calls", rows[-1]["runs/s"], MANY_BAR, "/s", absolute=True),

@@ -27,7 +27,7 @@ def measure(effort: Effort) -> Table:
 
         turns = {name: lambda name=name: started(name) for name in profiles}
         rows = in_turns(turns, effort.rounds)
-    median = {row.name: row.figures["ms"].median for row in rows}
+    median = {row.name: row["ms"] for row in rows}
     bars = tuple(
         most(f"start in the profile {name}, above none", median[name] - median["none"], bar, "ms",
              absolute=True)

@@ -19,7 +19,7 @@ from functools import partial
 
 from benchmarks import figures, load, rigs, roles, scraping
 from benchmarks.child import SAID
-from benchmarks.figures import Bar, Effort, Row, Sample, Table, least, most, ratio
+from benchmarks.figures import Bar, Compared, Effort, Row, Sample, Table, compared, least, most
 from benchmarks.load import Speech
 from benchmarks.scraping import FORMS, Scraper
 from benchmarks.turns import in_turns
@@ -56,9 +56,8 @@ def measure(effort: Effort) -> Table:
 
 
 def bars(rows: list[Row]) -> list[Bar]:
-    """By the medians: of many scrapes the quietest one says little."""
     found = {row.name: row for row in rows}
-    scrape_ms = found[NEWS].figures["cpu ms"].median
+    scrape_ms = found[NEWS]["cpu ms"]
     what = "processor time of a scrape"
     return [
         most(what, scrape_ms, SCRAPE_MS_BAR, "ms", absolute=True),
@@ -69,14 +68,13 @@ def bars(rows: list[Row]) -> list[Bar]:
     ]
 
 
-def shares(rows: list[Row]) -> dict[int, float]:
-    """By callers: what counting and scraping leave of the calls/s, median beside median."""
+def shares(rows: list[Row]) -> dict[int, Compared]:
+    """By callers: what counting and scraping leave of the calls/s."""
     found = {row.name: row for row in rows}
-    shared: dict[int, float] = {}
-    for callers in CALLERS:
-        on, off = (found[f"{kind} {callers}"].figures for kind in ("counted", "uncounted"))
-        shared[callers] = ratio(on["calls/s"].median, off["calls/s"].median)
-    return shared
+    return {
+        callers: compared(found[f"counted {callers}"], found[f"uncounted {callers}"], "calls/s")
+        for callers in CALLERS
+    }
 
 
 def beside(rows: list[Row]) -> str:
@@ -85,8 +83,8 @@ def beside(rows: list[Row]) -> str:
     parts: list[str] = []
     for callers in CALLERS:
         name = "cpu us/call"
-        on, off = (found[f"{kind} {callers}"].figures for kind in ("counted", "uncounted"))
-        parts.append(f"{on[name].median - off[name].median:+.2f} us at {callers}")
+        on, off = (found[f"{kind} {callers}"] for kind in ("counted", "uncounted"))
+        parts.append(f"{on[name] - off[name]:+.2f} us at {callers}")
     return f"Processor time of a call with counting, beside without: {', '.join(parts)} callers."
 
 
@@ -193,7 +191,6 @@ def called(effort: Effort) -> list[Row]:
             return roles.spent(
                 pids[name],
                 lambda: load.call(port, said[name], callers, effort.seconds / 2),
-                roles.exact_cpu_s,
             ).sample()
 
         def while_scraped(callers: int) -> Sample:

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load, rigs, roles
-from benchmarks.figures import Effort, Row, Sample, Table, least, most, ratio
+from benchmarks.figures import (
+    Compared,
+    Effort,
+    Row,
+    Sample,
+    Table,
+    compared,
+    difference,
+    least,
+    most,
+)
 from benchmarks.load import Speech
 from benchmarks.turns import in_turns
 from metamcp_supervisor.keys import key_rules
@@ -74,8 +84,8 @@ def measure(effort: Effort) -> Table:
         pids = {found.port: roles.of_gateway(found) for found in (gateway, crowded, audited, safe)}
 
         def sample(said: tuple[Gateway, Speech, ssl.SSLContext | None], callers: int) -> Sample:
-            port = said[0].port
-            call = partial(load.call, port, [said[1]], callers, effort.seconds, said[2])
+            port = said[0].port  # all of them by Python, as TLS is
+            call = partial(load.call_by_python, port, [said[1]], callers, effort.seconds, said[2])
             return roles.spent(pids[port], call).sample()
 
         rows = in_turns(
@@ -166,12 +176,12 @@ def entered(known: tuple[Door, Sequence[Arrival]]) -> Sample:
     return Sample({"us": took_s / ENTERED * 1e6}, wrong)
 
 
-def rate(row: Row, beside: Row) -> float:
-    return ratio(row["calls/s"], beside["calls/s"])
+def rate(row: Row, beside: Row) -> Compared:
+    return compared(row, beside, "calls/s")
 
 
-def added(row: Row, beside: Row) -> float:
-    return row["p50 ms"] - beside["p50 ms"]
+def added(row: Row, beside: Row) -> Compared:
+    return compared(row, beside, "p50 ms", difference)
 
 
 def made(gateway: Gateway) -> str:

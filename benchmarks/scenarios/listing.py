@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks import load, rigs, roles
-from benchmarks.figures import Bar, Effort, Row, Sample, Table, most, ratio
+from benchmarks.figures import Bar, Effort, Row, Sample, Table, compared, most
 from benchmarks.held import Held
 from benchmarks.load import Speech
 from benchmarks.machine import ROOT
@@ -57,7 +57,7 @@ def bars(rows: list[Row]) -> list[Bar]:
     judged: list[Bar] = []
     for era in ("legacy", "modern"):
         here = found[era]
-        beside = ratio(here["p50 ms"], found[f"bytes {era}"]["p50 ms"])
+        beside = compared(here, found[f"bytes {era}"], "p50 ms")
         judged += [
             most(f"{era}: the list", here["p50 ms"], MS_BAR, "ms", absolute=True),
             most(f"{era}: processor time of it", here["cpu ms"], CPU_MS_BAR, "ms", absolute=True),

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from typing import Any
 
 from benchmarks import figures
-from benchmarks.figures import Bar, Effort, Row, Sample, Table, most, percentile, ratio
+from benchmarks.figures import Bar, Effort, Row, Sample, Table, compared, most, percentile
 from tests.live.client import MODERN, Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.waiting import until
@@ -53,7 +53,7 @@ def bars(rows: list[Row]) -> list[Bar]:
     return [
         most(
             f"{what} of the good one beside contained bad ones, against alone",
-            ratio(contained.figures[f"{what} ms"].median, alone.figures[f"{what} ms"].median),
+            compared(contained, alone, f"{what} ms"),
             BAR,
         )
         for what in ("p50", "p99")

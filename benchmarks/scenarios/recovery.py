@@ -9,15 +9,14 @@ server, which starts faster than any real one, and once with an ordinary one on 
 
 import os
 import signal
-import statistics
 import sys
 import time
 from dataclasses import replace
 from typing import Any
 
-from benchmarks import rigs
+from benchmarks import figures, rigs
 from benchmarks.alone import alone
-from benchmarks.figures import Bar, Effort, Figure, Row, Table, most, ratio
+from benchmarks.figures import Bar, Effort, Row, Sample, Table, most, ratio
 from benchmarks.held import Held
 from tests.live import processes
 from tests.live.client import MODERN, Client
@@ -58,7 +57,7 @@ def measure(effort: Effort) -> Table:
 
 
 def bars(rows: list[Row]) -> list[Bar]:
-    found = {row.name: row.figures["ms"].median for row in rows}
+    found = {row.name: row["ms"] for row in rows}
     judged: list[Bar] = []
     for name in SERVERS:
         if (boot := found.get(f"{name}: by hand")) is None:
@@ -92,8 +91,7 @@ def bars(rows: list[Row]) -> list[Bar]:
 
 
 def _row(name: str, took_s: list[float]) -> Row:
-    figure = Figure(min(took_s) * 1000, statistics.median(took_s) * 1000)
-    return Row(name, {"ms": figure}, len(took_s))
+    return figures.row(name, [Sample({"ms": seconds * 1000}) for seconds in took_s])
 
 
 def _starts(name: str, rounds: int) -> list[Row]:

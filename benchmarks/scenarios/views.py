@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rigs, roles
-from benchmarks.figures import Bar, Effort, Row, Sample, Table, most, percentile, ratio
+from benchmarks.figures import Bar, Effort, Row, Sample, Table, compared, most, percentile, ratio
 from benchmarks.held import Held
 from benchmarks.machine import ROOT
 from benchmarks.scenarios import listing, sessions
@@ -88,7 +88,7 @@ def measure(effort: Effort) -> Table:
     halves = tools[:shown], tools[shown:]
     rows = list(ordered(effort, names, halves))
     rows += listed(effort, names, halves[0])
-    return Table("views", TITLE, tuple(rows), tuple(bars(rows, shown)), (compared(rows, shown),))
+    return Table("views", TITLE, tuple(rows), tuple(bars(rows, shown)), (waited(rows, shown),))
 
 
 def bars(rows: list[Row], shown: int) -> list[Bar]:
@@ -99,18 +99,17 @@ def bars(rows: list[Row], shown: int) -> list[Bar]:
         for name in (f"equip {shown}", f"load {shown}", "activate a server")
     ]  # fmt: skip
     for exposure in PATHS:
-        beside = ratio(found[f"list, {exposure}"]["p50 ms"], found[f"bytes, {exposure}"]["p50 ms"])
+        beside = compared(found[f"list, {exposure}"], found[f"bytes, {exposure}"], "p50 ms")
         judged.append(most(f"{exposure}: the list beside its bytes alone", beside, LIST_BAR))
-        beside = ratio(found[f"list, {exposure}"]["p50 ms"], found["list, all"]["p50 ms"])
+        beside = compared(found[f"list, {exposure}"], found["list, all"], "p50 ms")
         what = f"{exposure}: the list beside one of as many tools without a view"
         judged.append(most(what, beside, LIST_BAR))
     return judged
 
 
-def compared(rows: list[Row], shown: int) -> str:
+def waited(rows: list[Row], shown: int) -> str:
     found = {row.name: row for row in rows}
-    disk = found[f"equip {shown}"].figures["disk ms"].median
-    beside = ratio(disk, found[ALONE].figures["disk ms"].median)
+    beside = ratio(found[f"equip {shown}"]["disk ms"], found[ALONE]["disk ms"])
     return f"Equipping waits {beside:.2f} times as long for the disk as the transaction alone."
 
 

@@ -4,23 +4,34 @@ import msgspec
 import pytest
 
 from benchmarks import figures
-from benchmarks.figures import Effort, Result, Sample, least, most
+from benchmarks.figures import Effort, Result, Sample, compared, difference, least, most
 from benchmarks.turns import in_turns
 from tests.benchmarks.values import ladder, memory, result
 
 
-def test_the_quietest_round_is_the_one_with_the_most_calls() -> None:
+def test_a_figure_is_the_median_of_its_rounds() -> None:
     rounds = [Sample({"calls/s": rate, "p99 ms": p99}) for rate, p99 in ((9, 1), (12, 5), (10, 2))]
     row = figures.row("a", rounds)
-    assert (row["calls/s"], row["p99 ms"]) == (12, 5)
-    assert (row.figures["calls/s"].median, row.figures["p99 ms"].median) == (10, 2)
+    assert (row["calls/s"], row["p99 ms"]) == (10, 2)
+    assert row.figures["calls/s"].rounds == (9, 12, 10)
     assert row.rounds == 3
 
 
-def test_of_times_the_quietest_round_is_the_shortest() -> None:
+def test_a_wrong_answer_counts_in_whatever_round_it_was() -> None:
     row = figures.row("a", [Sample({"p50 ms": 3.0}, wrong=1), Sample({"p50 ms": 1.0}, wrong=2)])
-    assert row["p50 ms"] == 1.0
-    assert row.wrong == 3, "a wrong answer counts in whatever round it was"
+    assert row.wrong == 3
+
+
+def test_two_rows_compare_by_their_medians_and_round_by_round() -> None:
+    fast, slow = (
+        figures.row("a", [Sample({"calls/s": rate}) for rate in rates])
+        for rates in ((30.0, 20.0, 10.0), (10.0, 10.0, 20.0))
+    )
+    found = compared(fast, slow, "calls/s")
+    assert (found.median, found.rounds) == (2.0, (3.0, 2.0, 0.5))
+    assert compared(fast, slow, "calls/s", difference).median == 10.0
+    bar = least("fast", found, 1.5)
+    assert (bar.met, bar.spread) == (True, (0.5, 3.0))
 
 
 def test_rows_are_taken_in_turns() -> None:
@@ -31,7 +42,7 @@ def test_rows_are_taken_in_turns() -> None:
         return Sample({"ms": 1.0})
 
     in_turns({"a": lambda: measured("a"), "b": lambda: measured("b")}, 2)
-    assert taken == ["a", "b", "a", "b"]
+    assert taken == ["a", "b", "b", "a"], "so that none of them is always the one after the other"
 
 
 @pytest.mark.parametrize(

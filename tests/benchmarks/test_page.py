@@ -1,8 +1,10 @@
 """The page of figures is what the kept result says, and nothing else."""
 
+from dataclasses import replace
+
 from benchmarks import page, pages
 from benchmarks.__main__ import SCENARIOS
-from tests.benchmarks.values import ladder, memory, result
+from tests.benchmarks.values import BUILT, MACHINE, ladder, memory, result
 
 TEXT = "words\n<!-- run -->\nold\n<!-- end run -->\nmore\n<!-- ladder -->\n<!-- end ladder -->\n"
 
@@ -21,6 +23,12 @@ def test_a_missed_goal_is_plain_to_see() -> None:
     assert "| soon | 0.200 | at most 0.090 ms | 1.00x | **no** |" in goals
     assert "| fast | 0.800 | at least 0.750 | any | yes |" in goals
     assert "1 of 2 are met." in goals
+
+
+def test_the_page_says_how_the_gateway_and_its_interpreter_were_built() -> None:
+    run = replace(result(ladder()), machine={**MACHINE, **BUILT})
+    said = " The interpreter: --with-lto. The gateway is compiled. The load comes from C. "
+    assert said in pages.about(run)
 
 
 def test_charts_are_drawn_of_what_was_measured() -> None:

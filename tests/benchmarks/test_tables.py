@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import pages, tables
-from benchmarks.figures import Table, least, most
+from benchmarks.figures import Compared, Table, least, most
 from tests.benchmarks.values import ladder, result, row
 
 
@@ -22,9 +22,9 @@ def test_a_row_without_a_figure_has_an_empty_cell() -> None:
         "a", "A", (row("x", 0, {"p50 ms": 1.0}), row("y", 0, {"p50 ms": 2.0, "cpu ms": 3.0}))
     )
     assert tables.cells(table) == [
-        ["a", "p50 ms", "cpu ms", "median"],
-        ["x", "1.00", "", "0.500"],
-        ["y", "2.00", "3.00", "1.00"],
+        ["a", "p50 ms", "cpu ms", "spread"],
+        ["x", "1.00", "", "0.500 to 2.00"],
+        ["y", "2.00", "3.00", "1.00 to 4.00"],
     ]
 
 
@@ -36,10 +36,11 @@ def test_columns_stand_below_each_other() -> None:
 
 
 def test_an_absolute_goal_has_the_speed_of_this_machine_beside_it() -> None:
-    bars = [most("soon", 0.2, 0.09, "ms", absolute=True), least("fast", 0.8, 0.75)]
+    beside = Compared(0.8, (0.9, 0.7, 0.8))
+    bars = [most("soon", 0.2, 0.09, "ms", absolute=True), least("fast", beside, 0.75)]
     assert tables.bar_cells(bars, 0.5)[1:] == [
         ["soon", "0.200", "at most 0.090 ms", "0.50x", "MISSED"],
-        ["fast", "0.800", "at least 0.750", "any", "met"],
+        ["fast", "0.800 (0.700 to 0.900)", "at least 0.750", "any", "met"],
     ]
 
 
