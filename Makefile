@@ -54,7 +54,9 @@ pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
 	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(if $(PROFILE),--hypothesis-profile=$(PROFILE)) tests
 
-test: check strict $(SUITE) $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS) ## everything: check, then the real processes
+test: $(STAMP) $(SUITE) ## everything: check, then the real processes
+	@# Side by side, because none of them keeps all processors busy.
+	@$(MAKE) --no-print-directory --jobs=3 style types strict pure $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
 
@@ -85,6 +87,9 @@ $(PACKAGERS): requirements/packages.txt $(STAMP)
 wheel: $(STAMP) $(PACKAGERS) ## dist/: the wheel and the source distribution of this commit
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/packages/bin/twine check --strict dist/*.whl dist/*.tar.gz
+
+wheel-compiled: $(STAMP) ## dist/: a wheel for this Python and this processor, its hot modules compiled: two minutes
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build -d dist -t wheel
 
 deb: wheel ## dist/: a .deb and an .rpm with everything in them, for this Python and this processor
 	$(BIN)/python -m deploy.packages.build dist

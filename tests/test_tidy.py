@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import compiled
 from tests.house import (
     EVERYTHING,
     ROOT,
@@ -68,7 +69,7 @@ MAY_IMPORT = {
         "doctor": (
             "approval certificates cli config control keys processes servers systemd telemetry"
         ),
-        "console": "calls cli config control telemetry",
+        "console": "calls cli client_files config control telemetry",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
@@ -134,16 +135,15 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
-        " engine_calls front_views header_policy mcp_request mrtr resume server_processes"
+        " engine_calls front_views header_policy mcp_request mrtr request_facts server_processes"
         " stats task_ids trace watches"
     ),
     "metamcp_worker.guard": "conditions consent guard_rules held_calls policies",
-    "metamcp_worker.http": "mcp_headers request_head sse web_pages",
+    "metamcp_worker.http": "mcp_headers request_head resume sse web_pages",
     "metamcp_worker.ipc": (
         "audit_records builtin_definitions code_runs codec consent_records disclosure embedding"
-        " engine_runs errors exposed_names figures frame_bytes frames jsonrpc_bytes key_table"
-        " messages middleware_calls"
-        " parameters"
+        " engine_runs envelope errors exposed_names figures frame_bytes frames jsonrpc_bytes"
+        " key_table messages middleware_calls parameters"
         " process_names records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.middleware": "api chain hook_options",
@@ -400,6 +400,24 @@ def test_no_module_is_dead() -> None:
         and (name := module_name(path)) not in reached | entries
         and f'"{name}' not in text  # by its name: a verb, a role of the nursery, an entry point
     ])  # fmt: skip
+
+
+def test_a_compiled_module_has_nothing_that_machine_code_does_otherwise() -> None:
+    """The compiler drops the annotations that a Struct is made of, and gives a name one type in all
+    of a function, also the name of an error."""
+    problems: list[str] = []
+    for path in (ROOT / "worker" / source for source in compiled.sources()):
+        classes = [node for node in nodes(path) if isinstance(node, ast.ClassDef)]
+        structs = [node for node in classes if "Struct" in map(ast.unparse, node.bases)]
+        problems += [at(path, node.lineno, f"{node.name} is a Struct") for node in structs]
+        for function in functions(parsed(path).body):
+            kinds: dict[str, str] = {}
+            for one in ast.walk(function):
+                if isinstance(one, ast.ExceptHandler) and one.name and one.type is not None:
+                    kind = ast.unparse(one.type)
+                    if kinds.setdefault(one.name, kind) != kind:
+                        problems.append(at(path, one.lineno, f"{one.name} has another type before"))
+    none(problems)
 
 
 def test_ignores_give_their_reason() -> None:

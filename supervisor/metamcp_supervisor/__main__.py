@@ -6,6 +6,7 @@ import sys
 import click
 
 from metamcp_supervisor import VERSION
+from metamcp_worker import is_compiled
 from metamcp_worker.runtime import lazy_import
 
 CTL = ""
@@ -274,11 +275,20 @@ def _meant(word: str) -> str:
     return WORDS.get(word) or hint(word, VERBS)
 
 
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"metamcp {VERSION} ({'compiled' if is_compiled() else 'pure'})")
+        context.exit()
+
+
 @click.command(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(VERSION, message="metamcp %(version)s")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
+    help="Show the version and exit.",
+)  # fmt: skip
 def main() -> None:
     """A supervised gateway: one MCP endpoint in front of many MCP servers."""
 

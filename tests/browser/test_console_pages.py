@@ -41,6 +41,27 @@ def test_a_page_is_for_everybody_in_both_themes_narrow_and_wide(
     judge(page)
 
 
+def test_the_first_page_is_for_everybody_and_its_command_is_copied(chromium: Browser) -> None:
+    gateway = Gateway({})
+    home = gateway.folder / "home"
+    gateway.environ |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
+    (home / ".cursor").mkdir(parents=True)
+    (home / ".cursor/mcp.json").write_text('{"mcpServers": {"notes": {"command": "notes"}}}')
+    with gateway, chromium.new_context() as context:
+        console = Console(gateway)
+        context.grant_permissions(["clipboard-read", "clipboard-write"], origin=console.base)
+        console.session(context)
+        tab = context.new_page()
+        console.open(tab, "/")
+        expect(tab.locator("#page h1")).to_have_text("Welcome")
+        tab.set_viewport_size({"width": 360, "height": 800})
+        judge(tab)
+        tab.get_by_role("row", name="Cursor").get_by_role("button", name="Copy").click()
+        expect(tab.locator("#said")).to_have_text("Copied.")
+        copied = tab.evaluate("navigator.clipboard.readText()")
+        assert copied == f"metamcp import cursor --to {gateway.config}"
+
+
 @pytest.mark.promise("M107")
 def test_a_walk_from_the_link_to_a_restarted_server(
     chromium: Browser, console: Console, gateway: Gateway

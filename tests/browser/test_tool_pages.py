@@ -1,5 +1,6 @@
 """Pages of tools, views and calls in a browser: found, called, asked, repeated, and built."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -100,6 +101,18 @@ def test_a_walk_by_keyboard_from_a_search_to_the_answer_of_a_tool_and_its_call(
     page.get_by_role("button", name="Repeat the call").click()
     expect(page.get_by_role("status").first).to_contain_text("The result is the same as before.")
     judged(page)
+
+
+def test_the_table_of_tools_is_ordered_by_a_link_in_its_head(page: Page, console: Console) -> None:
+    console.open(page, "/tools?server=git")
+    head = page.get_by_role("columnheader", name="Tokens")
+    head.get_by_role("link").click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    expect(page.locator("#page tbody").get_by_role("row").first).to_contain_text("elicit")
+    judged(page)
+    page.get_by_label("Server").select_option("typed")
+    expect(page).to_have_url(re.compile("order=tokens"))
+    expect(head).to_have_attribute("aria-sort", "descending")
 
 
 def test_a_question_of_the_server_is_answered_in_the_page(

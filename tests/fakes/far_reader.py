@@ -12,8 +12,8 @@ import sys
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Fail, ServerRequest
-from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.streamable_http import remote
+from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.spec import ServerSpec
 
 
@@ -40,6 +40,8 @@ class Sizes:
 
     def counted(self, counter: str, times: int = 1) -> None:
         pass
+
+    def logged(self) -> None: ...
 
     def secret(self, text: str) -> None:
         pass

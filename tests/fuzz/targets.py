@@ -14,8 +14,9 @@ from typing import Any
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.jsonrpc_lines import LineCutter
 from metamcp_worker.front import mcp_request
-from metamcp_worker.front.header_policy import MCP, HeaderPolicy, HeaderRefusal, Route
-from metamcp_worker.front.mcp_request import METHODS, McpRequest
+from metamcp_worker.front.header_policy import HeaderPolicy
+from metamcp_worker.front.mcp_request import METHODS
+from metamcp_worker.front.request_facts import MCP, HeaderRefusal, McpRequest, Route
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from tests.supervisor.config.test_parse_any import accepted_or_refused

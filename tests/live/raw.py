@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from tests.live.cells import ABLE, Asked, called, cells, client, servers, text
 from tests.live.gateway import Gateway
 from tests.live.raw import MODERN, Raw

@@ -1,6 +1,7 @@
 """Pages of tools, views and calls of the console, over HTTP, in front of a real gateway."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from urllib.parse import urlencode
@@ -143,6 +144,24 @@ def test_an_endpoint_with_keys_is_tried_with_a_key_that_is_never_shown(
     assert "It answered after" in Markup(body).text
 
 
+def test_the_heads_of_the_table_order_it_by_name_and_by_tokens(developer: ConsoleBrowser) -> None:
+    page = developer.get("/tools?q=&server=git")
+    plain = {"Tool": "/tools?server=git&order=name", "Tokens": "/tools?server=git&order=tokens"}
+    assert {path for path in page.links() if "order=" in path} == {*plain.values()}
+    orders: dict[str, list[tuple[str, int]]] = {}
+    for head, direction in (("Tool", "ascending"), ("Tokens", "descending")):
+        page = developer.get(plain[head])
+        assert [attrs["aria-sort"] for _, attrs in page.elements if "aria-sort" in attrs] == [
+            direction if one == head else "none" for one in ("Tool", "Tokens")
+        ]
+        assert "/tools?server=git" in page.links(), "back to the usual order"
+        found = re.findall(r"git__(\w+) git listed ([\d,]+)", page.text)
+        orders[head] = [(name, int(tokens.replace(",", ""))) for name, tokens in found]
+    assert len(orders["Tool"]) > 10
+    assert orders["Tool"] == sorted(orders["Tool"])
+    assert orders["Tokens"] == sorted(orders["Tool"], key=lambda one: (-one[1], one[0]))
+
+
 def test_only_developers_try_tools_and_read_what_was_said(
     gateway: Gateway, developer: ConsoleBrowser, viewer: ConsoleBrowser
 ) -> None:
@@ -157,6 +176,15 @@ def test_only_developers_try_tools_and_read_what_was_said(
     path = recorded(developer, "git__echo")
     assert "a secret word" not in viewer.get(path).text
     assert "from a viewer" not in developer.get("/calls").text
+
+
+def test_the_page_of_a_server_draws_recorded_calls_by_minute(developer: ConsoleBrowser) -> None:
+    assert "svg" not in developer.get("/servers/odd").tags
+    developer.post("/tools/git__pid")
+    recorded(developer, "git__pid")
+    page = developer.get("/servers/git")
+    assert "svg" in page.tags
+    assert "of the last 30 minutes" in page.text
 
 
 def test_a_recorded_call_is_repeated_and_compared(

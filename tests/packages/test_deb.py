@@ -135,7 +135,7 @@ def test_an_installation_starts_nothing_and_lets_the_group_read_the_configuratio
     machine: Debian,
 ) -> None:
     machine.dpkg("--install", "/srv/metamcp.deb")
-    assert machine.metamcp("--version") == f"metamcp {VERSION}\n"
+    assert machine.metamcp("--version") == f"metamcp {VERSION} (pure)\n"
     assert machine.run("stat", "-c", "%U:%G %a", f"/{CONFIG}") == "root:metamcp 640\n"
     assert machine.show("ActiveState") == "inactive"
     assert machine.run("systemctl", "is-enabled", "metamcp.service", ok=False) == "disabled\n"
@@ -161,7 +161,7 @@ def test_an_upgrade_keeps_the_servers_and_the_edited_configuration(machine: Debi
     servers = servers_of(machine)
     said = machine.dpkg("--force-confold", "--install", "/srv/newer.deb")
     assert f"{VERSION} → {NEW_VERSION}" in said
-    assert machine.metamcp("--version") == f"metamcp {NEW_VERSION}\n"
+    assert machine.metamcp("--version") == f"metamcp {NEW_VERSION} (pure)\n"
     assert (machine.root / CONFIG).read_text() == before
     assert "New in this version" in (machine.root / f"{CONFIG}.dpkg-dist").read_text()
     assert (machine.show("MainPID"), servers_of(machine)) == (main, servers)

@@ -171,7 +171,7 @@ def test_the_image_has_a_user_of_its_own_and_the_launchers(
 ) -> None:
     assert image["User"] == f"{UID}:{UID}"
     assert container.run("id", "-u").strip() == str(UID)
-    assert container.run("metamcp", "--version") == f"metamcp {VERSION}\n"
+    assert container.run("metamcp", "--version") == f"metamcp {VERSION} (pure)\n"
     for folder in ("/var/lib/metamcp", "/var/cache/metamcp", "/run/metamcp"):
         assert container.run("stat", "-c", "%u %a", folder) == f"{UID} 700\n"
     assert container.run("node", "--version").startswith("v")

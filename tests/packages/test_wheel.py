@@ -3,21 +3,18 @@
 import email
 import email.message
 import hashlib
-import json
 import os
-import signal
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.live.client import Client
-from tests.live.gateway import SERVER, free_port
 from tests.packages.checkout import PACKAGERS, ROOT, VERSION, built, checkout, run
+from tests.packages.installed import installed, serving
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -40,41 +37,7 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command in an environment that has the wheel, and beside it what it depends on."""
-    folder = tmp_path_factory.mktemp("venv")
-    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
-    pip = (sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet")
-    run(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
-    (site,) = folder.glob("lib/*/site-packages")
-    (mine,) = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "dependencies.pth").write_text(f"{mine}\n")
-    return folder / "bin/metamcp"
-
-
-@pytest.fixture
-def gateway(program: Path, tmp_path: Path) -> Iterator[int]:
-    """`metamcp up` of that command beside an `.mcp.json`: its port."""
-    server = {"command": SERVER[0], "args": [SERVER[1]]}
-    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"echo": server}}))
-    port, ops = free_port(), free_port()
-    flags = ("--yes", "--port", str(port), "--ops-listen", f"127.0.0.1:{ops}")
-    process = subprocess.Popen(
-        [program, "up", *flags],
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert process.stdout is not None
-    said = b""
-    while b"/mcp" not in said:
-        line = process.stdout.readline()
-        assert line, said.decode()
-        said += line
-    yield port
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    return installed(wheel, tmp_path_factory.mktemp("venv"))
 
 
 def metadata(wheel: Path) -> email.message.Message:
@@ -89,7 +52,7 @@ def digest(path: Path) -> str:
 
 def test_a_tag_is_the_version_everywhere(wheel: Path, program: Path) -> None:
     assert metadata(wheel)["Version"] == VERSION
-    assert run(program, "--version", cwd=wheel.parent) == f"metamcp {VERSION}\n"
+    assert run(program, "--version", cwd=wheel.parent) == f"metamcp {VERSION} (pure)\n"
 
 
 def test_a_checkout_without_a_tag_has_a_version_too(tmp_path: Path) -> None:
@@ -97,11 +60,12 @@ def test_a_checkout_without_a_tag_has_a_version_too(tmp_path: Path) -> None:
     assert said.startswith("0.1.dev")
 
 
-def test_the_installed_command_serves_an_mcp_json(gateway: int) -> None:
-    client = Client(gateway)
-    until(lambda: "echo__echo" in client.tools(), "the server is ready")
-    assert client.text("echo__echo", text="hi") == "hi"
-    client.close()
+def test_the_installed_command_serves_an_mcp_json(program: Path, tmp_path: Path) -> None:
+    with serving(program, tmp_path, {}) as (port, _):
+        client = Client(port)
+        until(lambda: "echo__echo" in client.tools(), "the server is ready")
+        assert client.text("echo__echo", text="hi") == "hi"
+        client.close()
 
 
 def test_the_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:

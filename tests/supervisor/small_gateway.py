@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -121,8 +121,8 @@ class SmallConsents:
 class SmallConsole:
     """Sessions of a console that listens nowhere; a test serves its pages."""
 
-    def __init__(self) -> None:
-        self.sessions = ConsoleSessions(time.monotonic)
+    def __init__(self, keys: ApiKeys) -> None:
+        self.sessions = ConsoleSessions(time.monotonic, keys.has)
 
     def open(self, role: Role) -> str:
         return f"http://127.0.0.1:6272/#k={self.sessions.link(role)}"
@@ -160,7 +160,7 @@ class SmallGateway:
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
         self.results = ResultKeeper(configs.config, frozenset)
         self.consents = SmallConsents()
-        self.console = SmallConsole()
+        self.console = SmallConsole(self.keys)
         self.settings = SmallSettings()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
@@ -174,8 +174,10 @@ class SmallGateway:
         self.buckets: dict[str, tuple[int, ...]] = {}
         self.shown: tuple[ViewStats, ...] = ()
         self.fault = ""
+        self.rows = 0
+        """Servers in all statuses so far."""
 
-    def status(self) -> GatewayStatus:
+    def status(self, names: Collection[str] | None = None) -> GatewayStatus:
         if self.fault:
             raise RuntimeError(self.fault)
         return GatewayStatus(
@@ -191,10 +193,15 @@ class SmallGateway:
             state_dir="/state",
             nursery_pid=self.nursery_pid,
             fronts=self.fronts,
-            servers=tuple(self.servers.values()),
+            servers=self._rows(names),
             endpoints={"default": "http://127.0.0.1:6270/mcp"},
             overrides=self._overridden(GATEWAY),
         )
+
+    def _rows(self, names: Collection[str] | None) -> tuple[ServerStatus, ...]:
+        found = [one for one in self.servers.values() if names is None or one.name in names]
+        self.rows += len(found)
+        return tuple(found)
 
     def particulars(self, name: str) -> Particulars:
         return Particulars(

@@ -27,6 +27,7 @@ from metamcp_supervisor.verbs import Exit
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
 if TYPE_CHECKING:
@@ -111,16 +112,16 @@ class EndpointClient:
         params: Mapping[str, object],
         tool: Tool | None = None,
         told: Told | None = None,
-    ) -> codec.Envelope:
+    ) -> Envelope:
         """Send a request and return the answer, with a result or an error."""
         self._last += 1
         number = b"%d" % self._last
         message = self.form.message(self._last, method, params, progress=told is not None)
         headers = self.form.headers(method, params, tool or {}, self._session)
-        answers: list[codec.Envelope] = []
+        answers: list[Envelope] = []
         refusals: list[str] = []
 
-        def heard(found: codec.Envelope) -> None:
+        def heard(found: Envelope) -> None:
             if found.method is not None:
                 if told is not None and not found.id:
                     told(found.method, found.params)
@@ -173,7 +174,7 @@ class EndpointClient:
         tool: Tool,
         answer: Answer,
         told: Told | None = None,
-    ) -> codec.Envelope:
+    ) -> Envelope:
         """Call a tool, and answer its questions until it has ended."""
         params: dict[str, object] = {"name": name, "arguments": arguments}
         now = params
@@ -186,7 +187,7 @@ class EndpointClient:
         raise Failed(Exit.FAILED, f"{name} asked {ROUNDS_MAX} times for input and has not ended")
 
     async def _post(
-        self, body: bytes, headers: Mapping[str, str], heard: Callable[[codec.Envelope], None]
+        self, body: bytes, headers: Mapping[str, str], heard: Callable[[Envelope], None]
     ) -> None:
         """Send a message, and call `heard` for each message that comes back."""
         assert self._http is not None, "the client is used in `async with`"
@@ -216,7 +217,7 @@ class EndpointClient:
         self,
         response: "Incoming",
         received: bytearray,
-        heard: Callable[[codec.Envelope], None],
+        heard: Callable[[Envelope], None],
     ) -> None:
         """Read an answer to its end. Raises MetaMCPError."""
         streamed = response.media_type == EVENTS
@@ -235,7 +236,7 @@ class EndpointClient:
             _tell(bytes(received), heard)
 
 
-def _tell(data: bytes, heard: Callable[[codec.Envelope], None]) -> None:
+def _tell(data: bytes, heard: Callable[[Envelope], None]) -> None:
     try:
         heard(codec.envelope(data))
     except codec.Malformed:

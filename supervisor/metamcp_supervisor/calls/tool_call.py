@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.calls.tool_form import sequence, table
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
 
 MODERN = "2026-07-28"
@@ -137,7 +138,7 @@ def error_text(error: bytes | Raw) -> str:
         return "an error that cannot be read"
 
 
-def outcome_of(answer: codec.Envelope) -> tuple[str, Raw]:
+def outcome_of(answer: Envelope) -> tuple[str, Raw]:
     """Return how a call ended, in the words of `call_records`, and its result or error."""
     if bytes(answer.error):
         try:

@@ -34,6 +34,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class _Call:
         return {**members, **found}
 
 
-async def _answer_of(url: str, trust: "Trust", timeout_s: float, one: _Call) -> codec.Envelope:
+async def _answer_of(url: str, trust: "Trust", timeout_s: float, one: _Call) -> Envelope:
     """Make the call. Raises Failed."""
     form = RequestForm(capabilities=ASKABLE if _asks() else {})
     progress = _Progress()
@@ -307,7 +308,7 @@ def _say(sentence: str) -> None:
 # The result
 
 
-def _print(answer: codec.Envelope, output: Path | None, *, as_json: bool) -> int:
+def _print(answer: Envelope, output: Path | None, *, as_json: bool) -> int:
     """Print the result of a call. Return the exit code."""
     outcome, result = tool_call.outcome_of(answer)
     if as_json:

@@ -17,7 +17,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_orders import ConsoleLink, SessionList
 from metamcp_worker.ipc import codec
 
-SESSIONS = ("ID", "ROLE", "SINCE", "LAST PAGE")
+SESSIONS = ("ID", "ROLE", "LOGIN BY", "SINCE", "LAST PAGE")
 WORDS = {
     "open": "the console is opened by 'metamcp console'",
     "start": "the console is opened by 'metamcp console'",
@@ -75,7 +75,13 @@ def sessions(runtime_dir: str | None, as_json: bool) -> None:
         click.echo(raw)
         return
     rows = [
-        (one.id, one.role, f"{columns.span(one.age_s)} ago", f"{columns.span(one.idle_s)} ago")
+        (
+            one.id,
+            one.role,
+            f"key {one.key}" if one.key else "link",
+            f"{columns.span(one.age_s)} ago",
+            f"{columns.span(one.idle_s)} ago",
+        )
         for one in codec.typed(SessionList, raw).sessions
     ]
     foot = "" if rows else "no session is open"

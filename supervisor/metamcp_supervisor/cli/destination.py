@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 import click
 
 from metamcp_supervisor.cli.connect import check_credentials
-from metamcp_supervisor.client_files import entries
+from metamcp_supervisor.client_files import discovery, entries
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
     ClientProgram,
     FileFormat,
-    Platform,
     Scope,
 )
 from metamcp_supervisor.config import places
@@ -28,8 +27,6 @@ from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
-
-PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +181,7 @@ def program(*, shared: bool) -> tuple[str, ...]:
     there = script.is_file() and os.access(script, os.X_OK)
     return entries.command(
         str(script) if there else "",
-        platform=PLATFORM,
+        platform=discovery.PLATFORM,
         shared=shared,
         uvx=shutil.which("uvx"),
         module=(sys.executable, "-P", "-m", "metamcp_supervisor"),

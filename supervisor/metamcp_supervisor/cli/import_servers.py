@@ -6,7 +6,6 @@ Owns: which files are read, the output, and the writing. Never: what is copied a
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,17 +14,15 @@ import click
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.errors import Command, CommandRefused, say, tell, told
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.client_files import disk, entries, texts, transfer
+from metamcp_supervisor.client_files import discovery, disk, texts, transfer
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
     OTHERS,
     ClientProgram,
     FileFormat,
     FileUnfit,
-    Scope,
-    candidates,
 )
-from metamcp_supervisor.client_files.entries import ClientServer
+from metamcp_supervisor.client_files.discovery import ClientFile
 from metamcp_supervisor.config import files, formats, places
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.config.naming import hint
@@ -42,20 +39,6 @@ TOML = "toml"
 _SHORT = {"claude": "claude-code", "mcp-json": "claude-code", "gemini": "gemini-cli"}
 """Further words for forms of files; `mcp-json` is the file that most programs read."""
 FORMS = (*CLIENTS, *_SHORT, TOML)
-_SCOPES: tuple[Scope, ...] = ("user", "project")
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """File of a client, with the servers in it that are not this gateway. `base`: folder of its
-    project, else empty; `why`: why the file cannot be read, else empty."""
-
-    client: ClientProgram
-    path: Path
-    servers: tuple[ClientServer, ...]
-    base: str = ""
-    why: str = ""
-    can_be_included: bool = False
 
 
 @click.command("import", cls=Command)
@@ -81,12 +64,14 @@ def import_(
 
     Without a CLIENT, list the files of all clients and the servers in them.
     """
+    from metamcp_supervisor.cli import server_entries  # `metamcp up` imports this module, and stays
+
     words = (*clients, *words)
     with progress("reads the files of clients"):
         if words:
             found = [source for word in words for source in _named(word)]
         else:
-            found = [source for client in CLIENTS.values() for source in _sources(client)]
+            found = discovery.every(destination.origins())
     if not words:
         _list(found)
         return
@@ -101,7 +86,8 @@ def import_(
             return
         there = table_of(formats.toml_loads(content.text).get("servers")) or {}
         read = [transfer.ImportSource(printable(str(s.path)), s.base, s.servers) for s in found]
-        moved = transfer.moved(read, there, content.text)
+        begun = content.text if content.exists else server_entries.NEW
+        moved = transfer.moved(read, there, begun)
     except (files.FileUnreadable, FileUnfit) as why:
         raise CommandRefused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
@@ -113,12 +99,12 @@ def import_(
     if not moved.names:
         click.echo(f"{printable(str(target))}: nothing to add")
     elif dry_run:
-        click.echo(moved.text[len(content.text) :].strip("\r\n"))
+        click.echo(moved.text[len(begun) :].strip("\r\n"))
     else:
         _finish(content, moved.text, ", ".join(moved.names))
 
 
-def _include(content: disk.Content, found: list[_Source], *, dry_run: bool) -> None:
+def _include(content: disk.Content, found: list[ClientFile], *, dry_run: bool) -> None:
     """Name the files in `include`. Raises CommandRefused, FileUnfit and BrokenSyntax."""
     for source in found:
         if not source.can_be_included:
@@ -146,7 +132,7 @@ def _finish(content: disk.Content, text: str, what: str) -> None:
     click.echo("'metamcp config check' says whether they can be started like this")
 
 
-def _list(found: list[_Source]) -> None:
+def _list(found: list[ClientFile]) -> None:
     for source in found:
         label = f"{source.client.name}: {printable(str(source.path))}"
         if source.why:
@@ -160,30 +146,12 @@ def _list(found: list[_Source]) -> None:
         click.echo("take them over with: metamcp import CLIENT… --dry-run")
 
 
-def _sources(client: ClientProgram) -> list[_Source]:
-    """Return all files of the client that exist."""
-    origins = destination.origins()
-    return [
-        _source(client, scope, path, origins)
-        for scope in _SCOPES
-        for path in candidates(
-            client,
-            scope,
-            platform=destination.PLATFORM,
-            environ=os.environ,
-            home=Path.home(),
-            cwd=Path.cwd(),
-        )
-        if path.exists()
-    ]
-
-
 def origin(word: str) -> Path:
     """Return the file whose servers `metamcp up --from` starts. Raises CommandRefused and
     click.UsageError."""
     if (path := _path(word)) is not None:
         return path
-    sources = _sources(destination.known(word))
+    sources = discovery.of_client(destination.known(word), destination.origins())
     if not sources:
         raise CommandRefused(
             f"{word} has no file here; 'metamcp import' lists those that there are"
@@ -209,16 +177,16 @@ def _path(word: str) -> Path | None:
     return Path(os.path.abspath(path))
 
 
-def _named(word: str) -> list[_Source]:
+def _named(word: str) -> list[ClientFile]:
     path = _path(word)
     if path is None:
-        return _sources(destination.known(word))
+        return discovery.of_client(destination.known(word), destination.origins())
     try:
         kept = _kept(path, disk.read(path).text)
     except (files.FileUnreadable, BrokenSyntax, FileUnfit):
         kept = _ALIASES  # `_source` reads the file with it and reports what is wrong
     client = ClientProgram(name=path.name, title=path.name, kept=kept, linux=(), darwin=())
-    source = _source(client, "user", path, destination.origins())
+    source = discovery.read(client, "user", path, destination.origins())
     if not source.servers and not source.why:
         raise CommandRefused(f"{printable(str(path))} has no servers to take over", Exit.CONFIG)
     return [source]
@@ -231,29 +199,6 @@ def _kept(path: Path, text: str) -> FileFormat:
     known = [client.kept for client in CLIENTS.values()]
     fitting = [kept for kept in (*known, _LISTED) if kept.format.startswith(suffix)]
     return next((kept for kept in fitting if texts.entries(kept, text)), _ALIASES)
-
-
-def _source(client: ClientProgram, scope: Scope, path: Path, origins: set[str]) -> _Source:
-    try:
-        text = disk.read(path).text
-        kept = texts.native(client.how(scope), text)
-        values = entries.servers(kept, texts.entries(kept, text))
-    except files.FileUnreadable as why:
-        return _Source(client, path, (), why=str(why))
-    except FileUnfit as unfit:
-        return _Source(client, path, (), why=str(unfit))
-    except BrokenSyntax as broken:
-        line = f" (line {broken.line})" if broken.line else ""
-        return _Source(client, path, (), why=f"cannot be read: {broken.message}{line}")
-    servers = (entries.found(name, table) for name, table in values.items())
-    others = tuple(each for each in servers if not entries.is_ours(each, origins))
-    return _Source(
-        client,
-        path,
-        others,
-        base=str(Path.cwd()) if scope == "project" else "",
-        can_be_included=kept.format == "json" and kept.place in (("mcpServers",), ("servers",)),
-    )
 
 
 def _target(to: Path | None) -> Path:

@@ -20,7 +20,7 @@ import click
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.destination import InstallOptions
 from metamcp_supervisor.cli.errors import Command, CommandRefused, tell, told
-from metamcp_supervisor.client_files import disk, entries, texts
+from metamcp_supervisor.client_files import discovery, disk, entries, texts
 from metamcp_supervisor.client_files.clients import (
     ClientProgram,
     FileFormat,
@@ -345,7 +345,7 @@ def _candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
     return candidates(
         client,
         scope,
-        platform=destination.PLATFORM,
+        platform=discovery.PLATFORM,
         environ=os.environ,
         home=Path.home(),
         cwd=Path.cwd(),

@@ -95,7 +95,11 @@ out_option = click.option("--out", metavar="FILE", help="Write the key there, fo
 )
 @click.option("--endpoint", "endpoints", multiple=True, metavar="NAME", help="Only there.")
 @click.option(
-    "--scope", "scopes", multiple=True, metavar="SCOPE", help="Only this; without it, everything."
+    "--scope",
+    "scopes",
+    multiple=True,
+    metavar="SCOPE",
+    help="Only this; without it, all at endpoints.",
 )
 @click.option(
     "--expires", default="90d", show_default=True, metavar="TIME|never", help="When the key ends."

@@ -36,6 +36,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.saved_scripts import CODE_BYTES_MAX, SUFFIXES, Script, file_read, written
 
@@ -247,7 +248,7 @@ def run(
 
 async def _ran(
     url: str, asked: Mapping[str, object], trust: "Trust", timeout_s: float
-) -> codec.Envelope | None:
+) -> Envelope | None:
     """Return the answer of the endpoint; None if it has no scripts. Raises Failed."""
     from metamcp_supervisor.calls.endpoint_client import EndpointClient
     from metamcp_supervisor.calls.tool_call import CALL, RequestForm
@@ -261,7 +262,7 @@ async def _ran(
             return await asker.ask(CALL, asked, tool)
 
 
-def _outcome(answer: codec.Envelope, *, as_json: bool) -> int:
+def _outcome(answer: Envelope, *, as_json: bool) -> int:
     """Print the result of a run. Return the exit code."""
     if bytes(answer.error):
         raise Failed(Exit.FAILED, str(codec.value(answer.error).get("message", "")))

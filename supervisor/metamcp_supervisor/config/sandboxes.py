@@ -5,8 +5,7 @@ from a command (`confinement.rules` of the worker).
 """
 
 from dataclasses import replace
-from pathlib import PurePath
-from posixpath import normpath
+from posixpath import basename, normpath
 from typing import cast
 
 from metamcp_supervisor.config.config import HOST, Network, Server
@@ -26,7 +25,7 @@ def profile(server: Server) -> Profile:
     its own is not confined, nor is a launcher that makes a container by itself."""
     if not server.command:
         return "none"
-    by_itself = PurePath(server.command[0]).name == _ITSELF
+    by_itself = basename(server.command[0]) == _ITSELF
     return server.sandbox or ("none" if by_itself else "basic")
 
 

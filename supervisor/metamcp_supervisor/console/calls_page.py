@@ -8,6 +8,7 @@ repeating a call (`calls.endpoint_client`).
 import asyncio
 import difflib
 import json
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -41,6 +42,10 @@ ROWS_MAX = 100
 """Maximum calls in the table; the filter finds others."""
 BAR = 120
 """Width of a bar for the longest duration, in pixels."""
+MINUTES = 30
+"""Minutes of a sparkline."""
+MINUTE_WIDTH, SPARK = 5, 20
+"""Width of a minute and height of a sparkline, in pixels."""
 DIFF_LINES_MAX = 1000
 HEADS = (
     "When", "Tool", "Server", "Outcome", "Took", "Of the longest", "Bytes in", "Bytes out",
@@ -90,8 +95,8 @@ _recent: dict[str, RecentCalls] = {}
 _turn = asyncio.Lock()
 
 
-async def _calls(state_dir: str) -> RecentCalls:
-    """Return the newest calls. Raises Failed."""
+async def recent_calls(state_dir: str) -> RecentCalls:
+    """Return the newest calls that are recorded in a state directory. Raises Failed."""
     async with _turn:
         found = _recent.get(state_dir)
         if found is None:
@@ -106,7 +111,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path:
         return await _one(ask, request, status)
     under_way = codec.typed(CallsUnderWay, await ask("calls"))
-    recent = await _calls(status.state_dir)
+    recent = await recent_calls(status.state_dir)
     now = datetime.now().astimezone().timestamp()
     names = await keys_page.names(ask, request.role)
     return listed(recent, under_way, status, request.query, now, names)
@@ -129,7 +134,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     async with EndpointClient(place.url, Trust(key, place.ca), form, TRY_S) as client:
         tool = await client.known(call.name) if call.method == CALL else {}
         ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
-    recent = await _calls(status.state_dir)
+    recent = await recent_calls(status.state_dir)
     names = await keys_page.names(ask, request.role)
     return _kept([repeated(call, ended, result), page(call, recent, request.role, names)])
 
@@ -138,7 +143,7 @@ async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
     bodies = request.role >= Role.DEVELOPER
     call = await _found(ask, request, bodies=bodies, state_dir=status.state_dir)
     names = await keys_page.names(ask, request.role)
-    return _kept(page(call, await _calls(status.state_dir), request.role, names))
+    return _kept(page(call, await recent_calls(status.state_dir), request.role, names))
 
 
 def _kept(node: Node) -> Element:
@@ -280,6 +285,41 @@ def _began(one: FinishedCall) -> float:
         return datetime.fromisoformat(one.time).timestamp()
     except ValueError:
         return 0.0
+
+
+def by_minute(recent: RecentCalls, server: str, now: float) -> list[int]:
+    """Return how many recorded calls reached a server in each of the last minutes, the oldest
+    first; as far back as all calls are kept. `now`: seconds since the epoch."""
+    calls = recent.calls
+    whole = len(calls) < KEPT_MAX
+    minutes = MINUTES if whole else min(MINUTES, max(1, int((now - _began(calls[0])) / 60)))
+    found = [0] * minutes
+    for one in calls:
+        if one.server == server and one.outcome != REFUSED:
+            ago = int(max(0.0, now - _began(one)) / 60)
+            if ago < minutes:
+                found[-1 - ago] += 1
+    return found
+
+
+def sparkline(counts: Sequence[int]) -> Node:
+    """Return a bar for each minute; the text beside it says the last and the most. `counts`: not
+    all zero."""
+    most, width = max(counts), str(len(counts) * MINUTE_WIDTH)
+    heights = [max(1, math.ceil(SPARK * count / most)) for count in counts]
+    bars = [
+        h.rect(
+            x=str(at * MINUTE_WIDTH), y=str(SPARK - height), width=str(MINUTE_WIDTH - 1),
+            height=str(height), fill="currentColor",
+        )
+        for at, height in enumerate(heights)
+    ]  # fmt: skip
+    text = (
+        f" {ui.amount(counts[-1])} in the last minute, at most {ui.amount(most)} in one of the"
+        f" last {len(counts)} minutes"
+    )
+    frame = f"0 0 {width} {SPARK}"
+    return [h.svg(width=width, height=str(SPARK), viewBox=frame, aria_hidden="true")[bars], text]
 
 
 def bar(duration_ms: float, longest_ms: float) -> Node:
@@ -428,4 +468,4 @@ def _result(result: Raw) -> Element:
     return h.details[h.summary["The result now"], ui.code(text, copy=True, label="Result")]
 
 
-PAGE = Page(name="calls", title="Calls", show=show, change=change, live=("calls",))
+PAGE = Page(name="calls", title="Calls", show=show, change=change, live=("calls", "times"))

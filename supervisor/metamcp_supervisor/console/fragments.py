@@ -23,6 +23,8 @@ TEXT_CHARS_MAX = 20_000
 """Maximum characters of one text of a server on a page; the rest is counted."""
 
 Tone = Literal["ok", "warn", "bad", "off"]
+Sorted = Literal["none", "ascending", "descending"]
+"""Order of a column, as a screen reader says it."""
 Attrs = Mapping[str, str | bool | None]
 
 _PLAIN = {9, 10}
@@ -128,9 +130,11 @@ def table(
     empty: str,
     numbers: Iterable[str] = (),
     head: int = 0,
+    orders: Mapping[str, tuple[str, Sorted]] = {},
 ) -> Element:
     """Return a table, whose first column names the row, or else the column `head`; without rows,
-    the sentence `empty`. `numbers`: heads of columns that are aligned to the right."""
+    the sentence `empty`. `numbers`: heads of columns that are aligned to the right; `orders`: heads
+    that order the table, each with the path of that page and the order of the column now."""
     found, right = list(rows), set(numbers)
     if not found:
         return h.p(class_="empty")[empty]
@@ -142,7 +146,7 @@ def table(
             h.thead[
                 h.tr[
                     [
-                        h.th(scope="col", class_=kind)[head]
+                        _head(head, kind, *orders.get(head, ("", None)))
                         for head, kind in zip(heads, kinds, strict=True)
                     ]
                 ]
@@ -242,6 +246,10 @@ def _post(path: str, confirm: str) -> Attrs:
         "hx-swap": "innerMorph",
         "hx-confirm": shown(confirm, 500) if confirm else None,
     }
+
+
+def _head(head: str, kind: str | None, path: str, order: Sorted | None) -> Element:
+    return h.th(scope="col", class_=kind, aria_sort=order)[link(path, head) if path else head]
 
 
 def _row(row: Sequence[Node], kinds: Sequence[str | None], head: int) -> Element:

@@ -12,16 +12,18 @@ from msgspec import Struct
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.control import client
-from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.access import SESSION_ENDED, Role
 from metamcp_supervisor.control.client import ANSWER_S, LINE_BYTES_MAX, Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 
 CLOSED = "the gateway closed the connection; it may be stopping"
 
 
 class _Welcome(Struct, frozen=True):
     role: str = ""
+    key: str = ""
 
 
 class SessionEnded(Failed):
@@ -29,7 +31,8 @@ class SessionEnded(Failed):
 
 
 class GatewayClient:
-    """Connection that may ask, a `pages.Ask`. Made by `connected`. `role`: of the session."""
+    """Connection that may ask, a `pages.Ask`. Made by `connected`. `role`: of the session; `key`:
+    id of its API key, empty for the session of a link."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -37,6 +40,7 @@ class GatewayClient:
         self._asked = 0
         self._turn = asyncio.Lock()
         self.role = Role.VIEWER
+        self.key = ""
 
     async def __call__(
         self, verb: str, params: object = None, *, timeout_s: float = ANSWER_S
@@ -75,13 +79,9 @@ class GatewayClient:
             client.result(message)
         wanted = {"token": client.token(directory), "session": session}
         await self._send("hello", wanted)
-        try:
-            _, raw = await self._answered(ANSWER_S)
-        except Failed as why:
-            if session and why.exit == Exit.DENIED:
-                raise SessionEnded(why.exit, str(why)) from None
-            raise
-        self.role = Role.named(codec.typed(_Welcome, raw).role) or Role.VIEWER
+        _, raw = await self._answered(ANSWER_S)
+        welcome = codec.typed(_Welcome, raw)
+        self.role, self.key = Role.named(welcome.role) or Role.VIEWER, welcome.key
 
     async def _send(self, verb: str, params: object) -> None:
         self._asked += 1
@@ -91,15 +91,20 @@ class GatewayClient:
         self._writer.write(codec.dump(request) + b"\n")
 
     async def _answered(self, timeout_s: float) -> tuple[list[bytes], bytes]:
-        """Return the items of an answer and its raw result. Raises Failed."""
+        """Return the items of an answer and its raw result. Raises Failed, and SessionEnded."""
         items: list[bytes] = []
         while True:
             message = await self._read(timeout_s)
             if message.method is None:
-                return items, client.result(message)
+                try:
+                    return items, client.result(message)
+                except Failed as why:
+                    if str(why) == SESSION_ENDED:
+                        raise SessionEnded(why.exit, SESSION_ENDED) from None
+                    raise
             items.append(bytes(message.params))
 
-    async def _read(self, timeout_s: float | None) -> codec.Envelope:
+    async def _read(self, timeout_s: float | None) -> Envelope:
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self._reader.readline()

@@ -16,6 +16,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.verbs import GatewayStatus, KeyChanged, KeyList, KeyShown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.figures import KeyUse
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES
 
 CHANGE_S = 15.0
 """Seconds for a change: fronts have 3 s to confirm it, and the disk may be slow."""
@@ -67,10 +68,11 @@ def named(holder: str, names: Mapping[str, str]) -> Node:
 async def change(ask: Ask, request: PageRequest) -> Node:
     form = request.form
     order = ordered(form, request.path[0] if request.path else "")
+    # Before the order, which may end the key of this very session.
+    status = codec.typed(GatewayStatus, await ask("status"))
     raw = await ask("keys-change", {"order": order}, timeout_s=CHANGE_S)
     made = codec.typed(KeyChanged, raw)
     if made.key:
-        status = codec.typed(GatewayStatus, await ask("status"))
         return new_key(made, status)
     what = {"Expire": "has expired", "Revoke": "is revoked"}[str(order["type"])]
     said = ui.notice(f"The key {made.name} ({made.id}) {what}.", details=_late(made))
@@ -108,7 +110,7 @@ def key_list(keys: Iterable[KeyShown], endpoints: Iterable[str], request: PageRe
     ]  # fmt: skip
     empty = "No key fits the filter." if words else "No key was made yet."
     return [
-        ui.heading("Keys", h.p["Credentials of programs that are not on this machine."]),
+        ui.heading("Keys", h.p["Credentials of programs and people on other machines."]),
         ui.search("/keys", request.query, "Name, id, principal or workspace"),
         ui.table("API keys", HEADS, map(_row, found), empty=empty),
         _new_form(endpoints)
@@ -185,6 +187,15 @@ def new_key(made: KeyChanged, status: GatewayStatus) -> Node:
         ),
         ui.pairs(valid),
         ui.code(made.key, copy=True, label="Key"),
+        _lines(made, url),
+    ]
+
+
+def _lines(made: KeyChanged, url: str) -> Node:
+    """Return what to do with a new key."""
+    if made.scopes and set(made.scopes) <= set(CONSOLE_SCOPES):
+        return h.p["The key opens this console, and no endpoint: paste it at the login."]
+    return [
         h.h2["Lines for clients"],
         [ui.code(text, copy=True, label=name) for name, text in snippets(made.key, url)],
     ]
@@ -250,7 +261,7 @@ def _new_form(endpoints: Iterable[str]) -> Element:
             ui.field(
                 "Scopes",
                 h.input(name="scopes", maxlength=2000),
-                "Such as read:* or call:git; empty: everything.",
+                "Such as mcp:call:git or console:viewer; empty: all but those of the console.",
             ),
             ui.field("Expires", h.input(name="expires", value="90d", maxlength=40), "Or never."),
             ui.field(

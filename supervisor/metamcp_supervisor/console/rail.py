@@ -73,13 +73,35 @@ def shell() -> Element:
                 ]
             ],
             h.p(id="said", role="status", aria_live="polite"),
+            h.template(id="login")[_login()],
         ],
     ]
 
 
-def frame(role: Role, version: str, gateway: str) -> Node:
+def _login() -> Element:
+    """Return what a browser without a session shows. The script sends the form; the browser itself
+    may send none."""
+    return h.section(aria_labelledby="login-title")[
+        h.h1(id="login-title")["MetaMCP console"],
+        h.p(role="alert"),
+        h.form(class_="fields", method="post")[
+            ui.field(
+                "API key",
+                h.input(
+                    type="password", name="key", required=True, maxlength=200,
+                    autocomplete="current-password", spellcheck="false",
+                ),
+                "One with a scope such as console:operator. On the machine of the gateway,"
+                " 'metamcp console' opens this page by a link instead.",
+            ),
+            h.div[h.button["Log in"]],
+        ],
+    ]  # fmt: skip
+
+
+def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
     """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the
-    gateway is called."""
+    gateway is called; `key`: id of the API key whose holder can log out."""
     listed = [one for one in PAGES if one.title and role >= one.least]
     return [
         h.header(class_="bar")[
@@ -89,6 +111,7 @@ def frame(role: Role, version: str, gateway: str) -> Node:
             h.span(title="Role of this session")[str(role)],
             h.span(id="pulse", class_="state off")["connecting"],
             h.button(type="button", id="keys", aria_haspopup="dialog")["Keys ?"],
+            key and h.button(type="button", id="logout", title=f"API key {key}")["Log out"],
         ],
         h.nav(id="rail", aria_label="Pages")[
             h.ul[[h.li[ui.link(ui.address(one.name), one.title)] for one in listed]]

@@ -10,7 +10,7 @@ from metamcp_supervisor.console.site import ConsoleSite
 from metamcp_supervisor.control.console_sessions import ConsoleFigures, ConsoleIdle, ConsoleOn
 from metamcp_worker.http.serve import ClientLimits, HttpServer
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Stop, Tune
 from metamcp_worker.runtime import loop
 from metamcp_worker.runtime.role_worker import RoleWorker

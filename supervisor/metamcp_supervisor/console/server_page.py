@@ -4,6 +4,7 @@ Owns: the parts of the page, and orders for this server. Never: the sentences (`
 the gateway), masking secrets (the gateway).
 """
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
@@ -11,10 +12,12 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.cli import describe
+from metamcp_supervisor.console import calls_page
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, PageRequest
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.verbs import Description, JournalEvent
+from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.verbs import Description, GatewayStatus, JournalEvent
 from metamcp_worker.ipc import codec
 
 EVENTS_MAX = 100
@@ -39,7 +42,12 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     found = codec.typed(Description, await ask("describe", {"name": name}))
     items = await ask.items("events", {"who": name, "n": EVENTS_MAX})
     events = [codec.typed(JournalEvent, item) for item in items]
-    return page(found, events, request.role, time.time())
+    status, now = codec.typed(GatewayStatus, await ask("status")), time.time()
+    minutes: list[int] = []
+    with contextlib.suppress(Failed):  # the page is there without recorded calls
+        recent = await calls_page.recent_calls(status.state_dir)
+        minutes = calls_page.by_minute(recent, found.server.name, now)
+    return page(found, events, request.role, now, minutes)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
@@ -52,8 +60,15 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     return [said, await show(ask, request)]
 
 
-def page(found: Description, events: Sequence[JournalEvent], role: Role, now: float) -> Node:
-    """Return the content of the page. `now`: seconds since the epoch."""
+def page(
+    found: Description,
+    events: Sequence[JournalEvent],
+    role: Role,
+    now: float,
+    minutes: Sequence[int] = (),
+) -> Node:
+    """Return the content of the page. `now`: seconds since the epoch; `minutes`: recorded calls of
+    each of the last minutes, the oldest first."""
     server = found.server
     return [
         ui.heading(ui.shown(server.name), ui.state(server.state)),
@@ -68,7 +83,7 @@ def page(found: Description, events: Sequence[JournalEvent], role: Role, now: fl
         ),
         h.p(class_="beside")[_orders(server.name, server.state, role)],
         role < Role.OPERATOR and ui.needs("steer a server", Role.OPERATOR),
-        ui.pairs(_facts(found, now)),
+        ui.pairs([*_facts(found, now), *_minutes(minutes)]),
         h.h2["What happened"],
         ui.table(
             "Events of this server, the newest first",
@@ -114,6 +129,11 @@ def _facts(found: Description, now: float) -> Iterator[tuple[str, Node]]:
     for one in found.overrides:
         rest = ui.shown(f" (else {one.written})")
         yield "set", [ui.shown(f"{one.key} {one.value} until "), ui.when(one.until), rest]
+
+
+def _minutes(counts: Sequence[int]) -> Iterator[tuple[str, Node]]:
+    if any(counts):
+        yield "recorded calls", calls_page.sparkline(counts)
 
 
 def _exits(found: Description, now: float) -> Iterator[Sequence[Node]]:

@@ -5,8 +5,11 @@ servers. Never: the page of one server (`server_page`).
 """
 
 import asyncio
+import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import htpy as h
 from htpy import Element, Node
@@ -19,6 +22,9 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.telemetry.health import not_ready
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import codec
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.client_files.discovery import ClientFile
 
 RATE_S = 10.0
 """Seconds over which the rate of calls is measured."""
@@ -70,7 +76,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     status = codec.typed(GatewayStatus, await ask("status"))
     now = asyncio.get_running_loop().time()
     rates = _rates.of(now, {one.name: one.calls for one in status.servers})
-    return page(status, rates, request)
+    found = () if status.servers else await asyncio.to_thread(_client_files, status)
+    return page(status, rates, request, found)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
@@ -86,10 +93,15 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     return [said, await show(ask, request)]
 
 
-def page(status: GatewayStatus, rates: Mapping[str, float], request: PageRequest) -> Node:
-    """Return the content of the page."""
+def page(
+    status: GatewayStatus,
+    rates: Mapping[str, float],
+    request: PageRequest,
+    found: Sequence["ClientFile"] = (),
+) -> Node:
+    """Return the content of the page. `found`: files of clients, for a gateway without servers."""
     if not status.servers:
-        return _welcome(status)
+        return _welcome(status, found)
     steers = request.role >= Role.OPERATOR
     kept = _kept(status, request.query)
     heads = (*(("Tick",) if steers else ()), *HEADS)
@@ -214,14 +226,26 @@ def _processes(status: GatewayStatus) -> Iterator[Sequence[Node]]:
         yield ui.shown(role.role), ui.state(role.state), pid, memory, ui.shown(counts)
 
 
-def _welcome(status: GatewayStatus) -> Node:
+def _client_files(status: GatewayStatus) -> Sequence["ClientFile"]:
+    """Return the files of clients that the user of the gateway has."""
+    from metamcp_supervisor.client_files import discovery, entries  # loads a lot, for this page
+
+    place = urlsplit(status.url)
+    try:
+        return discovery.every({entries.DEFAULT_ORIGIN, f"{place.scheme}://{place.netloc}"})
+    except (OSError, RuntimeError):  # the user has no home, or the folder is gone
+        return ()
+
+
+def _welcome(status: GatewayStatus, found: Sequence["ClientFile"]) -> Node:
     """Return the page for a gateway that has no server yet."""
     files = ", ".join(status.config_files) or "no file yet"
     return [
         ui.heading("Welcome", h.p[columns.status_head(status)]),
         h.p["The gateway runs, and no server is configured. Take those of another client, or add"
-            " one; the page shows it as soon as it is there."],
-        ui.code("metamcp import", copy=True, label="Take the servers of other clients"),
+            " one. A gateway of 'metamcp up' shows them at once, any other one after"
+            " 'metamcp reload'."],
+        _clients(status, found),
         ui.code(
             "metamcp add time -- uvx mcp-server-time", copy=True, label="Or add one by its command"
         ),
@@ -234,6 +258,36 @@ def _welcome(status: GatewayStatus) -> Node:
             ("Clients", status.url), ("Metrics", status.ops_url),
         ]),
     ]  # fmt: skip
+
+
+def _clients(status: GatewayStatus, found: Sequence["ClientFile"]) -> Node:
+    """Return the table of clients' files with servers, each with the command that imports them."""
+    rows = [
+        (
+            one.client.title,
+            h.code[ui.shown(str(one.path), 300)],
+            "" if one.why else ui.amount(len(one.servers)),
+            ui.shown(f"The file {one.why}", 300)
+            if one.why
+            else ui.code(_import(one, status), copy=True),
+        )
+        for one in found
+        if one.servers or one.why
+    ]
+    if not rows:
+        said = "No client of the gateway's user has servers; this command looks in your folder, too"
+        return ui.code("metamcp import", copy=True, label=said)
+    heads = ("Client", "File", "Servers", "Take them")
+    return ui.table("Servers of other clients", heads, rows, empty="", numbers=("Servers",))
+
+
+def _import(one: "ClientFile", status: GatewayStatus) -> str:
+    """Return the command that copies the servers of a file into the configuration in use."""
+    words = ["metamcp", "import", one.client.name]
+    if status.config_files and status.config_files[0].endswith(".toml"):
+        words += ["--to", status.config_files[0]]
+    command = shlex.join(words)
+    return f"cd {shlex.quote(one.base)} && {command}" if one.base else command
 
 
 PAGE = Page(

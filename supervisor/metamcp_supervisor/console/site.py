@@ -36,6 +36,8 @@ log = logging.getLogger("metamcp.console")
 
 BODY_BYTES_MAX = 1024 * 1024
 """Maximum bytes of a form."""
+LOGIN_BYTES_MAX = 4 * 1024
+"""Maximum bytes of a login, which anybody may send."""
 FIELDS_MAX = 2000
 """Maximum fields of a form or a query."""
 ASKS_MAX = 16
@@ -69,7 +71,7 @@ _STATUS = {
     Exit.DENIED: 403, Exit.UNKNOWN_NAME: 404, Exit.TIMEOUT: 504, Exit.NOT_RUNNING: 503,
     Exit.USAGE: 400, Exit.CONFIG: 422,
 }  # fmt: skip
-ENDED = "This session has ended. Run 'metamcp console' for a new link."
+ENDED = "This session has ended."
 
 
 class NotServed(Exception):
@@ -81,7 +83,10 @@ class NotServed(Exception):
 
 
 class _Login(Struct, frozen=True):
-    link: str
+    """Body of a login: the secret of a link, or an API key."""
+
+    link: str = ""
+    key: str = ""
 
 
 class ConsoleSite:
@@ -111,7 +116,7 @@ class ConsoleSite:
                 self._static(request, path.removeprefix("/static/"))
                 return None
             kind = path.partition("/")[2].partition("/")[0]
-            if kind not in ("f", "login", "frame", "events", "download"):
+            if kind not in ("f", "login", "logout", "frame", "events", "download"):
                 self._check_method(request.head, "GET", "HEAD")
                 self._send(request, 200, HTML, self._shell)
                 return None
@@ -181,6 +186,9 @@ class ConsoleSite:
             self._check_method(request.head, "POST")
             return self._login(request)
         session = self._session(request.head)
+        if kind == "logout":
+            self._check_method(request.head, "POST")
+            return self._answered(request, session, self._logout)
         if kind == "events":
             self._check_method(request.head, "GET")
             return self._events(request, session)
@@ -201,22 +209,32 @@ class ConsoleSite:
         return self._page(request, session, page, (tuple(parts), _fields(query)))
 
     async def _login(self, request: HttpRequest) -> None:
-        body = await request.body(BODY_BYTES_MAX)
+        """Pass a login on to the gateway, and its answer to the browser; nothing of it is kept."""
+        try:
+            body = await request.body(LOGIN_BYTES_MAX)
+        except TooLarge as why:
+            request.last(413, f"{why}\n".encode())
+            return
         if body is None:
             return
         try:
-            link = codec.typed(_Login, body).link
+            login = codec.typed(_Login, body)
+            wanted = {"link": login.link, "key": login.key, "address": request.address}
             async with self._asking("") as ask:
-                begun = await ask("console-login", {"link": link})
+                begun = await ask("console-login", wanted)
         except codec.Malformed:
-            self._send(request, 400, TEXT, b"A login is a JSON object with the secret of a link.\n")
+            self._send(request, 400, TEXT, b"A login is a JSON object with a link or a key.\n")
         except Failed as why:
             self._send(request, _STATUS.get(why.exit, 502), TEXT, f"{why}\n".encode())
         else:
             self._send(request, 200, JSON, begun)
 
     async def _frame(self, ask: GatewayClient) -> Node:
-        return rail.frame(ask.role, self._on.version, self._on.runtime_dir)
+        return rail.frame(ask.role, self._on.version, self._on.runtime_dir, ask.key)
+
+    async def _logout(self, ask: GatewayClient) -> Node:
+        await ask("console-logout")
+        return ui.notice("Logged out.")
 
     async def _page(
         self,
@@ -245,6 +263,8 @@ class ConsoleSite:
                 raise Failed(Exit.USAGE, "nothing on this page can be changed")
             try:
                 return pages.content(page, await page.change(ask, wanted))
+            except SessionEnded:
+                raise
             except Failed as why:  # the page stays, with the reason above it
                 said = ui.notice(str(why), "bad", why.details)
                 with contextlib.suppress(Failed):

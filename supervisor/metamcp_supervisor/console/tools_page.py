@@ -30,6 +30,11 @@ ENDPOINTS_MAX = 8
 """Maximum endpoints of which the page of a tool says whether it is visible there."""
 HEADS = ("Tool", "Server", "State", "Tokens", "Calls", "Errors", "Description")
 NUMBERS = frozenset({"Tokens", "Calls", "Errors"})
+ORDERS: Mapping[str, tuple[str, ui.Sorted]] = {
+    "Tool": ("name", "ascending"),
+    "Tokens": ("tokens", "descending"),
+}
+"""Heads that order the table, each with the order of the verb `tools` and its direction."""
 _TONES: dict[str, Tone] = {
     "listed": "ok", "callable": "off", "out of view": "off", "hidden": "off", "withheld": "bad",
 }  # fmt: skip
@@ -43,6 +48,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         wanted = {
             **asked,
             "query": request.query.get("q", ""),
+            "order": _order(request.query),
             "offset": int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
         }
         found = codec.typed(ToolList, await ask("tools", wanted, timeout_s=SEARCH_S))
@@ -115,6 +121,7 @@ def listed(found: ToolList, status: GatewayStatus, request: PageRequest) -> Node
     controls = [
         _select("endpoint", "Endpoint", list(status.endpoints), found.endpoint, every=False),
         _select("server", "Server", [one.name for one in status.servers], query.get("server", "")),
+        h.input(type="hidden", name="order", value=_order(query)),
     ]
     if request.role >= Role.OPERATOR:
         name = query.get("key", "")
@@ -136,9 +143,25 @@ def listed(found: ToolList, status: GatewayStatus, request: PageRequest) -> Node
             [_row(one, found.endpoint, query.get("key", "")) for one in found.tools],
             empty="No tool matches.",
             numbers=NUMBERS,
+            orders={head: _ordering(head, query) for head in ORDERS},
         ),
         _more(found, query),
     ]
+
+
+def _order(query: Mapping[str, str]) -> str:
+    """Return the order of the list, as the verb `tools` has it."""
+    asked = query.get("order", "")
+    return asked if asked in {order for order, _ in ORDERS.values()} else ""
+
+
+def _ordering(head: str, query: Mapping[str, str]) -> tuple[str, ui.Sorted]:
+    """Return the page that a head of the table leads to, ordered by it or as before, and whether it
+    is ordered by it now."""
+    order, direction = ORDERS[head]
+    now = _order(query) == order
+    path = ui.address("tools", query={**query, "order": "" if now else order, "offset": ""})
+    return path, direction if now else "none"
 
 
 def _refused(found: ToolList, role: Role) -> str:

@@ -33,6 +33,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolListed, TryPlace
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 
 TRY_S = 50.0
 """Seconds for an answer; the page itself waits a minute for the console."""
@@ -61,7 +62,7 @@ class TriedCall(Struct, frozen=True, kw_only=True):
     keyed: bool
     seconds: float
     exchange: HttpExchange
-    answer: codec.Envelope
+    answer: Envelope
 
 
 async def tried(

@@ -10,6 +10,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from metamcp_supervisor import backoff
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES
 
 
 class Role(IntEnum):
@@ -28,6 +29,13 @@ class Role(IntEnum):
         """Return the role with this name, as `__str__` writes it; None if there is none."""
         return next((role for role in cls if str(role) == word), None)
 
+    @classmethod
+    def of_key(cls, scopes: Collection[str]) -> "Role | None":
+        """Return the highest role that scopes of an API key give at the console; None if they give
+        none."""
+        roles = zip(CONSOLE_SCOPES, cls, strict=True)
+        return max((role for scope, role in roles if scope in scopes), default=None)
+
 
 def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) -> Role:
     """Return the role of user `uid`, a member of `groups`, at the gateway of user `owner`, which
@@ -40,6 +48,8 @@ def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) ->
     return Role.VIEWER
 
 
+SESSION_ENDED = "this session of the console has ended; log in again"
+"""Refusal of every request in the name of such a session, which the console tells by it."""
 PER_MINUTE_MAX = 30
 """Maximum refused orders that the journal shows per minute; further ones are only counted."""
 NAMES_MAX = 4
@@ -55,16 +65,17 @@ class Details(Struct, frozen=True):
 
 
 class Aimed(Struct, frozen=True):
-    """Parameters that nearly all orders have: the servers they are for. `dry_run`: the order only
-    asks what would happen."""
+    """Parameters that nearly all orders have: the servers they are for. `address`: of the browser
+    that logs in; `dry_run`: the order only asks what would happen."""
 
     names: tuple[str, ...] = ()
     name: str = ""
+    address: str = ""
     dry_run: bool = False
 
     @property
     def all(self) -> Sequence[str]:
-        return (*self.names, self.name) if self.name else self.names
+        return (*self.names, *filter(None, (self.name, self.address)))
 
 
 def reason(message: str, problems: Sequence[str]) -> str:

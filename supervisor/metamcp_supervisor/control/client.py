@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor import runtime
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 ANSWER_S = 10.0
@@ -134,7 +135,7 @@ class ControlClient:
         except (BrokenPipeError, ConnectionResetError):
             pass  # what it said before it closed is still to be read
 
-    def _read(self) -> codec.Envelope:
+    def _read(self) -> Envelope:
         try:
             line = self._reader.readline(LINE_BYTES_MAX)
         except TimeoutError:
@@ -286,7 +287,7 @@ class _Error(Struct, frozen=True):
     data: Raw = Raw(b"{}")
 
 
-def result(message: codec.Envelope) -> bytes:
+def result(message: Envelope) -> bytes:
     """Return the result of an answer. Raises Failed with the exit code that the gateway chose."""
     if bytes(message.result):
         return bytes(message.result)

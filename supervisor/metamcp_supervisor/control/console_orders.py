@@ -1,4 +1,4 @@
-"""Verbs about the web console: links for it, its sessions, and news for its open pages.
+"""Verbs about the web console: links for it, logins, sessions, and news for its open pages.
 
 Owns: which kinds of news there are, and how often a page hears of them. Never: links and sessions
 themselves (`console_sessions`), pages.
@@ -30,9 +30,12 @@ class ConsoleParams(ChangeParams, frozen=True):
 
 
 class ConsoleLogin(ChangeParams, frozen=True):
-    """Parameters of `console-login`: the secret of a link."""
+    """Parameters of `console-login`: the secret of a link, or the text of an API key. `address`: of
+    the browser."""
 
-    link: str
+    link: str = ""
+    key: str = ""
+    address: str = ""
 
 
 class ConsoleRevoke(ChangeParams, frozen=True):
@@ -52,21 +55,25 @@ class ConsoleLink(Struct, frozen=True, kw_only=True):
 
 
 class ConsoleBegun(Struct, frozen=True, kw_only=True):
-    """Result of `console-login`. `token`: of the session, shown this once."""
+    """Result of `console-login`. `token`: of the session, shown this once; `key`: id of the API
+    key, empty for a link."""
 
     v: int = VERSION
     token: str
     id: str
     role: str
+    key: str = ""
 
 
 class SessionShown(Struct, frozen=True, kw_only=True):
-    """Session of the console. `age_s`, `idle_s`: seconds since its login and its last page."""
+    """Session of the console. `age_s`, `idle_s`: seconds since its login and its last page; `key`:
+    id of the API key, empty for the session of a link."""
 
     id: str
     role: str
     age_s: float
     idle_s: float
+    key: str = ""
 
 
 class SessionList(Struct, frozen=True, kw_only=True):
@@ -84,13 +91,27 @@ def about_link(params: ConsoleParams, result: ConsoleLink) -> Sequence[str]:
 
 
 async def login(steering: Steering, line: ControlStream, params: ConsoleLogin) -> object:
-    token, session = steering.console.sessions.login(params.link)
-    steering.journal.add("console", "login", session.who)
-    return ConsoleBegun(token=token, id=session.id, role=str(session.role))
+    known = steering.console.sessions
+    if params.key:
+        key = steering.keys.opened(params.key)
+        token, session = known.login_by_key(key, params.address)
+    else:
+        token, session = known.login(params.link, params.address)
+    steering.journal.add("console", "login", f"{session.who} from {params.address or 'here'}")
+    return ConsoleBegun(token=token, id=session.id, role=str(session.role), key=session.key)
 
 
 def about_login(params: ConsoleLogin, result: ConsoleBegun) -> Sequence[str]:
-    return result.id, result.role
+    return tuple(filter(None, (result.id, result.role, result.key)))
+
+
+async def logout(steering: Steering, line: ControlStream, params: NoParams) -> object:
+    """End the session that asks."""
+    if line.session is None:
+        raise ProtocolError(Exit.USAGE, "only a session of the console can log out")
+    steering.console.sessions.end([line.session.id])
+    steering.journal.add("console", "logout", line.session.who)
+    return {"v": VERSION}
 
 
 async def sessions(steering: Steering, line: ControlStream, params: NoParams) -> object:
@@ -98,11 +119,12 @@ async def sessions(steering: Steering, line: ControlStream, params: NoParams) ->
     return SessionList(
         sessions=tuple(
             SessionShown(
-                id=one.id, role=str(one.role), age_s=now - one.began, idle_s=now - one.used
+                id=one.id, role=str(one.role), age_s=now - one.began, idle_s=now - one.used,
+                key=one.key,
             )
             for one in found
         )
-    )
+    )  # fmt: skip
 
 
 async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke) -> object:

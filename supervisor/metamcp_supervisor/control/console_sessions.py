@@ -1,10 +1,12 @@
-"""Sessions of the web console: one-time links, what comes of them, and their ends.
+"""Sessions of the web console: logins by one-time links and by API keys, and how sessions end.
 
-Owns: how long a link and a session last, how many there are; the messages to the process of the
-console. Never: the process itself (`servers.console_process`), what a role may do (`orders`).
+Owns: how long a link and a session last, how many there are, the count of failed logins; the
+messages to the process of the console. Never: the process itself (`servers.console_process`), what
+a role may do (`orders`), API keys themselves (the gateway's store of keys).
 
-A link is for one login within a minute. The session that comes of it has the role of the link. The
-gateway keeps only hashes of both. The next program of the gateway knows none of them.
+A link is for one login within a minute. A session has the role of its link, or the highest role
+that the scopes of its API key give, and ends with that key. The gateway keeps only hashes of links
+and sessions. The next program of the gateway knows none of them.
 """
 
 import hashlib
@@ -13,11 +15,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.access.door import Failures
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.spec import TlsSpec
 
 TOKEN_BYTES = 32
@@ -26,10 +29,11 @@ LINK_S = 60.0
 SESSION_S_MAX = 8 * 3600.0
 IDLE_S_MAX = 30 * 60.0
 """Seconds after which a session ends: since its login, and since its last page or news."""
-LOGINS_PER_MINUTE = 20
 SESSIONS_MAX = 64
+KEY_SESSIONS_MAX = 8
 LINKS_MAX = 64
-"""Maximum sessions and links at once; the oldest one ends for a new one."""
+"""Maximum sessions, sessions of one API key, and links at once; the oldest one ends for a new
+one."""
 
 
 class ConsoleOn(Message, frozen=True, kw_only=True):
@@ -54,25 +58,30 @@ class ConsoleIdle(Message, frozen=True, kw_only=True):
 
 
 class ConsoleSession(Struct, kw_only=True):
-    """Session of a browser. `began`, `used`: seconds of the clock; `digest`: of its token."""
+    """Session of a browser. `began`, `used`: seconds of the clock; `digest`: of its token; `key`:
+    id of the API key, empty for the session of a link."""
 
     id: str
     role: Role
     digest: str
     began: float
     used: float
+    key: str = ""
 
     @property
     def who(self) -> str:
-        return f"console session {self.id} ({self.role})"
+        by = f", API key {self.key}" if self.key else ""
+        return f"console session {self.id} ({self.role}{by})"
 
 
 class ConsoleSessions:
-    """Links and sessions. `clock`: monotonic seconds."""
+    """Links and sessions. `clock`: monotonic seconds; `has_key`: whether the API key with an id is
+    valid now."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], has_key: Callable[[str], bool]) -> None:
         self._clock = clock
-        self._logins = Ration(LOGINS_PER_MINUTE)
+        self._has_key = has_key
+        self._failures = Failures()
         self._links: dict[str, tuple[Role, float]] = {}
         self._sessions: dict[str, ConsoleSession] = {}
 
@@ -88,30 +97,49 @@ class ConsoleSessions:
         self._links[_digest(secret)] = role, self._clock() + LINK_S
         return secret
 
-    def login(self, secret: str) -> tuple[str, ConsoleSession]:
-        """Return the token of a new session, for the secret of a link that ends here. Raises
-        ProtocolError."""
-        if self._logins.take(self._clock()) is None:
-            raise ProtocolError(
-                Exit.DENIED, f"more than {LOGINS_PER_MINUTE} logins in a minute; wait a minute"
-            )
+    def login(self, secret: str, address: str = "") -> tuple[str, ConsoleSession]:
+        """Return the token of a new session, for the secret of a link that ends here. `address`: of
+        the browser. Raises ProtocolError."""
         self._forget()
         role, _ = self._links.pop(_digest(secret), (None, 0.0))
         if role is None:
-            raise ProtocolError(
-                Exit.DENIED,
+            why = (
                 f"this link was used, or is older than {LINK_S:g} s; 'metamcp console' makes a new"
-                " one",
+                " one"
             )
-        return self._begin(role)
+            raise self._refused(address, why)
+        return self._begin(role, "")
 
-    def _begin(self, role: Role) -> tuple[str, ConsoleSession]:
-        while len(self._sessions) >= SESSIONS_MAX:
-            del self._sessions[min(self._sessions.values(), key=lambda one: one.used).digest]
+    def login_by_key(self, key: KeySpec | None, address: str) -> tuple[str, ConsoleSession]:
+        """Return the token of a new session with the role of a valid API key. `key`: None if the
+        text of the key was wrong, which gets the same sentence as a key that may not log in.
+        Raises ProtocolError."""
+        self._forget()
+        role = None if key is None else Role.of_key(key.scopes)
+        if key is None or role is None:
+            raise self._refused(address, "this API key does not open the console")
+        return self._begin(role, key.id)
+
+    def _refused(self, address: str, why: str) -> ProtocolError:
+        """Count a failed login. A valid link or key is accepted at any time, so nobody can lock out
+        anybody."""
+        wait_s = self._failures.failed(address, self._clock())
+        if wait_s:
+            why = f"too many failed logins came from this address; try again in {wait_s:.0f} s"
+        return ProtocolError(Exit.DENIED, why)
+
+    def _begin(self, role: Role, key: str) -> tuple[str, ConsoleSession]:
+        """Begin a session. A session too many of a key ends another session of this key: its holder
+        cannot end the sessions of all others."""
+        found = list(self._sessions.values())
+        own = [one for one in found if key and one.key == key]
+        if len(own) >= KEY_SESSIONS_MAX or len(found) >= SESSIONS_MAX:
+            rivals = own if len(own) >= KEY_SESSIONS_MAX else found
+            del self._sessions[min(rivals, key=lambda one: one.used).digest]
         token, now = secrets.token_urlsafe(TOKEN_BYTES), self._clock()
         digest = _digest(token)
         self._sessions[digest] = ConsoleSession(
-            id=secrets.token_hex(4), role=role, digest=digest, began=now, used=now
+            id=secrets.token_hex(4), role=role, digest=digest, began=now, used=now, key=key
         )
         return token, self._sessions[digest]
 
@@ -146,7 +174,9 @@ class ConsoleSessions:
         self._sessions = {
             key: one
             for key, one in self._sessions.items()
-            if now - one.began < SESSION_S_MAX and now - one.used < IDLE_S_MAX
+            if now - one.began < SESSION_S_MAX
+            and now - one.used < IDLE_S_MAX
+            and (not one.key or self._has_key(one.key))
         }
 
 

@@ -30,12 +30,13 @@ from msgspec import Raw, Struct
 from metamcp_supervisor import runtime
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.control import access_io, orders
-from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
+from metamcp_supervisor.control.access import PER_MINUTE_MAX, SESSION_ENDED, Role, role
 from metamcp_supervisor.control.console_sessions import ConsoleSession
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.serve import Acceptor
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, PeerGone, ProtocolError
 
 LINE_BYTES_MAX = 1024 * 1024
@@ -286,13 +287,12 @@ class Control:
         if hello.session:
             session = self._steering.console.sessions.used(hello.session)
             if session is None:
-                raise ProtocolError(
-                    Exit.DENIED, "this session has ended; 'metamcp console' makes a new link"
-                )
+                raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
-        await line.answer({"v": VERSION, "role": str(line.role)})
+        key = {"key": line.session.key} if line.session is not None else {}
+        await line.answer({"v": VERSION, "role": str(line.role), **key})
 
-    async def _carry_out(self, line: "ControlConnection", request: codec.Envelope) -> object:
+    async def _carry_out(self, line: "ControlConnection", request: Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and
         PeerGone."""
         if request.jsonrpc != "2.0" or request.method is None or line.asked == _NULL:
@@ -300,6 +300,8 @@ class Control:
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
+        if line.session is not None and not self._steering.console.sessions.goes_on(line.session):
+            raise ProtocolError(Exit.DENIED, SESSION_ENDED)
         try:
             return await orders.carry_out(
                 self._steering, line, self._refusals, request.method, bytes(request.params)
@@ -348,7 +350,7 @@ class ControlConnection:
     def caller(self) -> str:
         return self.session.who if self.session is not None else str(self._peer)
 
-    async def request(self, timeout_s: float) -> codec.Envelope | None:
+    async def request(self, timeout_s: float) -> Envelope | None:
         """Return the next request, or None at the end or if none comes in `timeout_s` seconds.
         Raises ProtocolError for a line that is not JSON-RPC."""
         self.asked = _NULL

@@ -6,7 +6,7 @@ socket and its limit for a slow reader (`control`), starting or stopping servers
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -169,45 +169,75 @@ async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
     follower = steering.journal.follow(line.wake)
     clock = asyncio.get_running_loop().time
     end = clock() + timeout_s
+    missing = _Missing(steering, params)
     try:
         async with asyncio.timeout_at(end):
-            while _missing(steering, params, end - clock()):
+            looked = clock()
+            missing.look(end - looked)
+            while missing.told:
                 await line.woken(WAIT_RECHECK_S)
-                follower.take()
+                about = {event.who for event in follower.take()}
+                if follower.lagged or clock() - looked >= WAIT_RECHECK_S:
+                    looked = clock()
+                    missing.look(end - looked)
+                else:
+                    missing.look(end - clock(), about)
     except TimeoutError:
-        names = _missing(steering, params, 0.0)
-        if names:
+        missing.look(0.0)
+        if missing.told:
+            told = "; ".join(missing.told)
             raise ProtocolError(
-                Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {'; '.join(names)}"
+                Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {told}"
             ) from None
     finally:
         steering.journal.unfollow(follower)
     return {"v": VERSION}
 
 
-def _missing(steering: Steering, params: Wait, left_s: float) -> list[str]:
-    """Return the servers that do not fulfil the condition yet, each with the reason. `left_s`:
-    seconds left to wait. Raises ProtocolError for a server that will not fulfil the condition by
-    waiting."""
-    missing: list[str] = []
-    status = steering.status()
+class _Missing:
+    """The servers that do not fulfil the condition yet."""
+
+    def __init__(self, steering: Steering, params: Wait) -> None:
+        self._steering = steering
+        self._params = params
+        self._starting = ""
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def told(self) -> list[str]:
+        """A sentence for each server; none if the condition is fulfilled."""
+        return [*filter(None, (self._starting, *self._reasons.values()))]
+
+    def look(self, left_s: float, about: Collection[str] | None = None) -> None:
+        """Look at all servers, or only at those `about` which there was an event: with hundreds of
+        servers that start, a look at all for each event would take longer than their start.
+        `left_s`: seconds left to wait. Raises ProtocolError for a server that will not fulfil the
+        condition by waiting."""
+        named = set(self._params.names)
+        asked = named or None if about is None else named & set(about) if named else about
+        status = self._steering.status(asked)
+        up = self._params.wanted in _UP
+        self._starting = "the gateway is starting" if status.state == "starting" and up else ""
+        for name in list(self._reasons) if asked is None else asked:
+            self._reasons.pop(name, None)
+        for server in status.servers:
+            if why := _why_missing(server, self._params, left_s):
+                self._reasons[server.name] = why
+
+
+def _why_missing(server: ServerStatus, params: Wait, left_s: float) -> str:
+    """Return why a server does not fulfil the condition yet; empty if it does or need not."""
     up = params.wanted in _UP
-    if status.state == "starting" and up:
-        missing.append("the gateway is starting")
-    for server in status.servers:
-        if params.names and server.name not in params.names:
-            continue
-        unwanted = server.state in UNWANTED_STATES and not server.required
-        if not params.names and up and unwanted:
-            continue
-        fresh = server.generation > params.above.get(server.name, -1)
-        if fresh and server.state in FULFILS[params.wanted]:
-            continue
-        if up and (fresh or server.reason == CONFIGURATION):
-            _check_hope(server, left_s)
-        why = f" ({server.message or server.reason})" if server.reason or server.message else ""
-        missing.append(f"{server.name} is {server.state}{why}")
-    return missing
+    unwanted = server.state in UNWANTED_STATES and not server.required
+    if not params.names and up and unwanted:
+        return ""
+    fresh = server.generation > params.above.get(server.name, -1)
+    if fresh and server.state in FULFILS[params.wanted]:
+        return ""
+    if up and (fresh or server.reason == CONFIGURATION):
+        _check_hope(server, left_s)
+    why = f" ({server.message or server.reason})" if server.reason or server.message else ""
+    return f"{server.name} is {server.state}{why}"
 
 
 def _check_hope(server: ServerStatus, left_s: float) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_supervisor.backoff import Ration
 from metamcp_supervisor.config.config import ConfigInvalid
@@ -201,9 +201,12 @@ async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> 
 
 async def _key_use(steering: Steering, line: ControlStream, params: Name) -> object:
     try:
-        return await steering.keys.used(params.name)
+        use = await steering.keys.used(params.name)
+        key = (await steering.keys.listed([params.name])).keys[0].id
     except MetaMCPError as why:
         raise ProtocolError(Exit.of(why), str(why)) from None
+    ours = sum(one.key == key for one in steering.console.sessions.all())
+    return structs.replace(use, sessions=use.sessions + ours)
 
 
 async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
@@ -338,6 +341,7 @@ VERBS: dict[str, Verb] = {
     "console-login": Verb(
         console_orders.ConsoleLogin, console_orders.login, about=console_orders.about_login
     ),
+    "console-logout": Verb(NoParams, console_orders.logout, Role.VIEWER),
     "console-sessions": Verb(NoParams, console_orders.sessions, reads=True),
     "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
     "news": Verb(NoParams, console_orders.news, Role.VIEWER),

@@ -34,6 +34,7 @@ from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenC
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import CallPath, KeyUse, ShownTools, ShowPath, ShowTools, ToolStats
+from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.results.result_summary import KeptResult, Piece
 
@@ -130,6 +131,10 @@ class ViewStore(ScriptStore, Protocol):
 class KeyStore(Protocol):
     """Store of API keys. Each method raises MetaMCPError with the reason why it cannot be done,
     which is a LookupError too if a name is not known, and a ValueError if the order is wrong."""
+
+    def opened(self, text: str) -> KeySpec | None:
+        """Return the key with this text if it is valid now."""
+        ...
 
     async def listed(self, names: Sequence[str], after: str = "") -> KeyList:
         """Return the keys with these ids or names; without names the next ones after an id."""
@@ -269,7 +274,9 @@ class Steering(Protocol):
     @property
     def console(self) -> ConsoleService: ...
 
-    def status(self) -> GatewayStatus: ...
+    def status(self, names: Collection[str] | None = None) -> GatewayStatus:
+        """Return the status of now. `names`: only these servers are in it, those that exist."""
+        ...
 
     def engine_socket(self) -> str:
         """Return the path of the engine's socket; empty if the configuration has nothing for it."""

@@ -19,7 +19,7 @@ from metamcp_supervisor.control.services import ChangeParams, ControlStream, NoP
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import ProtocolError
-from metamcp_worker.ipc.figures import ShownTool, ShowTools
+from metamcp_worker.ipc.figures import ShownTool, ShowTools, ToolOrder
 from metamcp_worker.ipc.records import FOLDER
 
 QUERY_CHARACTERS_MAX = 1000
@@ -30,12 +30,13 @@ NAME_CHARACTERS_MAX = 256
 
 class ToolQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Parameters of `tools`. `endpoint`: empty for the default one; `key`: name or id of an API key
-    whose view is meant, empty for the local user; `query`, `server`, `name`, `offset`: as in
-    `figures.ShowTools`."""
+    whose view is meant, empty for the local user; `query`, `order`, `server`, `name`, `offset`: as
+    in `figures.ShowTools`."""
 
     endpoint: str = ""
     key: str = ""
     query: str = ""
+    order: ToolOrder = ""
     server: str = ""
     name: str = ""
     offset: int = 0
@@ -138,6 +139,7 @@ async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> o
             endpoint=params.endpoint,
             key=await key_id(steering, params.key),
             query=params.query[:QUERY_CHARACTERS_MAX],
+            order=params.order,
             server=params.server[:NAME_CHARACTERS_MAX],
             name=params.name[:NAME_CHARACTERS_MAX],
             offset=max(0, params.offset),

@@ -125,7 +125,7 @@ class Household:
         self.audit = AuditWriter(*own, self._metrics.audited)
         self.code = CodeProcess(*own, self._metrics.ran)
         self.engine = EngineProcess(*own, self._metrics.ordered, fronts.reconfigure)
-        self.console = ConsoleProcess(*own, version)
+        self.console = ConsoleProcess(*own, version, self.keys.has)
         kept = self.console, self.engine, self.embedder, self.code, self.audit
         roles |= {each.who: each for each in kept}
         self.roles = roles

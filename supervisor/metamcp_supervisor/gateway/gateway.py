@@ -13,7 +13,7 @@ directory are removed.
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 
 from msgspec import structs
@@ -156,7 +156,9 @@ class Gateway:
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        self._hearts = Heartbeats(self._nursery.signal, self._loop.time, self.metrics.lag)
+        self._hearts = Heartbeats(
+            self._nursery.signal, self._loop.time, self.metrics.lag, self._nursery.pulse
+        )
         self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
@@ -330,7 +332,8 @@ class Gateway:
         if config.tls is not None and config.tls.local:
             from metamcp_supervisor.certificates import authority
 
-            if authority.narrow(config.state_dir, config.listen.host):
+            listens = config.listen, config.console_listen or config.listen
+            if any(authority.narrow(config.state_dir, one.host) for one in listens):
                 text = f"the certificate is for localhost alone; {authority.WIDEN}"
                 self.journal.add("gateway", "note", text)
 
@@ -342,7 +345,7 @@ class Gateway:
             return
         from metamcp_supervisor.certificates import authority
 
-        names = specs.hosts(config.listen)
+        names = (*specs.hosts(config.listen), *specs.hosts(config.console_listen or config.listen))
         try:
             if authority.ensure(config.state_dir, names):
                 self.journal.add("gateway", "certificate", "made anew")
@@ -439,7 +442,7 @@ class Gateway:
 
     # Steering
 
-    def status(self) -> GatewayStatus:
+    def status(self, names: Collection[str] | None = None) -> GatewayStatus:
         slots = self._fronts.slots
         self._serving = self._serving or any(front and front.ready for front in slots)
         state = "draining" if self._draining else "active" if self._serving else "starting"
@@ -462,7 +465,10 @@ class Gateway:
             key_limits=self.keys.limits,
             calls_today=self._house.quotas.today(),
         )
-        return status.collect(facts, self._tree.entries, slots, self.metrics, self._gauges.usages)
+        entries = self._tree.entries
+        if names is not None:
+            entries = {name: entries[name] for name in names if name in entries}
+        return status.collect(facts, entries, slots, self.metrics, self._gauges.usages)
 
     def _crowded_out(self, signal: int) -> str:
         return self._tree.crowded_out(signal)

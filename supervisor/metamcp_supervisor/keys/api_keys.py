@@ -11,6 +11,7 @@ its place has the new table.
 
 import asyncio
 import contextlib
+import hmac
 import os
 import secrets
 import time
@@ -91,6 +92,14 @@ class ApiKeys:
         """Whether a key with this id is valid now."""
         key = self._keys.get(key_id)
         return key is not None and key_rules.state(key.spec, self._clock()) == "active"
+
+    def opened(self, text: str) -> KeySpec | None:
+        """Return the key with this text if it is valid now."""
+        key = self._keys.get(api_key.id_of(text))
+        if key is None or not self._pepper or not self.has(key.spec.id):
+            return None
+        same = hmac.compare_digest(api_key.digest(self._pepper, text), key.spec.digest)
+        return key.spec if same else None
 
     @property
     def limits(self) -> Mapping[str, UseLimits]:
@@ -230,6 +239,7 @@ class ApiKeys:
         self._keys |= {key.spec.id: key for key in change.put}
         self._limits = None
         put = tuple(key.spec for key in change.put if key.spec.id not in change.over)
+        put = tuple(filter(key_rules.for_fronts, put))
         gone = (*change.drop, *change.over)
         return await self._tell(KeyChanges(pepper=self._pepper, put=put, gone=gone))
 
@@ -241,7 +251,7 @@ class ApiKeys:
             self._send(front, KeyChanges(pepper=self._pepper, whole=True, put=self._specs()))
 
     def _specs(self) -> tuple[KeySpec, ...]:
-        return tuple(key.spec for key in self._keys.values())
+        return tuple(k.spec for k in self._keys.values() if key_rules.for_fronts(k.spec))
 
     async def _tell(self, changes: KeyChanges) -> tuple[str, ...]:
         """Tell all fronts a change, and wait until each has applied it or has ended. Return those

@@ -14,7 +14,8 @@ from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.verbs import Expire, NewKey, Revoke, Rotate
 from metamcp_worker.access import gate
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.key_table import KeySpec
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES, KeySpec
+from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import UseLimits
 
 PEPPER = "keys.pepper"
@@ -147,6 +148,13 @@ def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
         _check_places(order, endpoints)
     for scope in order.scopes:
         _check_scope(scope)
+    if not set(CONSOLE_SCOPES).isdisjoint(order.scopes):
+        if order.workspace != DEFAULT:
+            raise KeyOrderInvalid(
+                "the console shows all workspaces; a key that opens it is of the workspace default"
+            )
+        if order.url:
+            raise KeyOrderInvalid("a key that opens the console may not stand in a URL")
 
 
 def _spec_of(order: NewKey, key_id: str, digest: bytes, expires: float) -> KeySpec:
@@ -195,6 +203,11 @@ def found(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
     )
 
 
+def for_fronts(key: KeySpec) -> bool:
+    """Whether the key may do something at endpoints; a key for the console alone may not."""
+    return not key.scopes or not set(key.scopes) <= set(CONSOLE_SCOPES)
+
+
 def state(key: KeySpec, now: float) -> str:
     """Return `active` or `expired`."""
     return EXPIRED if key.expires and now >= key.expires else ACTIVE
@@ -208,7 +221,7 @@ def _check_text(what: str, text: str) -> None:
 
 
 def _check_places(order: NewKey, endpoints: Mapping[str, str]) -> None:
-    workspaces = sorted({"default", *endpoints.values()})
+    workspaces = sorted({DEFAULT, *endpoints.values()})
     if order.workspace not in workspaces:
         raise KeyUnknown(
             f"no workspace is named '{order.workspace[:64]}'; {hint(order.workspace, workspaces)}"
@@ -223,9 +236,10 @@ def _check_places(order: NewKey, endpoints: Mapping[str, str]) -> None:
 
 def _check_scope(scope: str) -> None:
     server = scope.removeprefix(gate.CALL_OF)
-    if scope in gate.SCOPES or (server != scope and _SERVER.fullmatch(server)):
+    words = (*gate.SCOPES, *CONSOLE_SCOPES)
+    if scope in words or (server != scope and _SERVER.fullmatch(server)):
         return
-    known = (*gate.SCOPES, f"{gate.CALL_OF}SERVER")
+    known = (*words, f"{gate.CALL_OF}SERVER")
     raise KeyOrderInvalid(f"'{scope[:64]}' is not a scope; {hint(scope, known)}")
 
 

@@ -120,6 +120,10 @@ class Nurseries:
         for nursery in self._all():
             nursery.suspect()
 
+    def pulse(self, pid: int) -> tuple[float, float] | None:
+        """Return the time and the lag of the last pulse of a worker, None if it has none."""
+        return self._of(pid).stacks.pulse(pid)
+
     async def dump(self, pid: int) -> str:
         """Return the current stacks of a worker. Raises stacks.NoStacks."""
         return await self._of(pid).stacks.dump(pid)

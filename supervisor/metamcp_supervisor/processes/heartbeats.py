@@ -21,6 +21,7 @@ from metamcp_supervisor.processes import workers
 from metamcp_supervisor.processes.workers import FrontPulse, PulseVerdict
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.runtime import pulse
 
 TICK_S = 0.25
 PAUSE_S = 0.5
@@ -37,14 +38,17 @@ class _Watched:
 
 class Heartbeats:
     """`signal_worker(pid, number)` reaches a worker through the nursery; `clock`: monotonic
-    seconds; `on_lag(role, seconds)` hears how late an event loop was."""
+    seconds; `on_lag(role, seconds)` hears how late an event loop was; `pulse_of(pid)` returns the
+    time and the lag of the last pulse of a server's worker."""
 
     def __init__(
         self,
         signal_worker: Callable[[int, int], None],
         clock: Callable[[], float],
         on_lag: Callable[[str, float], None] = lambda role, seconds: None,
+        pulse_of: Callable[[int], tuple[float, float] | None] = lambda pid: None,
     ) -> None:
+        self._pulse_of = pulse_of
         self._on_lag = on_lag
         self._signal = signal_worker
         self._clock = clock
@@ -105,8 +109,21 @@ class Heartbeats:
         self._forgive()
         self._looked = self._clock()
         for pid, watched in list(self._watched.items()):
-            if watched.pulse is not None:
-                self._judge(pid, watched)
+            if watched.pulse is None:
+                continue
+            if self._looked - watched.pulse.beat_at >= pulse.PULSE_S:
+                self._feel(pid, watched)
+            elif watched.verdict is PulseVerdict.FINE:
+                continue  # because every beat and every halt is judged at once
+            self._judge(pid, watched)
+
+    def _feel(self, pid: int, watched: _Watched) -> None:
+        """Take the pulse of a worker that did not beat for a while, perhaps for want of news."""
+        assert watched.pulse is not None
+        found = self._pulse_of(pid)
+        if found is not None and watched.pulse.beat_at < found[0] <= self._clock():
+            self._on_lag("worker", found[1] if found[1] > 0 else 0.0)
+            watched.pulse = FrontPulse(found[0], watched.halted)
 
     def _forgive(self) -> None:
         """Move the deadlines if this process stood still since the last tick: the workers were not
@@ -142,7 +159,7 @@ class Heartbeats:
             self._signal(pid, signal.SIGKILL)
 
 
-STACKS_BYTES_MAX = 64 * 1024
+STACKS_BYTES_MAX = pulse.PULSE_AT
 """Maximum bytes of the stacks of one worker; a dump of a worker with two threads takes about
 4 KiB."""
 ASK_SIGNAL = signal.SIGUSR2
@@ -212,6 +229,11 @@ class Stacks:
         for pid in list(self._files):
             self.take(pid)
 
+    def pulse(self, pid: int) -> tuple[float, float] | None:
+        """Return the time and the lag of the last pulse of a worker, None if it has none."""
+        found = self._files.get(pid)
+        return None if found is None else pulse.read(found[0])
+
     async def dump(self, pid: int) -> str:
         """Return the current stacks of a worker. Raises NoStacks."""
         if pid not in self._files:
@@ -239,7 +261,7 @@ def _file() -> int:
         return packets.blob(b"")
     fd = os.memfd_create("metamcp-stacks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(fd, STACKS_BYTES_MAX)
+        os.ftruncate(fd, STACKS_BYTES_MAX + pulse.PULSE_BYTES)
         if sys.platform == "linux":  # so a worker that writes without end fills no memory
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     except OSError:

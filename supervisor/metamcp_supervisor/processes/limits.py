@@ -12,8 +12,10 @@ as it works: so a server is recycled only once in a while, however much it uses.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Server
@@ -53,8 +55,7 @@ class Fate(StrEnum):
     KILL = "kill"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitVerdict:
+class LimitVerdict(Struct, frozen=True):
     """`why`: a sentence that begins with "it", like the sentences about exits."""
 
     fate: Fate
@@ -64,8 +65,7 @@ class LimitVerdict:
 FINE = LimitVerdict(Fate.FINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Limits of one server and all its processes together: memory in bytes, `cpu_max` in
     processors, None for no limit. `cpu_max` is enforced by the kernel or not at all. `tasks_max`:
     threads of all processes, which the kernel counts; None: as many as processes."""
@@ -81,8 +81,7 @@ class Limits:
         return self != Limits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """Memory and processes that one instance of a server used. `at`: time of the monotonic clock;
     `processes`: 0 if they were not counted."""
 
@@ -93,8 +92,7 @@ class Sample:
     processes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRecord:
+class LimitRecord(Struct, frozen=True, kw_only=True):
     """The last sample of one instance, and the verdicts about it. `over`: samples in a row above
     the soft limit; `asked`: recycling was ordered; `killed`: a kill was ordered. Each is ordered
     only once."""

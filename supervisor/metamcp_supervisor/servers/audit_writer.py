@@ -37,7 +37,7 @@ from metamcp_worker.ipc.audit_records import (
     AuditFigures,
     AuditOn,
 )
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 

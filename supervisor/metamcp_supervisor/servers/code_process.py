@@ -18,7 +18,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import SOCKET, CodeFigures, CodeOn
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import FrontSpec
 

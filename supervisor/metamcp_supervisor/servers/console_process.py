@@ -29,7 +29,7 @@ from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 
 WHO = "console"
@@ -43,7 +43,8 @@ _read = codec.reader(ConsoleFigures | ConsoleIdle | Beat)
 
 
 class ConsoleProcess(SocketProcess):
-    """`config`: returns the configuration in force; `version`: of the gateway."""
+    """`config`: returns the configuration in force; `version`: of the gateway; `has_key`: whether
+    the API key with an id is valid now."""
 
     who = WHO
     loss = "open pages ask again, which starts the next one"
@@ -56,9 +57,10 @@ class ConsoleProcess(SocketProcess):
         journal: Journal,
         config: Callable[[], Config],
         version: str,
+        has_key: Callable[[str], bool],
     ) -> None:
         super().__init__(forker, hearts, journal, config, _read, self._settings)
-        self.sessions = ConsoleSessions(self._loop.time)
+        self.sessions = ConsoleSessions(self._loop.time, has_key)
         self._version = version
         self._now = ConsoleFigures()
         self._address: Address | None = None
@@ -107,7 +109,7 @@ class ConsoleProcess(SocketProcess):
         return ConsoleOn(
             runtime_dir=str(gateway.runtime_dir),
             version=self._version,
-            hosts=(*specs.hosts(self._address), *gateway.allowed_hosts),
+            hosts=specs.allowed_hosts(self._address, gateway),
             tls=None if self._plain else specs.tls_spec(gateway.tls),
         )
 

@@ -22,8 +22,8 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Beat, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec, LogSpec

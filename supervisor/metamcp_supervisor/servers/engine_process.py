@@ -16,7 +16,6 @@ from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     SOCKET,
     AiSettings,
@@ -24,6 +23,7 @@ from metamcp_worker.ipc.engine_runs import (
     EngineOn,
     EngineSettings,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import FrontSpec
 

@@ -23,7 +23,7 @@ from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.middleware_calls import (
     EXIT_MEMORY,

@@ -17,7 +17,7 @@ from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, Worker
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 
 STABLE_S = 10.0

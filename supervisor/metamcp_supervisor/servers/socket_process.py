@@ -22,7 +22,7 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import messages
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 
 CONNECTIONS_MAX = 128
 """Maximum connections that wait for the process: each front has one."""

@@ -320,11 +320,7 @@ def front_spec(
             _endpoint_spec(config, endpoint, default=endpoint is default)
             for endpoint in config.endpoints.values()
         ),
-        hosts=(
-            *hosts(listen or config.gateway.listen),
-            *config.gateway.allowed_hosts,
-            *_certified(config.gateway),
-        ),
+        hosts=allowed_hosts(listen or config.gateway.listen, config.gateway),
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
         retries={
             server.name: server.retry
@@ -422,6 +418,11 @@ def hosts(listen: Address) -> tuple[str, ...]:
         return LOOPBACK
     own = f"[{listen.host}]" if ":" in listen.host else listen.host
     return (*LOOPBACK, *([own] if own not in LOOPBACK else []))
+
+
+def allowed_hosts(listen: Address, gateway: GatewayConfig) -> tuple[str, ...]:
+    """Return all values of `Host` that a listener accepts."""
+    return (*hosts(listen), *gateway.allowed_hosts, *_certified(gateway))
 
 
 def _certified(gateway: GatewayConfig) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ pages are for probes, which may use any name.
 import asyncio
 import ipaddress
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl
 
 from msgspec import structs
@@ -29,6 +29,9 @@ from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, Hosts, place_of
 from metamcp_worker.http.requests import HttpRequest, Pending
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.telemetry.exposition import PageWriter
 
 Checks = Callable[[GatewayStatus], list[health.HealthCheck]]
 
@@ -93,6 +96,8 @@ class Admin:
         self._clock = clock
         self._pages: dict[bool, tuple[str, bytes, float]] = {}
         """Content type, text and end of its use, for each format."""
+        self._writers: dict[bool, PageWriter] = {}
+        """For each format, from its first page on."""
         self._writing = asyncio.Lock()
 
     def __call__(self, request: HttpRequest) -> Pending:
@@ -138,10 +143,20 @@ class Admin:
             kind, page, until = self._pages.get(openmetrics, ("", b"", float("-inf")))
             if now >= until:
                 snapshot = self._metrics.snapshot(self._status(), self._seen.read())
-                kind, page = await asyncio.to_thread(_written, snapshot, openmetrics)
+                kind, page = await asyncio.to_thread(self._written, snapshot, openmetrics)
                 used_s = max(CACHE_S, (self._clock() - now) * CACHE_TIMES)
                 self._pages[openmetrics] = kind, page, now + used_s
         _send(request, 200, kind, page)
+
+    def _written(self, snapshot: MetricsSnapshot, as_openmetrics: bool) -> tuple[str, bytes]:
+        """Return content type and text, in a thread, one page at a time: a hundred servers take the
+        library 60 ms at first."""
+        from metamcp_supervisor.telemetry.exposition import PageWriter
+
+        writer = self._writers.get(as_openmetrics)
+        if writer is None:
+            writer = self._writers[as_openmetrics] = PageWriter(as_openmetrics=as_openmetrics)
+        return writer.page(snapshot)
 
     def _host_ok(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         hosts = [value for name, value in headers if name == b"host"]
@@ -164,13 +179,6 @@ def wants_openmetrics(accept: str) -> bool:
         if kind == "text/plain":
             return False
     return False
-
-
-def _written(snapshot: MetricsSnapshot, as_openmetrics: bool) -> tuple[str, bytes]:
-    """Return content type and text, in a thread: a hundred servers take the library 60 ms."""
-    from metamcp_supervisor.telemetry import exposition
-
-    return exposition.page(snapshot, as_openmetrics=as_openmetrics)
 
 
 def _send(request: HttpRequest, code: int, kind: str, body: bytes) -> None:

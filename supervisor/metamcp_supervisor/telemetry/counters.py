@@ -260,6 +260,11 @@ class FrontCounters:
         total = self._by_server().get(server)
         return total.histogram.durations.buckets if total is not None else ()
 
+    def longest_of(self, server: str) -> float:
+        """Return the seconds of the longest call of one server so far; 0 before the first call."""
+        total = self._by_server().get(server)
+        return total.histogram.longest_s if total is not None else 0.0
+
     def longest_s(self) -> dict[str, float]:
         """Return the seconds of the longest call so far, by server."""
         return {name: one.histogram.longest_s for name, one in self._by_server().items()}

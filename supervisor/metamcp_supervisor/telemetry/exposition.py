@@ -1,19 +1,19 @@
 """The page of metrics as text, written by the Prometheus library.
 
-Owns: the library's families, made of the rows of a snapshot, and the two formats. Never: values,
+Owns: the library's families, made of the rows of a snapshot, the two formats, and the text of rows
+that stay as they are. Never: values,
 which series there are (`metrics`), which format a scraper wants and the thread (`admin`).
 
 The library takes 4 MiB, so only a scrape imports this module.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import cast
+from typing import NamedTuple, cast
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, core, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
-    Exemplar,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
@@ -21,37 +21,114 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from metamcp_supervisor.telemetry.exemplars import Exemplars
-from metamcp_supervisor.telemetry.metric_names import FAMILIES, MetricFamily
+from metamcp_supervisor.telemetry.exemplars import Exemplar, Exemplars
+from metamcp_supervisor.telemetry.metric_names import FAMILIES, Labels, MetricFamily
 from metamcp_supervisor.telemetry.page_rows import MetricsSnapshot, Row
 from metamcp_worker.ipc.messages import Durations
+
+_END = "# EOF\n"
+"""Last line of a page of OpenMetrics."""
 
 
 def page(snapshot: MetricsSnapshot, *, as_openmetrics: bool) -> tuple[str, bytes]:
     """Return the content type and the text; families without rows are on the page, too."""
-    registry = CollectorRegistry()
-    registry.register(_SnapshotCollector(snapshot))
-    if as_openmetrics:
+    return PageWriter(as_openmetrics=as_openmetrics).page(snapshot)
+
+
+class _Written(NamedTuple):
+    """Text of one row, and the value and exemplars that it shows."""
+
+    value: float | Durations
+    exemplars: Mapping[int, Exemplar]
+    text: str
+
+
+class _Family(NamedTuple):
+    """A family on the last page. `head`: its two lines before all rows; `rows`: in the order of the
+    page; `written`: the text of each row."""
+
+    head: str
+    rows: Sequence[Row]
+    exemplars: Exemplars
+    written: Mapping[Labels, _Written]
+    text: str
+
+
+class PageWriter:
+    """Writes one page after the other in one format. The library takes 8 us for each line, and most
+    rows are as on the page before: these keep their text."""
+
+    def __init__(self, *, as_openmetrics: bool) -> None:
+        self._as_openmetrics = as_openmetrics
+        self._families: dict[str, _Family] = {}
+
+    def page(self, snapshot: MetricsSnapshot) -> tuple[str, bytes]:
+        """Return the content type and the text of the next page. One thread at a time."""
+        self._families = {
+            name: self._family(FAMILIES[name], rows, snapshot.exemplars.get(name, {}))
+            for name, rows in snapshot.table.items()
+        }
+        parts = [family.text for family in self._families.values()]
+        if self._as_openmetrics:
+            return openmetrics.CONTENT_TYPE_LATEST, "".join((*parts, _END)).encode()
+        return CONTENT_TYPE_PLAIN_0_0_4, "".join(parts).encode()
+
+    def _family(self, family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> _Family:
+        before = self._families.get(family.name)
+        if before is None:
+            before = _Family(self._text(family, (), {}), (), {}, {}, "")
+        elif before.rows == rows and before.exemplars == exemplars:
+            return before
+        changed = [row for row in rows if not _same(before.written.get(row[0]), row, exemplars)]
+        text = self._text(family, changed, exemplars)[len(before.head) :]
+        lines = text.splitlines(keepends=True)
+        each = len(lines) // max(1, len(changed))
+        news = {
+            labels: _Written(
+                value, exemplars.get(labels, {}), "".join(lines[at * each : (at + 1) * each])
+            )
+            for at, (labels, value) in enumerate(changed)
+        }
+        written = {
+            labels: news[labels] if labels in news else before.written[labels] for labels, _ in rows
+        }
+        whole = "".join((before.head, *(one.text for one in written.values())))
+        return _Family(before.head, rows, exemplars, written, whole)
+
+    def _text(self, family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> str:
+        """Return the text of these rows, as the library writes it."""
+        registry = CollectorRegistry()
+        registry.register(_RowCollector(family, rows, exemplars))
+        if not self._as_openmetrics:
+            return generate_latest(registry).decode()
         # Names need no escapes, as they are; with this setting the library is a third faster.
         text = openmetrics.generate_latest(registry, openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call] # of the library
-        return openmetrics.CONTENT_TYPE_LATEST, cast("bytes", text)
-    return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry)
+        return cast("bytes", text).decode().removesuffix(_END)
 
 
-class _SnapshotCollector:
-    """Custom collector of the library."""
+def _same(written: _Written | None, row: Row, exemplars: Exemplars) -> bool:
+    """Whether the text of a row is still right."""
+    return (
+        written is not None
+        and written.value == row[1]
+        and written.exemplars == exemplars.get(row[0], {})
+    )
 
-    def __init__(self, snapshot: MetricsSnapshot) -> None:
-        self._snapshot = snapshot
+
+class _RowCollector:
+    """Custom collector of the library for the rows of one family."""
+
+    def __init__(self, family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> None:
+        self._family = family
+        self._rows = rows
+        self._exemplars = exemplars
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family after the other."""
-        for name, rows in self._snapshot.table.items():
-            family = FAMILIES[name]
-            if family.kind == "histogram":
-                yield _histograms(family, rows, self._snapshot.exemplars.get(name, {}))
-            else:
-                yield _numbers(family, rows)
+        """Yield the family."""
+        if self._family.kind == "histogram":
+            yield _histograms(self._family, self._rows, self._exemplars)
+        else:
+            yield _numbers(self._family, self._rows)
 
 
 def _numbers(family: MetricFamily, rows: Sequence[Row]) -> Metric:
@@ -71,7 +148,7 @@ def _histograms(family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars)
         counts = zip(bounds, accumulate(value.buckets), strict=True)
         last = exemplars.get(labels, {})
         found.add_metric(labels, [
-            (bound, count, Exemplar({"trace_id": one.trace_id}, one.seconds, one.time_s))
+            (bound, count, core.Exemplar({"trace_id": one.trace_id}, one.seconds, one.time_s))
             if (one := last.get(bucket)) else (bound, count)
             for bucket, (bound, count) in enumerate(counts)
         ], value.seconds)  # fmt: skip

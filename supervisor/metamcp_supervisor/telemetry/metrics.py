@@ -334,7 +334,7 @@ class Metrics:
     def lately_s(self, server: str) -> tuple[float | None, float | None]:
         """Return the seconds within which half and 95 % of the latest requests were answered."""
         counts = self._lately.of(server, self._fronts.buckets_of(server))
-        most = self._fronts.longest_s().get(server, 0.0)
+        most = self._fronts.longest_of(server)
         return quantile(counts, BUCKETS_S, 0.5, most), quantile(counts, BUCKETS_S, 0.95, most)
 
     def counted(self, server: str, name: str) -> int:

@@ -1,12 +1,19 @@
 """Memory and processor time of each process of the gateway and of the processes below it.
 
-Owns: measuring, in one pass over the process table, and finding the process that listens on a port.
-Never: when to measure, limits, names of metrics. The only file that uses psutil. Calls block for
-some milliseconds: run them in a thread, one at a time.
+Owns: measuring, in one pass from the gateway's processes down, and finding the process that listens
+on a port. Never: when to measure, limits, names of metrics. The only file that uses psutil. Calls
+block for some milliseconds: run them in a thread, one at a time.
+
+On Linux a pass reads a few files of each process and follows the kernel's lists of children. So
+processes of others cost nothing, however many there are. Elsewhere psutil reads the table of all
+processes.
 """
 
-from collections.abc import Collection, Hashable, Mapping
-from collections.abc import Set as AbstractSet
+import os
+import resource
+import sys
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from itertools import islice
 from typing import TypeVar
 
 import psutil
@@ -14,13 +21,18 @@ from msgspec import Struct
 
 from metamcp_supervisor.verbs import ServerProcess
 
-DEPTH_MAX = 64
-"""Maximum length of a chain of parents. A process with a longer chain, or with a circle that a
-reused pid made, does not count for any root."""
 PROCESSES_MAX = 256
 """Maximum number of processes per tree that are examined; a server with more has other problems."""
 COMMAND_CHARACTERS_MAX = 1000
 """Maximum characters of each argument of a command."""
+_PIECE_BYTES = 4096
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = resource.getpagesize()
+_LINUX = sys.platform == "linux"
+CHILDREN = "/proc/thread-self/children"
+"""There if the kernel lists the children of each process."""
+_GONE = FileNotFoundError, ProcessLookupError, PermissionError
+"""Errors about a process that has ended, or that belongs to another user."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -71,53 +83,115 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
     memory the difference does not matter.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
-    table = _table()
-    parents: dict[int, int] = {pid: found.info["ppid"] or 0 for pid, found in table.items()}
-    heirs = _heirs({key for pid, key in owner_of.items() if pid in table})
-    rss_bytes: dict[K, int] = {}
-    cpu_s: dict[K, float] = {}
-    threads: dict[K, int] = {}
-    members: dict[K, list[psutil.Process]] = {}
-    for pid, process in table.items():
-        root = _root_of(pid, parents, owner_of.keys())
-        if root is None:
-            continue
-        key = owner_of[root]
-        if pid != root:
-            key = heirs.get(key, key)
-        try:
-            with process.oneshot():
-                times, memory = process.cpu_times(), process.memory_info()
-                threads[key] = threads.get(key, 0) + process.num_threads()
-        except psutil.Error:
-            continue  # ended meanwhile, or of another user
-        members.setdefault(key, []).append(process)
-        rss_bytes[key] = rss_bytes.get(key, 0) + memory.rss
-        cpu_s[key] = cpu_s.get(key, 0.0) + times.user + times.system
-    above = {key for key, least in (closely or {}).items() if rss_bytes.get(key, 0) > least}
-    return {
-        key: Usage(
-            pid=pid,
-            rss_bytes=rss_bytes[key],
-            pss_bytes=_pss(members[key]) if key in above else None,
-            cpu_s=cpu_s[key],
-            processes=len(members[key]),
-            threads=threads[key],
-            fds=fds[0],
-            fds_max=fds[1],
-        )
-        for pid, key in owner_of.items()
-        if pid in table and key in rss_bytes
-        for fds in [_descriptors(members[key])]
-    }
-
-
-def _table() -> dict[int, psutil.Process]:
-    """Return all processes by process id; empty without a free descriptor, or if /proc is empty."""
     try:
-        return {found.pid: found for found in psutil.process_iter(["ppid"])}
-    except (OSError, psutil.Error, IndexError):  # IndexError: psutil, of an empty /proc
+        members = _members(owner_of)
+    except (OSError, psutil.Error):
         return {}
+    found: dict[K, Usage] = {}
+    for pid, key in owner_of.items():
+        own = members.get(key, {})
+        if pid not in own:
+            continue
+        rss_bytes = sum(one.rss_bytes for one in own.values())
+        least = (closely or {}).get(key)
+        fds, fds_max = _descriptors(own)
+        found[key] = Usage(
+            pid=pid,
+            rss_bytes=rss_bytes,
+            pss_bytes=_pss(own) if least is not None and rss_bytes > least else None,
+            cpu_s=sum(one.cpu_s for one in own.values()),
+            processes=len(own),
+            threads=sum(one.threads for one in own.values()),
+            fds=fds,
+            fds_max=fds_max,
+        )
+    return found
+
+
+class _Measured(Struct, frozen=True):
+    """Figures of one process."""
+
+    cpu_s: float
+    rss_bytes: int
+    threads: int
+
+
+def _members(owner_of: Mapping[int, K]) -> dict[K, dict[int, _Measured]]:
+    """Return the processes that count for each root, by process id. Raises OSError and
+    psutil.Error."""
+    children = _children()
+    measured = {pid: one for pid in owner_of if (one := _measured(pid)) is not None}
+    heirs = _heirs({owner_of[pid] for pid in measured})
+    found: dict[K, dict[int, _Measured]] = {}
+    for root, process in measured.items():
+        found.setdefault(owner_of[root], {})[root] = process
+        heir = found.setdefault(heirs.get(owner_of[root], owner_of[root]), {})
+        waiting = [(root, process)]
+        while waiting:
+            above, parent = waiting.pop()
+            for pid in children(above, parent.threads):
+                if pid not in owner_of and pid not in heir and (one := _measured(pid)) is not None:
+                    heir[pid] = one
+                    waiting.append((pid, one))
+    return found
+
+
+def _measured(pid: int) -> _Measured | None:
+    """Measure one process; None if it has ended, or if another user has it. Raises OSError."""
+    if not _LINUX:
+        return _measured_by_psutil(pid)
+    try:
+        stat = _read(f"/proc/{pid}/stat")
+    except _GONE:
+        return None
+    # "pid (name) state ppid …"; the name may hold anything, parentheses and spaces too.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return _Measured(ticks / _TICKS_PER_S, int(fields[21]) * _PAGE_BYTES, int(fields[17]))
+
+
+def _measured_by_psutil(pid: int) -> _Measured | None:
+    try:
+        process = psutil.Process(pid)
+        times, rss_bytes = process.cpu_times(), process.memory_info().rss
+        return _Measured(times.user + times.system, rss_bytes, process.num_threads())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def _children() -> Callable[[int, int], Iterable[int]]:
+    """Return the function that lists the children of a process with this number of threads. Raises
+    OSError, psutil.Error."""
+    if os.path.exists(CHILDREN):
+        return _children_by_kernel
+    below = _parents()
+    return lambda pid, threads: below.get(pid, ())
+
+
+def _children_by_kernel(pid: int, threads: int) -> list[int]:
+    """Return the children of all threads of a process, because a child belongs to a thread. Raises
+    OSError."""
+    found: list[int] = []
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task") if threads > 1 else [str(pid)]
+        for task in tasks:
+            found += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
+    except _GONE:
+        pass  # its children are children of another process now
+    return found
+
+
+def _read(path: str) -> bytes:
+    """Return the contents of a file of /proc, which the kernel gives in pieces. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        whole = piece = os.read(fd, _PIECE_BYTES)
+        while piece:
+            piece = os.read(fd, _PIECE_BYTES)
+            whole += piece
+    finally:
+        os.close(fd)
+    return whole
 
 
 def _heirs(alive: Collection[K]) -> dict[K, K]:
@@ -131,13 +205,13 @@ def _heirs(alive: Collection[K]) -> dict[K, K]:
     }
 
 
-def _descriptors(processes: list[psutil.Process]) -> tuple[int, int]:
+def _descriptors(pids: Iterable[int]) -> tuple[int, int]:
     """Return the number of open descriptors and the limit of the process that is nearest to its
     limit."""
     nearest = 0, 0
-    for process in processes[:PROCESSES_MAX]:
+    for pid in islice(pids, PROCESSES_MAX):
         try:
-            used, most = process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)[0]
+            used, most = _open_descriptors(pid), _descriptors_max(pid)
         except (OSError, psutil.Error, AttributeError):  # AttributeError: not on every system
             continue
         if most > 0 and used * (nearest[1] or most) >= nearest[0] * most:
@@ -145,13 +219,27 @@ def _descriptors(processes: list[psutil.Process]) -> tuple[int, int]:
     return nearest
 
 
-def _pss(processes: list[psutil.Process]) -> int | None:
+def _open_descriptors(pid: int) -> int:
+    if not _LINUX:
+        return int(psutil.Process(pid).num_fds())
+    folder = f"/proc/{pid}/fd"
+    # Before Linux 6.2 the folder has no size.
+    return os.stat(folder).st_size or len(os.listdir(folder))
+
+
+def _descriptors_max(pid: int) -> int:
+    if not _LINUX:
+        return int(psutil.Process(pid).rlimit(psutil.RLIMIT_NOFILE)[0])
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+
+
+def _pss(pids: Iterable[int]) -> int | None:
     """Return the proportional set size of these processes in bytes; None if the system does not
     tell, as for processes of another user."""
     total = 0
-    for process in processes:
+    for pid in pids:
         try:
-            total += process.memory_full_info().pss
+            total += psutil.Process(pid).memory_full_info().pss
         except psutil.NoSuchProcess:
             continue
         except (OSError, psutil.Error, AttributeError):  # AttributeError: other systems than Linux
@@ -159,34 +247,34 @@ def _pss(processes: list[psutil.Process]) -> int | None:
     return total
 
 
-def _root_of(pid: int, parents: Mapping[int, int], roots: AbstractSet[int]) -> int | None:
-    """Return the nearest root at or above `pid`, or None."""
-    for _ in range(DEPTH_MAX):
-        if pid in roots:
-            return pid
-        above = parents.get(pid, 0)
-        if above <= 0:
-            return None
-        pid = above
-    return None
+def _parents() -> dict[int, list[int]]:
+    """Return the children of each process, from the table of all processes. Raises OSError,
+    psutil.Error."""
+    below: dict[int, list[int]] = {}
+    try:
+        for process in psutil.process_iter(["ppid"]):
+            below.setdefault(process.info["ppid"] or 0, []).append(process.pid)
+    except IndexError:  # psutil, of an empty /proc
+        return {}
+    return below
 
 
 def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
     """Return each root with the processes below it, parents first, without those that ended
     meanwhile."""
-    table = _table()
-    below: dict[int, list[int]] = {}
-    for pid, process in table.items():
-        below.setdefault(process.info["ppid"] or 0, []).append(pid)
+    try:
+        children = _children()
+    except (OSError, psutil.Error):
+        return {root: [] for root in roots}
     found: dict[int, list[ServerProcess]] = {}
     for root in roots:
         waiting, seen = [root], {root}
         found[root] = []
         while waiting and len(seen) <= PROCESSES_MAX:
             pid = waiting.pop(0)
-            if pid in table and (one := _measured(table[pid])) is not None:
+            if (one := _described(pid)) is not None:
                 found[root].append(one)
-            more = [child for child in below.get(pid, ()) if child not in seen]
+            more = [child for child in children(pid, _threads(pid)) if child not in seen]
             seen.update(more)
             waiting += more
     return found
@@ -206,8 +294,15 @@ def holder(port: int) -> tuple[int, str] | None:
     return None
 
 
-def _measured(process: psutil.Process) -> ServerProcess | None:
+def _threads(pid: int) -> int:
+    """Return the number of threads of a process, 0 if it has ended."""
+    one = _measured(pid)
+    return 0 if one is None else one.threads
+
+
+def _described(pid: int) -> ServerProcess | None:
     try:
+        process = psutil.Process(pid)
         with process.oneshot():
             times, memory = process.cpu_times(), process.memory_info()
             command = process.cmdline() or [f"[{process.name()}]"]
@@ -219,11 +314,11 @@ def _measured(process: psutil.Process) -> ServerProcess | None:
     except (OSError, psutil.Error):
         descriptors = None
     return ServerProcess(
-        pid=process.pid,
+        pid=pid,
         parent=parent,
         command=tuple(argument[:COMMAND_CHARACTERS_MAX] for argument in command),
         rss_bytes=memory.rss,
         cpu_s=times.user + times.system,
         descriptors=descriptors,
-        pss_bytes=_pss([process]) or None,
+        pss_bytes=_pss([pid]) or None,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metamcp_supervisor.cli import server_entries
 from metamcp_supervisor.client_files import entries, transfer
 from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.client_files.entries import ClientServer
@@ -71,6 +72,14 @@ def test_the_servers_of_each_client_are_taken_over(home: Home, client: str) -> N
     )
     assert set(config.servers) == names
     assert "nothing to add" in home.works("import", client, "--to", str(target))
+
+
+def test_a_new_file_begins_as_one_of_init_and_says_how_editors_check_it(home: Home) -> None:
+    home.fill("cursor")
+    home.works("import", "cursor")
+    text = (home.folder / ".config/metamcp/metamcp.toml").read_text()
+    assert text.startswith(f"{server_entries.NEW}\n[servers.")
+    assert "metamcp config schema --write" in text
 
 
 def test_a_dry_run_prints_the_tables_and_writes_nothing(home: Home) -> None:

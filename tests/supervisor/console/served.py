@@ -19,10 +19,12 @@ OWN = {"sec-fetch-site": "same-origin"}
 
 
 class Browser:
-    """A browser that has opened a page of the console. `token`: of its session."""
+    """A browser that has opened a page of the console. `directory`: of the gateway at run time;
+    `token`: of its session."""
 
-    def __init__(self, base: str, gateway: SmallGateway) -> None:
+    def __init__(self, base: str, gateway: SmallGateway, directory: str) -> None:
         self.base = base
+        self.directory = directory
         self.gateway = gateway
         self.http = httpx2.AsyncClient(base_url=base, timeout=20.0)
         self.token = ""
@@ -52,7 +54,7 @@ async def opened(*servers: ServerStatus) -> AsyncGenerator[Browser]:
         on = ConsoleOn(runtime_dir=str(directory), version="9.9", hosts=("127.0.0.1", "localhost"))
         server = HttpServer(ConsoleSite(on))
         await server.start([sock])
-        browser = Browser(base, gateway)
+        browser = Browser(base, gateway, str(directory))
         try:
             yield browser
         finally:

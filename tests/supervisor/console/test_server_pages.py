@@ -1,9 +1,16 @@
 """Pages of the servers and of one server, as values."""
 
+from pathlib import Path
 from typing import Any
 
-from metamcp_supervisor.console import server_page, servers_page
-from metamcp_supervisor.console.pages import PageRequest, content
+import pytest
+from msgspec import structs
+
+from metamcp_supervisor.client_files.clients import CLIENTS
+from metamcp_supervisor.client_files.discovery import ClientFile
+from metamcp_supervisor.client_files.entries import ClientServer
+from metamcp_supervisor.console import calls_page, server_page, servers_page
+from metamcp_supervisor.console.pages import Page, PageRequest, content
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.verbs import Description, Ended, Overridden
 from tests.supervisor.console.test_fragments import parsed
@@ -29,8 +36,17 @@ def test_the_page_of_servers_has_the_whole_reason() -> None:
     assert "To start or stop servers needs the role operator." in text
 
 
-def test_a_page_of_servers_is_loaded_again_as_time_goes_on() -> None:
-    assert "times" in str(parsed(content(servers_page.PAGE, "x")).found[0][1]["data-live"]).split()
+def test_the_servers_of_a_project_are_imported_in_its_folder() -> None:
+    path, cursor = Path("/home/me/a b/.cursor/mcp.json"), CLIENTS["cursor"]
+    file = ClientFile(cursor, path, (ClientServer("notes", ("notes",)),), base="/home/me/a b")
+    status = structs.replace(SmallGateway().status(), config_files=("/etc/my gate.toml",))
+    text = parsed(servers_page.page(status, {}, PageRequest(role=Role.VIEWER), [file])).text
+    assert "cd '/home/me/a b' && metamcp import cursor --to '/etc/my gate.toml'" in text
+
+
+@pytest.mark.parametrize("page", [servers_page.PAGE, calls_page.PAGE], ids=["servers", "calls"])
+def test_a_page_of_servers_or_calls_is_loaded_again_as_time_goes_on(page: Page) -> None:
+    assert "times" in str(parsed(content(page, "x")).found[0][1]["data-live"]).split()
 
 
 def test_the_page_of_a_server_gives_its_moments_to_the_browser() -> None:

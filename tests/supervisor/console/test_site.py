@@ -172,6 +172,19 @@ def test_a_link_that_was_used_opens_nothing() -> None:
     run(test)
 
 
+@pytest.mark.promise("M107")
+def test_a_session_that_ends_while_its_connection_is_open_asks_nothing_more() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        async with connected(browser.directory, browser.token) as ask:
+            await ask("status")
+            browser.gateway.console.sessions.end([])
+            with pytest.raises(SessionEnded):
+                await ask("status")
+
+    run(test)
+
+
 def test_a_form_that_is_too_large_is_refused() -> None:
     async def test(browser: Browser) -> None:
         await browser.login()

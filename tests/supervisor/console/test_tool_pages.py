@@ -32,6 +32,7 @@ from metamcp_supervisor.verbs import (
     ViewsShown,
 )
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.figures import KEY_NEEDED, PathStep
 from metamcp_worker.ipc.records import FinishedCall, word
 from tests.live.console import Markup
@@ -213,7 +214,7 @@ def test_what_a_call_brought_is_shown_and_can_be_copied_as_commands() -> None:
     exchange = HttpExchange({"Mcp-Name": "it's"}, b'{"a":1}', 200, b"data: x\n\n")
     tried = try_out.TriedCall(
         tool="git__log", place=place, arguments=b'{"text":"it\'s"}', keyed=True, seconds=0.012,
-        exchange=exchange, answer=codec.Envelope(result=Raw(result)),
+        exchange=exchange, answer=Envelope(result=Raw(result)),
     )  # fmt: skip
     page = markup(try_out.outcome(tried, asked()))
     assert "It answered after 12 ms." in page.text
@@ -242,7 +243,7 @@ def test_a_question_of_the_server_is_a_form_that_carries_the_state() -> None:
     tried = try_out.TriedCall(
         tool="git__log", place=place, arguments=b"{}", keyed=False, seconds=0.0,
         exchange=HttpExchange({}, b"{}", 200, b"{}"),
-        answer=codec.Envelope(result=Raw(codec.dump(result))),
+        answer=Envelope(result=Raw(codec.dump(result))),
     )  # fmt: skip
     page = markup(try_out.outcome(tried, asked()))
     names = page.fields()
@@ -395,6 +396,26 @@ def test_the_filter_keeps_the_calls_that_fit(query: dict[str, str], numbers: lis
     ]
     now = datetime(2026, 9, 21, 13, 40, 30, tzinfo=UTC).timestamp()
     assert [one.call for one in calls if calls_page.fits(one, query, now)] == numbers
+
+
+def test_recorded_calls_of_a_server_are_counted_by_minute() -> None:
+    now = datetime(2026, 9, 21, 13, 40, 30, tzinfo=UTC).timestamp()
+    times = ("13:30:31", "13:38:00", "13:38:01", "13:40:29")
+    calls = [call(n, time=f"2026-09-21T{time}Z") for n, time in enumerate(times, 1)]
+    others = [call(8, server="web"), call(9, outcome="refused")]
+    counts = calls_page.by_minute(recent(*calls, *others), "git", now)
+    assert (len(counts), counts[-10:]) == (30, [1, 0, 0, 0, 0, 0, 0, 2, 0, 1])
+    page = markup(calls_page.sparkline(counts))
+    assert "1 in the last minute, at most 2 in one of the last 30 minutes" in page.text
+    heights = [attrs["height"] for tag, attrs in page.elements if tag == "rect"]
+    assert heights[-10:] == ["10", "1", "1", "1", "1", "1", "1", "20", "1", "10"]
+
+
+def test_minutes_of_which_not_all_calls_are_kept_are_left_out() -> None:
+    now = datetime(2026, 9, 21, 13, 40, 30, tzinfo=UTC).timestamp()
+    first, second = (call(n, time=f"2026-09-21T13:3{n}:29Z") for n in (7, 8))
+    others = [call(9, server="web", time="2026-09-21T13:39:00Z")] * (calls_page.KEPT_MAX - 2)
+    assert calls_page.by_minute(recent(first, second, *others), "git", now) == [1, 0, 0]
 
 
 def test_what_was_said_is_shown_only_if_it_was_recorded() -> None:

@@ -1,17 +1,19 @@
-"""Links and sessions of the console: once, for a minute, for a time, and how they end."""
+"""Links, keys and sessions of the console: once, for a minute, for a time, and how they end."""
 
 import pytest
 
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import (
     IDLE_S_MAX,
+    KEY_SESSIONS_MAX,
     LINK_S,
-    LOGINS_PER_MINUTE,
     SESSION_S_MAX,
     SESSIONS_MAX,
     ConsoleSessions,
 )
+from metamcp_worker.access.door import FAILURES_MAX
 from metamcp_worker.ipc.errors import ProtocolError
+from metamcp_worker.ipc.key_table import KeySpec
 
 
 class Clock:
@@ -27,8 +29,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(clock: Clock) -> ConsoleSessions:
-    return ConsoleSessions(clock)
+def valid() -> set[str]:
+    """Ids of the API keys that are valid now."""
+    return {"k1", "k2"}
+
+
+@pytest.fixture
+def sessions(clock: Clock, valid: set[str]) -> ConsoleSessions:
+    return ConsoleSessions(clock, valid.__contains__)
+
+
+def key(*scopes: str, key_id: str = "k1") -> KeySpec:
+    return KeySpec(id=key_id, digest=b"", name="ann", principal=key_id, scopes=scopes)
 
 
 def test_a_link_is_for_one_login_and_its_role(sessions: ConsoleSessions) -> None:
@@ -84,15 +96,68 @@ def test_a_revoked_session_is_over_for_an_open_page(sessions: ConsoleSessions) -
     assert sessions.used(other) is None
 
 
-def test_logins_are_limited_by_the_minute(sessions: ConsoleSessions, clock: Clock) -> None:
-    for _ in range(LOGINS_PER_MINUTE):
+def test_a_key_gives_the_highest_role_of_its_scopes(sessions: ConsoleSessions) -> None:
+    for role in Role:
+        _, session = sessions.login_by_key(key("mcp:list", f"console:{role}"), "a")
+        assert (session.role, session.key) == (role, "k1")
+    _, session = sessions.login_by_key(key("console:developer", "console:viewer"), "a")
+    assert session.role is Role.DEVELOPER
+
+
+def test_a_key_without_a_scope_of_the_console_is_refused_like_an_unknown_one(
+    sessions: ConsoleSessions,
+) -> None:
+    for found in (None, key(), key("mcp:call", "mcp:call:console"), key("console:root")):
+        with pytest.raises(ProtocolError, match=r"^this API key does not open the console$"):
+            sessions.login_by_key(found, "a")
+
+
+def test_the_end_of_a_key_is_the_end_of_its_sessions(
+    sessions: ConsoleSessions, valid: set[str]
+) -> None:
+    token, session = sessions.login_by_key(key("console:admin"), "a")
+    other, _ = sessions.login_by_key(key("console:admin", key_id="k2"), "a")
+    linked, _ = sessions.login(sessions.link(Role.ADMIN))
+    assert sessions.goes_on(session)
+    valid.remove("k1")
+    assert not sessions.goes_on(session)
+    assert sessions.used(token) is None
+    assert sessions.used(other)
+    assert sessions.used(linked)
+
+
+def test_failed_logins_are_counted_by_address_and_a_right_one_is_always_accepted(
+    sessions: ConsoleSessions, clock: Clock
+) -> None:
+    for _ in range(FAILURES_MAX // 2):
         with pytest.raises(ProtocolError, match="was used"):
-            sessions.login("guess")
-    secret = sessions.link(Role.ADMIN)
-    with pytest.raises(ProtocolError, match="20 logins in a minute"):
-        sessions.login(secret)
+            sessions.login("guess", "a")
+        with pytest.raises(ProtocolError, match="does not open"):
+            sessions.login_by_key(None, "a")
+    with pytest.raises(ProtocolError, match="failed logins came from this address; try again"):
+        sessions.login("guess", "a")
+    with pytest.raises(ProtocolError, match="failed logins came from this address; try again"):
+        sessions.login_by_key(None, "a")
+    with pytest.raises(ProtocolError, match="was used"):
+        sessions.login("guess", "b")
+    sessions.login_by_key(key("console:viewer"), "a")
+    sessions.login(sessions.link(Role.ADMIN), "a")
     clock.now += 60.0
-    sessions.login(sessions.link(Role.ADMIN))
+    with pytest.raises(ProtocolError, match="was used"):
+        sessions.login("guess", "a")
+
+
+def test_a_key_ends_sessions_of_its_own_for_one_too_many(
+    sessions: ConsoleSessions, clock: Clock
+) -> None:
+    linked, _ = sessions.login(sessions.link(Role.ADMIN))
+    first, _ = sessions.login_by_key(key("console:viewer"), "a")
+    for _ in range(SESSIONS_MAX):
+        clock.now += 1.0
+        sessions.login_by_key(key("console:viewer"), "a")
+    assert len(sessions.all()) == KEY_SESSIONS_MAX + 1
+    assert sessions.used(first) is None
+    assert sessions.used(linked)
 
 
 def test_the_session_that_was_used_least_lately_ends_for_one_too_many(

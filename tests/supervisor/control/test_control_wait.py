@@ -43,6 +43,25 @@ def test_waiting_for_a_state_ends_when_it_comes() -> None:
     run(main())
 
 
+def test_waiting_for_many_servers_looks_at_each_as_often_as_something_happens_to_it() -> None:
+    async def main() -> None:
+        names = [f"s{number}" for number in range(100)]
+        async with (
+            steered(*(server(name, "warming") for name in names)) as (gateway, directory),
+            peer(directory) as client,
+            peer(directory) as other,
+        ):
+            waiting = asyncio.create_task(client.ask("wait", timeout_s=20))
+            for name in names:
+                gateway.become(name, "ready")
+                await other.ask("events", n=0)
+            assert (await waiting)["result"] == {"v": 1}
+            # All once a second, too; a look at all for every event would be 10,000.
+            assert gateway.rows < 20 * len(names)
+
+    run(main())
+
+
 def test_waiting_for_active_in_vain_ends_at_once() -> None:
     async def main() -> None:
         failed = server("git", "error", phase="failed", reason="spawn", retry_in_s=60.0)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import stat
+import string
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -81,6 +82,28 @@ def test_a_key_is_shown_once_and_only_its_digest_is_stored(tmp_path: Path) -> No
         pepper = bytes.fromhex((tmp_path / "state" / PEPPER).read_text())
         assert pepper not in (tmp_path / "state" / FILE).read_bytes()
         assert pepper.hex().encode() not in (tmp_path / "state" / FILE).read_bytes()
+
+    run(main)
+
+
+@pytest.mark.promise("M107")
+def test_only_the_whole_text_of_a_valid_key_is_taken_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        now = [1000.0]
+        keys = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
+        made = await keys.ordered(NewKey(name="ann", expires="1h"), "root")
+        found = keys.opened(made.key)
+        assert found is not None
+        assert found.id == made.id
+        number = 0
+        for digit in made.id:
+            number = number * 62 + (string.digits + string.ascii_letters.swapcase()).index(digit)
+        forged = api_key.make(number.to_bytes(8) + bytes(32))
+        assert api_key.id_of(forged) == made.id
+        for text in ("", made.id, made.key[:-1], f"{made.key}x", forged, made.key.lower()):
+            assert keys.opened(text) is None
+        now[0] += 3600
+        assert keys.opened(made.key) is None
 
     run(main)
 
@@ -207,6 +230,22 @@ def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied_it(
             assert not any(change.whole for change in changes(player))
         shown = (await keys.listed([])).keys
         assert [(key.id, key.state) for key in shown] == [(third.id, "expired")]
+
+    played(tmp_path, play)
+
+
+def test_no_front_is_told_of_a_key_for_the_console_alone(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        ours = await keys.ordered(NewKey(name="ann", scopes=("console:admin",)), "root")
+        both = await keys.ordered(NewKey(name="bob", scopes=("console:viewer", "mcp:list")), "root")
+        assert valid(front).keys() == {both.id}
+        stage.fronts.start(2)
+        assert valid(await stage.player("front-1")).keys() == {both.id}
+        await keys.ordered(Expire(key=ours.id), "root")
+        assert keys.opened(ours.key) is None
+        assert keys.opened(both.key) is not None
 
     played(tmp_path, play)
 

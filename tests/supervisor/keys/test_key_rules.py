@@ -8,7 +8,7 @@ from msgspec import structs
 from metamcp_supervisor.keys import key_rules
 from metamcp_supervisor.keys.key_rules import DAY_S, KeyOrderInvalid, KeyUnknown, StoredKey
 from metamcp_supervisor.verbs import Expire, NewKey, Revoke, Rotate
-from metamcp_worker.ipc.key_table import KeySpec
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES, KeySpec
 from metamcp_worker.ipc.spec import UseLimits
 
 PLACES = {"desk": "default", "lab": "science", "bench": "science"}
@@ -45,6 +45,19 @@ def test_a_key_expires_after_ninety_days_unless_something_else_is_said() -> None
 def test_a_key_has_a_principal_of_its_own_unless_one_is_named() -> None:
     assert asked().spec.principal == "k1"
     assert asked(principal="team").spec.principal == "team"
+
+
+def test_a_key_for_the_console_is_of_the_workspace_default_and_in_no_url() -> None:
+    for scope in CONSOLE_SCOPES:
+        assert not key_rules.for_fronts(asked(scopes=(scope,)).spec)
+    assert key_rules.for_fronts(asked(scopes=("console:admin", "mcp:list")).spec)
+    assert key_rules.for_fronts(asked().spec)
+    with pytest.raises(KeyOrderInvalid, match="is of the workspace default"):
+        asked(workspace="science", scopes=("console:viewer",))
+    with pytest.raises(KeyOrderInvalid, match="may not stand in a URL"):
+        asked(url=True, scopes=("mcp:list", "console:viewer"))
+    with pytest.raises(KeyOrderInvalid, match="'console:owner' is not a scope"):
+        asked(scopes=("console:owner",))
 
 
 def test_a_key_keeps_what_was_asked_for_once_each() -> None:

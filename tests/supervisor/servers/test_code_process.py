@@ -19,7 +19,7 @@ from metamcp_supervisor.servers.code_process import CodeProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.code_runs import CodeFigures, CodeOn
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config

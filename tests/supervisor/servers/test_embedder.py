@@ -15,8 +15,8 @@ from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, Worker
 from metamcp_supervisor.servers.embedder import ASKS_MAX, WHO, Embedder
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat, FromFront, HandOver, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec, LogSpec
 from tests.supervisor.stage import until

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from metamcp_supervisor.certificates import authority
 from metamcp_supervisor.config.config import (
     Address,
     Config,
@@ -14,11 +15,13 @@ from metamcp_supervisor.config.config import (
     GatewayConfig,
     Namespace,
     Server,
+    Tls,
     ToolConfig,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.servers.specs import (
     NICE,
+    allowed_hosts,
     default_endpoint,
     exposed,
     front_spec,
@@ -179,3 +182,17 @@ def test_a_process_for_a_project_starts_in_its_folder_and_all_others_in_that_of_
 def test_a_process_for_one_client_is_told_what_that_says_of_itself_and_its_roots() -> None:
     spec = server_spec(SERVER, {}, probe=True, tenant=HERE, asks_roots="ahead")
     assert (spec.caller, spec.roots, spec.asks_roots) == (HERE.caller, HERE.roots, "ahead")
+
+
+def test_a_listener_is_called_by_its_address_by_allowed_names_and_by_those_in_its_certificate(
+    tmp_path: Path,
+) -> None:
+    authority.make(tmp_path, ["gateway.lan"])
+    paths = tmp_path / authority.CERT, tmp_path / authority.KEY
+    gateway = replace(CONFIG.gateway, state_dir=tmp_path, allowed_hosts=("box:8443",))
+    anywhere = Address("0.0.0.0", 6272)
+    assert allowed_hosts(anywhere, gateway) == (*hosts(anywhere), "box:8443")
+    own = replace(gateway, tls=Tls(cert=paths[0], key=paths[1], local=True))
+    assert {"box:8443", "gateway.lan", "[::1]"} <= {*allowed_hosts(anywhere, own)}
+    others = replace(gateway, tls=Tls(cert=paths[0], key=paths[1]))
+    assert "gateway.lan" not in allowed_hosts(anywhere, others)

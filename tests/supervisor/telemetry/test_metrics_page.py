@@ -62,6 +62,41 @@ def test_a_page_does_not_change_while_it_is_written(openmetrics: bool) -> None:
     assert exposition.page(snapshot, as_openmetrics=openmetrics) == before
 
 
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_a_page_after_others_has_the_text_of_a_first_page(openmetrics: bool) -> None:
+    metrics, status = Metrics("1"), gateway("s0", "s1", "s2")
+    writer = exposition.PageWriter(as_openmetrics=openmetrics)
+    dice = random.Random(3)
+    labels = ("s0", "tools/call", "2026-07-28", "", "tool0")
+
+    def nothing() -> None: ...
+
+    def first_calls() -> None:
+        metrics.front_stats(0, counted(2, 2, per_tool=True, dice=dice), SUMMARY)
+
+    def more_tools() -> None:
+        metrics.front_stats(0, counted(3, 3, per_tool=True, dice=dice), SUMMARY)
+
+    def another_trace() -> None:
+        metrics.spans.note([Exemplar(labels, 3, f"{dice.random()}", 0.005, 1.0)])
+
+    def one_counter() -> None:
+        metrics.server_counts("s1", {"stray_stdout": 3})
+
+    def one_server_less() -> None:
+        nonlocal status
+        status = gateway("s2", "s1")
+        metrics.forget("s0")
+
+    for happens in (
+        nothing, first_calls, nothing, more_tools, another_trace, another_trace, one_counter,
+        one_server_less, nothing,
+    ):  # fmt: skip
+        happens()
+        snapshot = metrics.snapshot(status, Readings(beat_ages_s={("s1", "worker"): dice.random()}))
+        assert writer.page(snapshot) == exposition.page(snapshot, as_openmetrics=openmetrics)
+
+
 def test_labels_may_have_any_characters() -> None:
     names = ('say "hi"', "back\\slash", "two\nlines", "100% {a,b}", "größer")
     metrics, status = Metrics("1"), gateway(*names)

@@ -15,7 +15,7 @@ from metamcp_worker.builtin_tools.builtin import ToolReply
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.front_views import Viewers
-from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.request_facts import McpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import (
     Activate,

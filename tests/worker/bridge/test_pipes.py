@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.bridge.pipes import InputCutter, InputPipe, Output, OverlongInput, apart
-from metamcp_worker.ipc.codec import Glimpse
+from metamcp_worker.ipc.envelope import Glimpse
 from tests.worker.rawhttp import run
 
 

@@ -7,7 +7,7 @@ import pytest
 from metamcp_worker.bridge import session
 from metamcp_worker.bridge.http_requests import Failure, StopExchange, WarnPeople, WriteLine
 from metamcp_worker.http.sse import SseEvent
-from metamcp_worker.ipc.codec import Glimpse
+from metamcp_worker.ipc.envelope import Glimpse
 from tests.worker.bridge.talk import (
     AWAY,
     line,

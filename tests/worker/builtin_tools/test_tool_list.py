@@ -94,6 +94,24 @@ def test_a_query_finds_what_search_tools_finds() -> None:
     assert [one["name"] for one in theirs] == [one.name for one in found.tools]
 
 
+@pytest.mark.parametrize("query", ["", "commits"])
+def test_tools_come_in_the_order_of_their_tokens_or_names(query: str) -> None:
+    dear = tool("amend", description="Changes the last commits of a repository. " * 9)
+    at = Place(
+        "search",
+        style="bare",
+        git=offer(tool("push", description="Send commits."), dear),
+        db=offer(tool("query", description="Ask a database about commits.")),
+    )
+    by_name, by_tokens = (
+        [one for one in listed(at, query=query, order=order).tools if one.server]
+        for order in ("name", "tokens")
+    )
+    assert [one.name for one in by_name] == ["amend", "push", "query"]
+    assert [one.name for one in by_tokens] == ["amend", "query", "push"]
+    assert by_tokens[0].tokens > by_tokens[1].tokens > by_tokens[2].tokens
+
+
 def test_one_tool_comes_with_its_definition_and_a_wrong_name_with_all_names() -> None:
     (one,) = listed(place(), name="git__commit").tools
     assert codec.value(one.definition)["name"] == "git__commit"

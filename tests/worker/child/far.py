@@ -9,9 +9,9 @@ from typing import Any
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
-from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.streamable_http import RemoteTransport, remote
 from metamcp_worker.child.transport import Transport
+from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.rawhttp import until
@@ -52,6 +52,8 @@ class Ear:
 
     def counted(self, counter: str, times: int = 1) -> None:
         pass
+
+    def logged(self) -> None: ...
 
     def secret(self, text: str) -> None:
         pass

@@ -14,9 +14,8 @@ import pytest
 from metamcp_worker.child import custom_transport as module
 from metamcp_worker.child.actions import Drop
 from metamcp_worker.child.custom_transport import Connect, Custom, custom
-from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.transport import SpawnFailed
-from metamcp_worker.ipc.codec import Glimpse
+from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.child.far import Ear
 from tests.worker.child.worker import ROOT, ChildWorker

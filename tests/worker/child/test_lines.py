@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.jsonrpc_lines import LineCutter, LogCutter, OverlongLine, reason
-from metamcp_worker.ipc.codec import Glimpse
+from metamcp_worker.child.jsonrpc_lines import LineCutter, LogCutter, reason
+from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
 
 LIMIT = 64
 

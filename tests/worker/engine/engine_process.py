@@ -31,6 +31,7 @@ from metamcp_worker.ipc.engine_runs import (
     Method,
     OrderProgress,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import PeerGone
 from tests.worker.engine.notes_front import OWNER
 
@@ -97,7 +98,7 @@ class SocketFront:
         self._ends: dict[int, asyncio.Future[Done]] = {}
         self.told: list[OrderProgress] = []
 
-    def send(self, message: codec.Message) -> None:
+    def send(self, message: Message) -> None:
         body = codec.dump(message)
         self._writer.write(FRAME.pack(len(body)) + body)
 

@@ -29,6 +29,7 @@ from metamcp_worker.ipc.engine_runs import (
     OrderProgress,
     RunOwner,
 )
+from metamcp_worker.ipc.envelope import Message
 
 WAIT_S = 60.0
 MAIN = (
@@ -75,7 +76,7 @@ class Peer:
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
-    def send(self, message: codec.Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message, which is lost if the engine has ended."""
         body = codec.dump(message)
         with suppress(OSError):

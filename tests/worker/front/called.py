@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.calls import CallAnswer, Calls, McpRequest
+from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError

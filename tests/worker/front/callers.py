@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call
 
 
 class Caller:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from metamcp_worker.front.call_router import Routing
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import ServerState
 
@@ -62,10 +63,7 @@ class Front:
 
     def _end(self, call: Call, answer: CallAnswer | None) -> None:
         self.ended.append((call.id, answer))
-        if answer is None:
-            call.answer.cancel()
-        else:
-            call.answer.set_result(answer)
+        call.answer.end(answer)
 
 
 def with_front(

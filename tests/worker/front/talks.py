@@ -11,7 +11,8 @@ from metamcp_worker.front import mrtr
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.mrtr import StateBinding
 from metamcp_worker.front.mrtr_io import GATHER_S, Parking, Talk
-from metamcp_worker.front.server_links import Call, CallAnswer, PendingAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call, PendingAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.frames import CallFrame
@@ -113,8 +114,7 @@ class Bench:
     def end(self, call: Call, body: bytes = b'{"done":1}', code: int = 0) -> None:
         """What its server answers, or the gateway for it."""
         self._forget(call)
-        if not call.answer.done():
-            call.answer.set_result(CallAnswer(body, code))
+        call.answer.end(CallAnswer(body, code))
         self.loop.turn()
 
     def retry(self, state: str, answers: Mapping[str, str] | None = None) -> Visit:
@@ -150,7 +150,7 @@ class Bench:
             return
         self.reasons.append(reason)
         self._forget(call)
-        call.answer.cancel()
+        call.answer.end(None)
 
     def _forget(self, call: Call) -> None:
         for question in list(self.questions.values()):

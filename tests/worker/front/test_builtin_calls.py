@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import servers_tools
 from metamcp_worker.front import builtin_calls
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Activate, Everything, OrderOutcome, Shown, ViewOwner, Wish
 from metamcp_worker.ipc.errors import Code, ProtocolError

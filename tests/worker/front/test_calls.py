@@ -5,9 +5,8 @@ import asyncio
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.calls import CallAnswer
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.mcp_request import NAME_BYTES_MAX
+from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice, Progress, Result
 from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY

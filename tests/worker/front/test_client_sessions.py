@@ -42,21 +42,21 @@ class Part:
         return [message["method"] for message in self.told]
 
 
-class Table(ClientSessions):
-    """`over`: the ids of the sessions that have ended, in order."""
+class Table:
+    """A table of sessions. `over`: the ids of the sessions that have ended, in order."""
 
     def __init__(self) -> None:
-        super().__init__("n", lambda ended: self.over.extend(one.id for one in ended))
         self.over: list[str] = []
+        self.sessions = ClientSessions("n", lambda ended: self.over.extend(one.id for one in ended))
 
     def start(self, name: str, now: float = 0.0, endpoint: str = "default") -> ClientSession | None:
         record = SessionRecord(
             id=name, endpoint=endpoint, protocol=HANDSHAKE_VERSIONS[0], caller='{"a":1}'
         )
-        return self.open(record, now)
+        return self.sessions.open(record, now)
 
     def seek(self, name: str, now: float, endpoint: str = "default") -> ClientSession | None:
-        return self.find(name, endpoint, "local", now)
+        return self.sessions.find(name, endpoint, "local", now)
 
 
 def opened(table: Table, name: str, now: float = 0.0, endpoint: str = "default") -> ClientSession:
@@ -71,7 +71,7 @@ def test_a_session_is_found_by_its_id_on_its_endpoint_by_its_principal_alone() -
     assert table.seek("a", 1.0) is one
     assert table.seek("a", 1.0, "other") is None
     assert table.seek("b", 1.0) is None
-    assert table.find("a", "default", "somebody", 1.0) is None
+    assert table.sessions.find("a", "default", "somebody", 1.0) is None
 
 
 def test_no_two_sessions_of_a_front_have_the_same_number() -> None:
@@ -80,7 +80,7 @@ def test_no_two_sessions_of_a_front_have_the_same_number() -> None:
     for name in ("a", "b", "a"):
         one = opened(table, name)
         numbers.append(one.number)
-        table.close(one)
+        table.sessions.close(one)
     assert sorted(set(numbers)) == numbers
     assert min(numbers) > 0  # zero is a call that stands alone
 
@@ -91,7 +91,7 @@ def test_a_session_is_over_when_nothing_was_asked_for_long() -> None:
     assert table.seek("a", IDLE_S - 1) is not None
     assert table.seek("a", 2 * IDLE_S - 2) is not None  # the use before counts
     assert table.seek("a", 3 * IDLE_S) is None
-    assert (len(table), table.over) == (0, ["a"])
+    assert (len(table.sessions), table.over) == (0, ["a"])
 
 
 def test_a_request_or_a_stream_holds_its_session() -> None:
@@ -100,11 +100,11 @@ def test_a_request_or_a_stream_holds_its_session() -> None:
     calling.inflight[b"1"] = Part()
     stream = Part()
     streaming.attach(stream)
-    table.expire(IDLE_S)
-    assert len(table) == 2
+    table.sessions.expire(IDLE_S)
+    assert len(table.sessions) == 2
     assert table.seek(idle.id, IDLE_S) is None
     streaming.detach(stream, IDLE_S)  # the countdown starts when the stream ends
-    table.expire(2 * IDLE_S - 1)
+    table.sessions.expire(2 * IDLE_S - 1)
     assert table.seek("b", 2 * IDLE_S - 1) is streaming
 
 
@@ -126,13 +126,13 @@ def news(*methods: str) -> Callable[[str, str, str], Sequence[str]]:
 def test_changed_lists_without_a_stream_are_told_on_the_next_one_once() -> None:
     table = Table()
     one, other = opened(table, "a"), opened(table, "b", endpoint="dev")
-    table.listed(news(*LISTS[:1]))
-    table.listed(news(*LISTS))
+    table.sessions.listed(news(*LISTS[:1]))
+    table.sessions.listed(news(*LISTS))
     stream, later, of_other = Part(), Part(), Part()
     one.attach(stream)
     one.catch_up()
     assert stream.methods == list(LISTS)
-    table.listed(news(*LISTS[1:]))
+    table.sessions.listed(news(*LISTS[1:]))
     assert stream.methods == [*LISTS, LISTS[1]]
     one.detach(stream, 1.0)
     for session_, part in ((one, later), (other, of_other)):
@@ -161,8 +161,8 @@ def test_the_end_of_a_session_ends_all_of_it_once() -> None:
     stream, call = Part(), Part()
     one.attach(stream)
     one.inflight[b"1"] = call
-    table.close(one)
-    table.close(one)
+    table.sessions.close(one)
+    table.sessions.close(one)
     assert (stream.said, call.said) == (["end"], ["the session has ended"])
     assert (table.seek("a", 0.0), table.over) == (None, ["a"])
 
@@ -181,7 +181,7 @@ def test_when_all_places_are_taken_the_session_that_is_idle_longest_makes_room()
     for number in range(3):
         opened(table, f"new {number}", now=ROOM_IDLE_S + 1)
     assert table.over == ["21", "28", "35"]  # of those that began first, the others are in use
-    assert len(table) == client_sessions.SESSIONS_MAX
+    assert len(table.sessions) == client_sessions.SESSIONS_MAX
 
 
 def test_a_newcomer_waits_while_all_sessions_are_in_use() -> None:
@@ -210,9 +210,9 @@ def test_sessions_of_endpoints_that_are_gone_end() -> None:
     table = Table()
     opened(table, "a")
     opened(table, "b", endpoint="dev")
-    table.keep(frozenset({"dev"}))
+    table.sessions.keep(frozenset({"dev"}))
     assert table.seek("a", 0.0) is None
-    assert table.by_protocol()[HANDSHAKE_VERSIONS[0]] == 1
+    assert table.sessions.by_protocol()[HANDSHAKE_VERSIONS[0]] == 1
 
 
 def test_the_level_is_part_of_what_servers_are_told_of_the_client() -> None:
@@ -231,7 +231,7 @@ def test_a_session_goes_on_in_another_front_from_its_record() -> None:
         id="a", endpoint="default", protocol=HANDSHAKE_VERSIONS[0], caller='{"a":1}',
         level="error", subscriptions=("r:1",),
     )  # fmt: skip
-    other = Table().open(record, 5.0)
+    other = Table().sessions.open(record, 5.0)
     assert other is not None
     assert (other.caller, other.level, other.used_at) == (one.caller, "error", 5.0)
     assert list(other.watched) == ["r:1"]

@@ -15,8 +15,8 @@ from metamcp_worker.builtin_tools.builtin import Run
 from metamcp_worker.front import code_calls
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.code_calls import ToolNames
-from metamcp_worker.front.mcp_request import InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, EndRun, HostReply, RunEnded, StartRun

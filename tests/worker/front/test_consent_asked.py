@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentDecided, ConsentOpened, place
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec
 

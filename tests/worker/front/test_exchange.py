@@ -3,8 +3,8 @@
 import pytest
 
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.frames import CallFrame
@@ -42,7 +42,7 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
         assert (await client.head()).status == 200
         assert await client.event() == 1
         assert (streams.running, overs) == (1, [])
-        calls[0].answer.set_result(CallAnswer(b"{}"))
+        calls[0].answer.end(CallAnswer(b"{}"))
         assert await client.closed() == b""
         await until(lambda: streams.running == 0)
         assert overs == [None]

@@ -143,11 +143,14 @@ LADDER: dict[str, tuple[bytes, int, str]] = {
 
 
 @pytest.mark.promise("M98")
+@pytest.mark.parametrize("known", [False, True], ids=["new client", "known client"])
 @pytest.mark.parametrize("case", LADDER)
-def test_what_a_request_lacks_is_named(case: str) -> None:
+def test_what_a_request_lacks_is_named(case: str, known: bool) -> None:
     data, code, text = LADDER[case]
 
     async def talk(door: Door) -> None:
+        if known:
+            assert (await door.ask(modern("tools/list"))).status == 200
         reply = await door.ask(data)
         assert reply.outcome == (400, code)
         assert text in reply.message

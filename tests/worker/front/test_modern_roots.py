@@ -5,7 +5,7 @@ from msgspec import Raw
 
 from metamcp_worker.front import client_identity, mrtr
 from metamcp_worker.front.client_identity import KEY
-from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.request_facts import McpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 

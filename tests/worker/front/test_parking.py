@@ -10,7 +10,7 @@ from msgspec import structs
 
 from metamcp_worker.front import mrtr, mrtr_io
 from metamcp_worker.front.mrtr_io import Talk
-from metamcp_worker.front.server_links import CallOrigin
+from metamcp_worker.front.request_facts import CallOrigin
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.resource_subscriptions import (
     UNATTENDED_MAX,
     UPDATED,
     ResourceSubscriptions,
 )
-from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.watches import WATCHER_URIS_MAX
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Error, Notice, Result

@@ -4,7 +4,7 @@ import pytest
 
 from metamcp_worker.front import call_router, server_links
 from metamcp_worker.front.call_faults import Retries
-from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, Down, Error, Frame, Notice, Progress, Result
 

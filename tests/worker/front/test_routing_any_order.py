@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame, Down, Notice, Result
 from tests.examples import examples
 

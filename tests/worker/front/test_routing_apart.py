@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code

@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.front import call_router
-from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Down, Result

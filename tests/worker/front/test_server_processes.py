@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.front.mcp_request import McpRequest
+from metamcp_worker.front.request_facts import McpRequest
 from metamcp_worker.front.server_processes import CALLER_BYTES_MAX, ServerProcesses, Unasked
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.messages import ServerState, Wanted

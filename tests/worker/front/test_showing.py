@@ -2,7 +2,8 @@
 
 import asyncio
 
-from metamcp_worker.front.stats import CLIENT_CHARACTERS_MAX, shown
+from metamcp_worker.front.client_identity import CLIENT_CHARACTERS_MAX
+from metamcp_worker.front.stats import shown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Ask, Result
 from metamcp_worker.ipc.messages import CallUnderWay, ServerState

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.task_ids import ID_BYTES_MAX, exposed
 from metamcp_worker.front.tasks import BYTES_MAX, WATCHER_TASKS_MAX, Tasks
 from metamcp_worker.ipc import codec

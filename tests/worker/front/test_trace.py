@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin, ServerLink, Wire
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front.server_links import Call, ServerLink, Wire
 from metamcp_worker.front.trace import PENDING_MAX, UNDER_WAY_MAX, Tracing
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import CallFrame

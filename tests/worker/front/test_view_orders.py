@@ -12,7 +12,6 @@ from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.run import Disclosing
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec, disclosure
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.disclosure import (
     Applied,
     Disclosed,
@@ -22,6 +21,7 @@ from metamcp_worker.ipc.disclosure import (
     Shown,
     ViewOwner,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import FrontSpec
 

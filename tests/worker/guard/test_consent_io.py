@@ -16,7 +16,6 @@ from metamcp_worker.guard.consent_io import HOLDER_OPEN_MAX, OPEN_MAX, ConsentSt
 from metamcp_worker.guard.guard_rules import CallFacts, CallGuard, GuardRules
 from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.consent_records import (
     ConsentClosed,
     ConsentDecided,
@@ -24,6 +23,7 @@ from metamcp_worker.ipc.consent_records import (
     ConsentOpened,
     ConsentScope,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.spec import ConsentSpec, Unaskable
 from tests.worker.front.talks import Clock
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from metamcp_worker.http.request_head import KNOWN_BYTES_MAX, Head, known_head
+from metamcp_worker.http.connection import KNOWN_BYTES_MAX, known_head
+from metamcp_worker.http.request_head import Head
 from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, whole
 from metamcp_worker.http.serve import HttpServer
 from tests.worker.rawhttp import Client, listener, post, run
@@ -19,6 +20,7 @@ def test_a_small_answer_is_one_part_and_a_large_one_is_not_copied() -> None:
     assert b"".join(parts) == OK + b"content-length: %d\r\n\r\n" % (len(large) + 1) + large + b"b"
 
 
+LENGTH = (b"content-length", b"2")
 READ = b"POST / HTTP/1.1\r\nContent-Length: 2\r\nCookie: x\r\n\r\nab"
 
 READS = {
@@ -44,10 +46,32 @@ def test_a_known_head_tells_the_body_of_one_whole_request(case: str, name: bytes
     known = known_head(READ.replace(b"Cookie", name), head, 2)
     assert known is not None
     assert known.secret is (name == b"Cookie")
-    assert known.body(read.replace(b"Cookie", name)) == body
+    found = known.request(read.replace(b"Cookie", name))
+    assert found == (None if body is None else (head, body))
 
 
-LENGTH = (b"content-length", b"2")
+TRACE = b"00-%032x-%016x-01"
+TRACED = b"POST / HTTP/1.1\r\nTraceparent: " + TRACE % (1, 2) + b"\r\nContent-Length: 2\r\n\r\nab"
+BEHIND = b"POST / HTTP/1.1\r\nContent-Length: 2\r\ntraceparent: %b\r\na: b\r\n\r\nab" % (
+    TRACE % (1, 2)
+)
+
+
+@pytest.mark.parametrize("read", [TRACED, BEHIND])
+def test_each_request_with_a_known_head_may_have_its_own_trace(read: bytes) -> None:
+    head = Head("POST", b"/", [LENGTH, (b"traceparent", TRACE % (1, 2))], verdict="passes")
+    known = known_head(read, head, 2)
+    assert known is not None
+    assert known.request(read) == (head, b"ab")
+    own = TRACE % (3, 4)
+    found = known.request(read.replace(TRACE % (1, 2), own).replace(b": 2", b": 3") + b"c")
+    assert found is not None
+    assert found[0].headers == [LENGTH, (b"traceparent", own)]
+    assert (found[0].verdict, found[1]) == ("passes", b"abc")
+    for wrong in (b"0" * 55, own[:-4] + b"\r\nx:", own.upper().replace(b"0", b"F")):
+        assert known.request(read.replace(TRACE % (1, 2), wrong)) is None
+
+
 UNKNOWN = {
     "HTTP/1.0": (READ, Head("POST", b"/", [LENGTH], version="1.0")),
     "the end of the connection": (READ, Head("POST", b"/", [LENGTH], keeps_alive=False)),

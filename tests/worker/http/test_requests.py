@@ -7,7 +7,8 @@ import weakref
 
 import pytest
 
-from metamcp_worker.http.request_head import KNOWN_BYTES_MAX, Head, KnownHead, error_body
+from metamcp_worker.http.connection import KNOWN_BYTES_MAX, KnownHead
+from metamcp_worker.http.request_head import Head, error_body
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.http.test_serve import CHUNKED, OK, Served, echo, served

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.envelope import ENDS_BYTES, Glimpse, glimpse
 
 FILL = b'"x":"' + b"x" * 2 * ENDS_BYTES + b'"'
 

@@ -25,6 +25,7 @@ from metamcp_worker.ipc.code_runs import (
     RunEnded,
     StartRun,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import PeerGone
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.sandbox.code_run import FrameBuffer, frame
@@ -65,7 +66,7 @@ class Front:
         self._run = 0
         self.calls: list[HostCall] = []
 
-    def send(self, message: codec.Message) -> None:
+    def send(self, message: Message) -> None:
         self.sock.sendall(frame(codec.dump(message)))
 
     def start(

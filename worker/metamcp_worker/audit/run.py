@@ -32,7 +32,7 @@ from metamcp_worker.ipc.audit_records import (
     AuditOn,
     AuditRecord,
 )
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Stop, Tune
 from metamcp_worker.runtime import loop
 from metamcp_worker.runtime.role_worker import RoleWorker

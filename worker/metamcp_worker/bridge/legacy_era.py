@@ -25,7 +25,7 @@ from metamcp_worker.bridge.http_requests import (
     WriteLine,
 )
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 
 NOTICES_MAX = 256
 """Maximum notifications and answers that wait for the session; more than a client has in flight."""

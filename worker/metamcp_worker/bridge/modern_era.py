@@ -25,7 +25,7 @@ from metamcp_worker.bridge.http_requests import (
 from metamcp_worker.bridge.legacy_era import POST
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
 
 PAGES_MAX = 100

@@ -25,7 +25,7 @@ from typing import TypeVar, cast
 from msgspec import Struct
 
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.envelope import ENDS_BYTES, Glimpse, glimpse
 
 READ_BYTES = 64 * 1024
 

@@ -28,7 +28,7 @@ from metamcp_worker.bridge.legacy_era import LegacySession
 from metamcp_worker.bridge.modern_era import VERSION, ModernRequests, members
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope, Glimpse, glimpse
+from metamcp_worker.ipc.envelope import Envelope, Glimpse, glimpse
 from metamcp_worker.ipc.errors import Code
 
 INFLIGHT_MAX = 1024

@@ -15,7 +15,7 @@ from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.exposure import OWN
 from metamcp_worker.catalog.views import View
 from metamcp_worker.ipc import builtin_definitions, codec
-from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTool, ShowTools
+from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTool, ShowTools, ToolOrder
 from metamcp_worker.search import definitions
 from metamcp_worker.search.index import HITS_MAX
 
@@ -45,6 +45,8 @@ def listing(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply | 
         listed = _listed(view)
         names = [hit.document.exposed for hit in hits.hits]
         rows = [_row(known[name], view, listed, now) for name in names if name in known]
+        if wanted.order:
+            rows.sort(key=lambda one: _rank(wanted.order, one.server, one.name, one.tokens))
         return _replied(rows, hits.more)
 
     return Seek(wanted.query, allowed, then)
@@ -72,20 +74,36 @@ def _named(name: str, view: View, context: ToolContext) -> ToolReply:
 
 
 def _page(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply:
-    """Return the tools from an offset on, by server and name. Only those that are shown are read:
-    there may be ten thousand."""
-    every: list[tuple[str, str, ListEntry | ShownTool]] = [
-        *((one.server, one.key, one) for one in _entries(view, context)),
-        *((one.server, one.name, one) for one in _withheld(context)),
+    """Return the tools from an offset on, in the order that is asked for. Only those that are shown
+    are read: there may be ten thousand."""
+    order = wanted.order
+    every: list[tuple[tuple[str | int, ...], ListEntry | ShownTool]] = [
+        *(
+            (_rank(order, one.server, one.key, _tokens(one)), one)
+            for one in _entries(view, context)
+        ),
+        *((_rank(order, one.server, one.name, 0), one) for one in _withheld(context)),
     ]
-    found = sorted((one for one in every if wanted.server in ("", one[0])), key=lambda one: one[:2])
+    found = sorted(
+        (one for one in every if wanted.server in ("", one[1].server)), key=lambda one: one[0]
+    )
     shown = found[wanted.offset : wanted.offset + TOOLS_SHOWN_MAX]
     listed = _listed(view)
     rows = [
-        one if isinstance(one, ShownTool) else _row(one, view, listed, context)
-        for _, _, one in shown
+        one if isinstance(one, ShownTool) else _row(one, view, listed, context) for _, one in shown
     ]
     return _replied(rows, max(0, len(found) - wanted.offset - len(shown)))
+
+
+def _rank(order: ToolOrder, server: str, name: str, tokens: int) -> tuple[str | int, ...]:
+    """Return the place of a tool in an order, to be compared."""
+    if order == "name":
+        return name, server
+    return (-tokens, server, name) if order == "tokens" else (server, name)
+
+
+def _tokens(entry: ListEntry) -> int:
+    return builtin_definitions.tokens(entry.item.raw)
 
 
 def _entries(view: View, context: ToolContext) -> Iterator[ListEntry]:
@@ -110,7 +128,7 @@ def _row(
         server=entry.server,
         tool=entry.item.key,
         description=tool_text.first_sentence(said.description or said.title),
-        tokens=builtin_definitions.tokens(entry.item.raw),
+        tokens=_tokens(entry),
         state=state,
         available=available,
         reads=_reads_only(entry.item.raw),

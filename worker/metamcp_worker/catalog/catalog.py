@@ -223,7 +223,7 @@ class Catalog:
             apps=_apps(tools, offers),
             prompts=prompts,
             uris=uris,
-            kinds=frozenset(kind for offer in offers.values() for kind in offer.kinds()),
+            kinds=frozenset(kind for offer in offers.values() for kind in offer.kinds),
             declared=tuple(offer.declared for offer in offers.values()),
             eras={server: offer.legacy for server, offer in offers.items()},
             tasked=frozenset(
@@ -391,7 +391,7 @@ class _Merge:
             offer = self._offers.get(server)
             if offer is None or server not in self._listed:
                 hints.append(Hint())
-            elif what == DISCOVER or what in offer.kinds():
+            elif what == DISCOVER or what in offer.kinds:
                 hints.append(offer.hints.get(what, Hint()))
         return strictest(hints)
 

@@ -112,7 +112,8 @@ class Owner(Struct, frozen=True, gc=False):
 
 class ServerOffer:
     """Offer of one server. `links`: the URIs that its tools name as their user interface;
-    `has_app`: whether it has such a user interface of its own (MCP Apps)."""
+    `has_app`: whether it has such a user interface of its own (MCP Apps); `kinds`: the lists that
+    it has, even if they are empty."""
 
     def __init__(self, catalogue: ServerCatalogue, like: "ServerOffer | None" = None) -> None:
         """Read an offer. `like`: the server's offer in the other era; lists that are equal in both
@@ -129,6 +130,7 @@ class ServerOffer:
         self.declared = Declared.read(catalogue.capabilities, legacy=self.legacy)
         self.links = tuple(link for tool in self.items["tools"] for link in _links(tool.raw))
         self.has_app = self._has_app()
+        self.kinds = self._kinds()
 
     def with_tools(self, tools: Sequence[bytes]) -> "ServerOffer":
         """Return this offer with other raw definitions of tools."""
@@ -136,10 +138,10 @@ class ServerOffer:
         found = _items("tools", list(map(Raw, tools)), modern=not self.legacy)
         made.items = {**self.items, "tools": found}
         made.links = tuple(link for tool in found for link in _links(tool.raw))
+        made.kinds = made._kinds()
         return made
 
-    def kinds(self) -> frozenset[str]:
-        """Return the lists that the server has, even if they are empty."""
+    def _kinds(self) -> frozenset[str]:
         declared = self.declared.lists()
         return frozenset(
             kind for kind in KINDS if self.items[kind] or CAPABILITIES[kind] in declared

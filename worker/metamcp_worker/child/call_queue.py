@@ -1,8 +1,8 @@
-"""Calls that wait for one server: whose turn is next, and how long they will wait.
+"""Calls of one server, sent or waiting: whose turn is next, and how long they will wait.
 
 Owns: the order of turns, the limits of the queue, who makes room in a full one (`Turns`); the
-expected wait, from the times of the last calls (`Pace`). Never: calls in flight, clocks, the words
-of an answer.
+expected wait, from the times of the last calls (`Pace`). Never: which calls are in flight
+(`server_calls`), clocks, the words of an answer.
 """
 
 from collections import OrderedDict, deque
@@ -23,6 +23,10 @@ Seat = tuple[object, ...]
 with its like, as does every single call of a caller."""
 
 
+Caller = tuple[int, int, int]
+"""Front and peer; if the peer is 0, also the call, else 0."""
+
+
 class WaitingCall(Struct, gc=False):
     """A call that has not been sent yet."""
 
@@ -39,6 +43,33 @@ class WaitingCall(Struct, gc=False):
     @property
     def size_bytes(self) -> int:
         return len(self.frame.params) + len(self.frame.meta) + len(self.frame.caller) + _CALL_BYTES
+
+
+class SentCall(Struct, gc=False):
+    """Call that was sent to the server. `call`: its number at the front. `since`: when it was sent.
+    `alone`: whether only the server takes time for it, and not also its client. `traced`: as in
+    `frames.CallFrame`. `asked_at`: the id that the next call was to get when the server began to
+    ask the client something that is still open; 0 without an open question. `results`: as in
+    `frames.CallFrame`; `tool`: name of the tool or the method, if `results` is set."""
+
+    front: int
+    call: int
+    method: str
+    deadline: float
+    timeout_s: float
+    wants_progress: bool
+    peer: int = 0
+    caller: bytes = b""
+    since: float = 0.0
+    alone: bool = True
+    traced: bool = False
+    asked_at: int = 0
+    results: bytes = b""
+    tool: str = ""
+
+    @property
+    def by(self) -> Caller:
+        return (self.front, self.peer, 0 if self.peer else self.call)
 
 
 class _Share:

@@ -17,9 +17,8 @@ from typing import Protocol, cast
 
 from metamcp_worker.child import http_exchange, transport
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
-from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.transport import Distant, SpawnFailed, Transport, TransportListener
-from metamcp_worker.ipc.codec import glimpse
+from metamcp_worker.ipc.envelope import OverlongLine, glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 
 GROUP = "metamcp.transports"

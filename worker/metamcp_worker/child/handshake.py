@@ -36,13 +36,12 @@ from metamcp_worker.child.http_sessions import NOTHING, askable
 from metamcp_worker.child.jsonrpc_lines import (
     LEGACY,
     MODERN,
-    OwnRequest,
     gateway_info,
     server_info,
     unauthorized,
 )
 from metamcp_worker.child.lists import ListReader, declared
-from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice
@@ -343,6 +342,13 @@ class Opening:
         if self._asks_roots == before:
             return []
         return [Relisted(self._catalogue(), self._list_hash)] if self.ready else []
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server is not ready, its lists are being read, or they have changed."""
+        if not self.ready or self._listing is not None or self.met is None:
+            return True
+        return bool(self._changed and self._changed & declared(self.met.capabilities))
 
     def tick(self, now: float) -> Actions:
         if not self.ready:

@@ -29,9 +29,8 @@ import math
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Fail, RequestPurpose, WarnInLog
 from metamcp_worker.child.handshake import Met
-from metamcp_worker.child.jsonrpc_lines import OwnRequest
 from metamcp_worker.child.lists import ListReader, declared
-from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import LINGER_S_MAX, ServerCalls
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -41,9 +40,9 @@ work, but on a loaded machine the server may have to wait for the processor."""
 MISSES_MAX = 3
 """Number of probes missed in a row, without any sign of life, after which a server counts as
 hanging."""
-STILL_S = 1.0
+STILL_S = 5.0
 """Seconds between two ticks that show that this process stood still, and probably the whole
-machine, because there are several ticks in a second. The time of a probe then begins anew."""
+machine, because there are more ticks. The time of a probe then begins anew."""
 
 
 class Probing:
@@ -63,6 +62,11 @@ class Probing:
         self._first = b""
         self._waits = False
         self.missed = 0
+
+    def due(self, now: float) -> float:
+        """Return when the next probe is sent if the server stays silent: `now` while one is open or
+        was missed."""
+        return now if self._waits or self.missed else self._quiet_since + self._interval_s
 
     def answered(self) -> None:
         """Note that the server answers probes. The answer counts as a sign of life elsewhere, like

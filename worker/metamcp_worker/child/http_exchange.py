@@ -21,7 +21,7 @@ from msgspec import Struct
 from metamcp_worker.child.jsonrpc_lines import Faults
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
 
 CHALLENGE_CHARS_MAX = 1024

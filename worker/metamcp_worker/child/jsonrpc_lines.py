@@ -14,11 +14,11 @@ line of limited length.
 import re
 from collections.abc import Iterable, Sequence
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_worker.child.actions import ReplyToFront
 from metamcp_worker.ipc import codec, frames
-from metamcp_worker.ipc.codec import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.envelope import ENDS_BYTES, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Error
 
@@ -42,13 +42,6 @@ _TELLING = tuple(
 """Patterns of lines that name the reason, the surest first."""
 _BESIDE = re.compile(r"complete log of this run|^\s+at |^\s*File \"", re.IGNORECASE)
 """Pattern of lines that only say where to look, and name no reason."""
-
-
-class OverlongLine(Struct, frozen=True):
-    """Line above the limit, passed over except for the glimpse that shows whom it is for."""
-
-    size_bytes: int
-    seen: Glimpse
 
 
 class LineCutter:
@@ -215,15 +208,6 @@ anew."""
 _STAMP_BYTES_MAX = 4096
 """Maximum bytes of a client's description whose stamp is remembered; for a longer one the stamp is
 made anew at each call."""
-
-
-class OwnRequest(Struct, frozen=True):
-    """Request of the gateway's own. `params`: a raw object without `_meta`. `caller`: the client on
-    whose behalf it is made, as in `frames.CallFrame`, or empty."""
-
-    method: str
-    params: bytes = b"{}"
-    caller: bytes = b""
 
 
 def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
@@ -427,20 +411,12 @@ def unauthorized(error: bytes, server: str) -> str:
     continue "it"; empty for any other error. The link in the error is left out, because it becomes
     invalid when the worker ends."""
     try:
-        failure = _read_failure(error)
-        if failure.code != Code.AUTHORIZATION_NEEDED:
+        failure = codec.level(error)
+        if failure.get("code") != Raw(b"%d" % Code.AUTHORIZATION_NEEDED):
             return ""
-        if "authorization_url" in codec.level(failure.data):
+        if "authorization_url" in codec.level(failure.get("data", Raw(b"{}"))):
             return f"needs authorization: run 'metamcp login {server}'"
     except codec.Malformed:
         return ""
-    return failure.message.removeprefix(f"server '{server}' ")
-
-
-class _Failure(Struct):
-    code: int = 0
-    message: str = ""
-    data: Raw = Raw(b"{}")
-
-
-_read_failure = codec.reader(_Failure)
+    words = codec.text(failure.get("message", Raw(b'""'))) or ""
+    return words.removeprefix(f"server '{server}' ")

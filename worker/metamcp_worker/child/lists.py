@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.child.jsonrpc_lines import OwnRequest
+from metamcp_worker.child.own_requests import OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import Hint, hint, strictest

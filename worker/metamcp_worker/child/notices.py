@@ -9,7 +9,8 @@ from msgspec import Raw
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, TellFronts, WriteToServer
-from metamcp_worker.child.server_calls import SentCall, ServerCalls
+from metamcp_worker.child.call_queue import SentCall
+from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
 from metamcp_worker.ipc.messages import Leg

@@ -6,11 +6,22 @@ their answers.
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import RequestPurpose, ServerRequest
-from metamcp_worker.child.jsonrpc_lines import OwnRequest, Stamp
+from metamcp_worker.child.jsonrpc_lines import Stamp
 
 _ONE_AT_A_TIME = frozenset({RequestPurpose.HANDSHAKE, RequestPurpose.LIST, RequestPurpose.PROBE})
+
+
+class OwnRequest(Struct, frozen=True):
+    """Request of the gateway's own. `params`: a raw object without `_meta`. `caller`: the client on
+    whose behalf it is made, as in `frames.CallFrame`, or empty."""
+
+    method: str
+    params: bytes = b"{}"
+    caller: bytes = b""
 
 
 class Own:

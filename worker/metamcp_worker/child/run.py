@@ -7,6 +7,8 @@ supervisor, the worker says why and exits.
 
 import asyncio
 import contextlib
+import math
+import os
 import signal
 import socket
 from time import monotonic
@@ -28,12 +30,12 @@ from metamcp_worker.child.actions import (
     WriteToServer,
 )
 from metamcp_worker.child.front_pipes import FrontPipes, Received
-from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.report import Report
 from metamcp_worker.child.server_session import LINES_PER_MESSAGE, ServerSession
 from metamcp_worker.child.stdio import StdioTransport
 from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
 from metamcp_worker.ipc import codec, figures, frames, messages, packets
+from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.errors import Code, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
@@ -60,12 +62,19 @@ from metamcp_worker.ipc.messages import (
 )
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import ServerSpec
-from metamcp_worker.runtime import loop, memory, orphans
+from metamcp_worker.runtime import loop, memory, orphans, pulse
+from metamcp_worker.runtime.pulse import PULSE_S
 
 TICK_S = 0.25
-"""Seconds between two looks at deadlines; also how long a log line may wait."""
-BEAT_TICKS = 4
-"""Ticks between two heartbeats, which is one second."""
+"""Seconds between two ticks, which look at deadlines; also how long a log line may wait."""
+BEAT_S = 1.0
+"""Seconds between two heartbeats."""
+REST_S = 4.0
+"""Seconds between two ticks while nothing happens; a heartbeat between them is only a pulse."""
+PHASES = 4
+"""Number of groups of workers, each with its own time for heartbeats within a second. Workers that
+beat together find code and data in the caches of the processor and take a third of the time; all of
+them together would delay calls."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
 waits for one of these."""
@@ -112,12 +121,14 @@ class ServerWorker:
         self._connection: Transport | None = None
         self._over: asyncio.Future[Stop | Fail | None] = self._loop.create_future()
         self._spawned_at = 0.0
-        self._ticks = 0
-        self._tick_due = self._loop.time()
+        self._phase_s = os.getpid() % PHASES * BEAT_S / PHASES
+        self._due = self._beat_due = self._loop.time()
+        self._resting = self._news = False
+        self._rest_until = 0.0
         self._lag_s = 0.0
         self._trimmed_at = self._heard_at = self._loop.time()
         self._needed_at = self._loop.time()
-        self._timer = self._loop.call_soon(self._tick)
+        self._timer = self._loop.call_soon(self._turn)
         self._relief: asyncio.Task[None] | None = None
         self._throttled = False
 
@@ -241,8 +252,8 @@ class ServerWorker:
         self._spawned_at = self._loop.time()
         try:
             self._connection = launch(spec, version, self)
-        except SpawnFailed as error:
-            self._finish(Fail("spawn", str(error)))
+        except SpawnFailed as failed:
+            self._finish(Fail("spawn", str(failed)))
             return
         pid, confined = self._connection.pid, self._connection.confined
         if confined is None:
@@ -262,6 +273,8 @@ class ServerWorker:
 
     def _front_says(self, front: int, frame: Received) -> None:
         session, connection, now = self._session, self._connection, monotonic()
+        if self._resting:
+            self._rouse()
         if session is None or connection is None:
             if isinstance(frame, Claim):
                 self._fronts.send(front, frames.KeptFrame(frame.id))
@@ -299,6 +312,8 @@ class ServerWorker:
     def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         assert self._session is not None
         now = self._heard_at = monotonic()
+        if self._resting:
+            self._rouse()
         for line in lines:
             self._do(self._session.receive(line, now, stream, via))
         assert self._connection is not None
@@ -325,6 +340,11 @@ class ServerWorker:
 
     def lost(self, failure: Fail) -> None:
         self._finish(failure)
+
+    def logged(self) -> None:
+        self._news = True
+        if self._resting:
+            self._rouse()
 
     async def _relieve(self, connection: Transport) -> None:
         """Wait until no front is behind, and read from the server again."""
@@ -433,9 +453,17 @@ class ServerWorker:
 
     # --- time -------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
+    def _turn(self) -> None:
+        """Tick, or only beat while nothing happens."""
         now = self._loop.time()
-        self._lag_s = max(self._lag_s, now - self._tick_due)
+        self._lag_s = max(self._lag_s, now - self._due)
+        if self._resting and now < self._rest_until and pulse.beat(now, self._lag_s):
+            self._lag_s = 0.0
+        else:
+            self._tick(now)
+        self._plan(now)
+
+    def _tick(self, now: float) -> None:
         if self._session is not None and self._connection is not None:
             self._connection.tick()
             if self._throttled:
@@ -443,19 +471,43 @@ class ServerWorker:
             self._do(self._session.tick(now))
             if self._session.needed or not self._session.ready:
                 self._needed_at = now
-        if self._ticks % BEAT_TICKS == 0:
-            self._report.beat(self._session, self._lag_s, now - self._needed_at)
-            self._report.answers(self._session)
-            self._lag_s = 0.0
         self._tell_news()
         used_at = max(self._needed_at, self._heard_at)
         if self._trimmed_at <= now - TRIM_S and used_at > self._trimmed_at - TRIM_S:
             self._trimmed_at = now
             memory.trim()
-        self._ticks += 1
-        # After a pause of the whole machine the beats that were missed are not made up for.
-        self._tick_due = max(self._tick_due + TICK_S, now)
-        self._timer = self._loop.call_at(self._tick_due, self._tick)
+        rested, self._resting = self._resting, self._rests(now, used_at)
+        if now >= self._beat_due or self._resting != rested:
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        self._beat_due = next_tick(now, BEAT_S, self._phase_s)
+        self._report.beat(self._session, self._lag_s, now - self._needed_at)
+        self._report.answers(self._session)
+        self._lag_s = 0.0
+
+    def _rests(self, now: float, used_at: float) -> bool:
+        """Whether nothing has happened since the last tick, and nothing is due soon."""
+        news, self._news = self._news, False
+        if news or used_at > now - TICK_S or self._throttled or self._session is None:
+            return False
+        long = next_tick(now + REST_S - PULSE_S, PULSE_S, self._phase_s)
+        self._rest_until = min(long, self._session.due(now))
+        return self._rest_until > now + TICK_S
+
+    def _rouse(self) -> None:
+        """Tick often again, because something happens."""
+        self._resting = False
+        self._timer.cancel()
+        self._plan(self._loop.time())
+
+    def _plan(self, now: float) -> None:
+        # After a pause of the whole machine the ticks that were missed are not made up for.
+        if self._resting:
+            self._due = min(next_tick(now, PULSE_S, self._phase_s), self._rest_until)
+        else:
+            self._due = next_tick(now, TICK_S, self._phase_s)
+        self._timer = self._loop.call_at(self._due, self._turn)
 
     def _tell_news(self) -> None:
         """Tell the supervisor what was logged and counted."""
@@ -466,6 +518,12 @@ class ServerWorker:
             self._report.count("left_out", self._fronts.left_out)
             self._fronts.left_out = 0
         self._report.counted()
+
+
+def next_tick(now: float, step_s: float, phase_s: float) -> float:
+    """Return the first time after `now` in a row of times with `step_s` between them, one of which
+    is `phase_s`."""
+    return math.floor((now - phase_s) / step_s + 1) * step_s + phase_s
 
 
 assert (

@@ -21,9 +21,9 @@ it stops; otherwise a client could cancel a call and have its questions put to a
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from metamcp_worker.child.call_queue import Pace, Turns, WaitingCall
+from metamcp_worker.child.call_queue import Caller, Pace, SentCall, Turns, WaitingCall
 from metamcp_worker.ipc import codec, figures
 from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats, Timed
 from metamcp_worker.ipc.frames import CallFrame, Notice
@@ -34,36 +34,6 @@ cause; less if its timeout is shorter."""
 LINGERING_MAX = 1024
 """Maximum number of such calls; if there are more, callers cannot be told apart until the time of
 all of them is over."""
-
-Caller = tuple[int, int, int]
-"""Front and peer; if the peer is 0, also the call, else 0."""
-
-
-class SentCall(Struct, gc=False):
-    """Call that was sent to the server. `call`: its number at the front. `since`: when it was sent.
-    `alone`: whether only the server takes time for it, and not also its client. `traced`: as in
-    `frames.CallFrame`. `asked_at`: the id that the next call was to get when the server began to
-    ask the client something that is still open; 0 without an open question. `results`: as in
-    `frames.CallFrame`; `tool`: name of the tool or the method, if `results` is set."""
-
-    front: int
-    call: int
-    method: str
-    deadline: float
-    timeout_s: float
-    wants_progress: bool
-    peer: int = 0
-    caller: bytes = b""
-    since: float = 0.0
-    alone: bool = True
-    traced: bool = False
-    asked_at: int = 0
-    results: bytes = b""
-    tool: str = ""
-
-    @property
-    def by(self) -> Caller:
-        return (self.front, self.peer, 0 if self.peer else self.call)
 
 
 class ServerCalls:

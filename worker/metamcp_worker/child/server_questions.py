@@ -12,10 +12,11 @@ from msgspec import Struct
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, WriteToServer
+from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.jsonrpc_lines import Faults
-from metamcp_worker.child.server_calls import SentCall, ServerCalls
+from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.ipc import codec, frames, roots
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, NUMBER_MAX, Withdraw
 

@@ -34,15 +34,15 @@ from metamcp_worker.child.actions import (
 from metamcp_worker.child.frontless_calls import Orphans
 from metamcp_worker.child.handshake import Opening
 from metamcp_worker.child.hang_probe import Probing
-from metamcp_worker.child.jsonrpc_lines import FIT, Faults, OverlongLine, OwnRequest
+from metamcp_worker.child.jsonrpc_lines import FIT, Faults
 from metamcp_worker.child.lists import CHANGES, declared
-from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import ServerCalls, Timing
 from metamcp_worker.child.server_log import Levels
 from metamcp_worker.child.server_questions import Asks
 from metamcp_worker.child.subscriptions import LegacySubscriptions, ModernSubscriptions, stripped
 from metamcp_worker.ipc import codec, frames, roots
-from metamcp_worker.ipc.codec import Envelope, glimpse
+from metamcp_worker.ipc.envelope import Envelope, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Cancel, Error, Result, Tell
 from metamcp_worker.ipc.spec import RESULT_BYTES_MIN, ServerSpec
@@ -116,6 +116,13 @@ class ServerSession:
     def needed(self) -> bool:
         """Whether a client waits for an answer, or for news of something that it watches."""
         return bool(self.in_flight or self.queued or self._watched.watched or self.orphans.any)
+
+    def due(self, now: float) -> float:
+        """Return when the next tick is due if nothing comes before: `now` if somebody waits for the
+        server, or else the time of the next probe."""
+        if self.in_flight or self.queued or self.orphans.any or self._opening.busy:
+            return now
+        return now if self._probing is None else self._probing.due(now)
 
     @property
     def probes_missed(self) -> int:

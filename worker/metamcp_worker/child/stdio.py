@@ -224,6 +224,7 @@ class StdioTransport:
             for line in self._log_lines.feed(data):
                 self._last_lines.append(line[:LAST_LINE_CHARACTERS_MAX])
                 self._log.add(line, now)
+        self._listener.logged()
         self._unread += len(data)
         if self._unread > LOG_BYTES_PER_TICK:
             self._stderr.pause()

@@ -21,8 +21,8 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Drop, ReplyToFront, RequestPurpose
-from metamcp_worker.child.jsonrpc_lines import Faults, OwnRequest
-from metamcp_worker.child.own_requests import Own
+from metamcp_worker.child.jsonrpc_lines import Faults
+from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Error, Result

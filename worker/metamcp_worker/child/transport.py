@@ -21,9 +21,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_worker.child.actions import Drop, Fail, Reason, ServerRequest
-from metamcp_worker.child.jsonrpc_lines import OverlongLine
 from metamcp_worker.child.server_log import ServerLog
 from metamcp_worker.confinement.launch import Confined
+from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.messages import LogLines
 from metamcp_worker.runtime import memory
@@ -135,6 +135,10 @@ class TransportListener(Protocol):
     def lost(self, failure: Fail) -> None:
         """Note that the server is gone, or must be ended because it broke a limit or closed a
         pipe."""
+        ...
+
+    def logged(self) -> None:
+        """Note that the server wrote to its log."""
         ...
 
     def secret(self, text: str) -> None:

@@ -24,7 +24,6 @@ from metamcp_worker.embedder.embeddings_api import NoVectors, TextRefused
 from metamcp_worker.embedder.endpoint import EmbeddingsEndpoint
 from metamcp_worker.embedder.vector_store import Unkept, VectorStore
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
     TEXTS_MAX,
@@ -34,6 +33,7 @@ from metamcp_worker.ipc.embedding import (
     EmbedOn,
     Vectors,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Stop, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.runtime import logs, loop

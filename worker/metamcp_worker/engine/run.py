@@ -19,7 +19,6 @@ from metamcp_worker.engine.run_journal import JournalError
 from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.engine.workflows_io import Workflows, guarded
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     Done,
     EngineFigures,
@@ -31,6 +30,7 @@ from metamcp_worker.ipc.engine_runs import (
     Leave,
     OrderProgress,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Stop, Tune
 from metamcp_worker.runtime import loop

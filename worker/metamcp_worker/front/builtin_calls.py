@@ -46,8 +46,7 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import server_links
 from metamcp_worker.front.exchange import Declined
 from metamcp_worker.front.front_views import Viewers
-from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.task_ids import CALL
 from metamcp_worker.ipc import codec, jsonrpc_bytes, packets, process_names
 from metamcp_worker.ipc.disclosure import (

@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.front import server_links
-from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.audit_link import AuditLink
@@ -195,8 +195,7 @@ class CallAudit:
         begun = call.record
         # A call that a front before this one began has no origin, but somebody who waits for it.
         if begun is None and (call.caller is None or call.label not in COMMITTED):
-            if answer is not None and not call.answer.done():
-                call.answer.set_result(answer)
+            call.answer.end(answer)
             return
         if answer is not None:
             call.record = _HELD
@@ -258,8 +257,7 @@ class CallAudit:
             refusal = server_links.error(Code.INTERNAL_ERROR, _unavailable(error), data)
         for call, answer in waiting:
             call.record = None
-            if not call.answer.done():
-                call.answer.set_result(refusal or answer)
+            call.answer.end(refusal or answer)
 
     # Everything else
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.front.server_links import Call, CallAnswer, ServerLink, Wire, error
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call, ServerLink, Wire, error
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import ServerCatalogue

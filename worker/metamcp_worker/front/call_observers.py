@@ -25,8 +25,8 @@ from typing import Self
 from msgspec import Raw
 
 from metamcp_worker.front.call_log_io import Recorder
-from metamcp_worker.front.mcp_request import McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.trace import Tracing
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import TooLarge

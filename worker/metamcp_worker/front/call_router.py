@@ -27,7 +27,8 @@ from msgspec import structs
 
 from metamcp_worker.front import call_faults, mcp_request, server_links
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.server_links import Call, CallAnswer, ServerLink, Wire
+from metamcp_worker.front.request_facts import CallAnswer
+from metamcp_worker.front.server_links import Call, ServerLink, Wire
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
@@ -78,7 +79,8 @@ class Routing:
     was cancelled. `on_late(server)`: an answer came for a call that is not waiting.
     `on_wanted(server)`: a call needs a server that is not running. `on_notice(server, method,
     params)`: a notification came that belongs to no call. `on_read()`: all answers of one read have
-    been passed to `on_answer`.
+    been passed to `on_answer`. `new_id()`: returns an id that this front has not used, so that no
+    answer reaches a later call.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Routing:
         self._links: dict[str, ServerLink] = {}
         self._full: dict[str, ServerLink] = {}
         self.wires: set[Wire] = set()
-        self._ids = itertools.count(1)
+        self.new_id = itertools.count(1).__next__
         self._hold_s = 0.0
         self._timeouts_s: Mapping[str, float] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -167,10 +169,6 @@ class Routing:
                     await wire.gone.wait()
 
     # --- what clients want --------------------------------------------------------------------
-
-    def new_id(self) -> int:
-        """Return an id that this front has not used, so that no answer reaches a later call."""
-        return next(self._ids)
 
     def start(self, call: Call) -> None:
         """Send the call, hold it, or answer it with the error that prevents both."""
@@ -299,9 +297,10 @@ class Routing:
             self._on_answer(call, call_faults.not_there(link, call))
 
     def _frame(self, wire: Wire, frame: Frame) -> None:
+        if type(frame) is Result:
+            self._answered(wire, frame.id, CallAnswer(frame.body))
+            return
         match frame:
-            case Result(id, body):
-                self._answered(wire, id, CallAnswer(body))
             case Error(id, body):
                 self._answered(wire, id, CallAnswer(body, call_faults.code_of(body)))
             case Progress(id, body):

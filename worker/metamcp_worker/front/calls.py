@@ -41,8 +41,9 @@ from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
 from metamcp_worker.front.front_recovery import Claims, Note
 from metamcp_worker.front.front_views import Changed, Viewers
 from metamcp_worker.front.guarded_calls import GuardedCalls
-from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest, NotUpYet
-from metamcp_worker.front.server_links import Call, CallAnswer, CallOrigin
+from metamcp_worker.front.mcp_request import METHODS, NotUpYet
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
@@ -554,10 +555,8 @@ class Calls:
             self.witness.finished(call, answer, seconds, error_type)
         if self.audit is not None:
             self.audit.finished(call, answer, seconds, error_type)
-        if answer is None:
-            call.answer.cancel()
-        elif self.audit is None and not call.answer.done():
-            call.answer.set_result(answer)
+        if answer is None or self.audit is None:
+            call.answer.end(answer)
 
 
 def _whole(view: View) -> str:

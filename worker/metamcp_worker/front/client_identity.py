@@ -1,10 +1,11 @@
 """Identity and roots of clients of revision 2026-07-28, which has no sessions.
 
 Owns: the numbers of these clients (`frames.CallFrame.peer`) and their words (`process_names`); the
-question for their roots, beside the questions of the server, and its answer. Never: sessions and
-their numbers, permissions, which process serves a client (`server_processes`). Requests of one
-principal to one endpoint with the same identity count as one client: a legacy server on a pipe does
-not say in which call it asks a question, so the question goes to the only client that it can mean.
+question for their roots, beside the questions of the server, and its answer; the name that a client
+of either era gives itself. Never: sessions and their numbers, permissions, which process serves a
+client (`server_processes`). Requests of one principal to one endpoint with the same identity count
+as one client: a legacy server on a pipe does not say in which call it asks a question, so the
+question goes to the only client that it can mean.
 """
 
 import itertools
@@ -14,8 +15,8 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.client_questions import may_be_asked
-from metamcp_worker.front.mcp_request import McpRequest
 from metamcp_worker.front.mrtr import WantedInput
+from metamcp_worker.front.request_facts import McpRequest
 from metamcp_worker.ipc import codec, frames, process_names, roots
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
@@ -122,3 +123,23 @@ def place(request: McpRequest, principal: str, answer: bytes, directory: str) ->
         raise ProtocolError(Code.INVALID_PARAMS, f"params.{_RESPONSES}.{KEY}: {why}") from None
     request.unasked = False
     return True
+
+
+CLIENT_CHARACTERS_MAX = 64
+"""Maximum characters of the name of a client; some clients put a sentence there."""
+
+
+class _Info(Struct, frozen=True):
+    name: str = ""
+
+
+class _Said(Struct, frozen=True, rename="camel"):
+    client_info: _Info = _Info()
+
+
+def client_name(said: bytes) -> str:
+    """Return the name that the client gives itself; empty without one."""
+    try:
+        return codec.typed(_Said, said or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
+    except codec.Malformed:
+        return ""

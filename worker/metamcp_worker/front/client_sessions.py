@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
-from metamcp_worker.front.resume import Memory, Tape, Tapes
+from metamcp_worker.http.resume import Memory, Tape, Tapes
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord
 
@@ -275,7 +275,7 @@ class ClientSessions:
         session = self._sessions.get(session_id)
         if session is None or session.endpoint != endpoint or session.principal != principal:
             return None
-        if session.idle_at(now):
+        if now - session.used_at >= IDLE_S and session.idle_at(now):
             self._close([session])
             return None
         session.used_at = now

@@ -13,8 +13,7 @@ from metamcp_worker.builtin_tools import code_tools, tool_text
 from metamcp_worker.builtin_tools.builtin import Run
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.front import mcp_request, mrtr, task_ids
-from metamcp_worker.front.mcp_request import InnerRun, McpRequest
-from metamcp_worker.front.server_links import CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.code_runs import CodeLimits, HostReply
 from metamcp_worker.ipc.errors import Code, ProtocolError

@@ -24,9 +24,10 @@ from metamcp_worker.front import code_calls
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.code_calls import NeedsConsent, ToolNames
-from metamcp_worker.front.mcp_request import InnerRun, McpRequest, NotUpYet
+from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr import ELICIT
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (

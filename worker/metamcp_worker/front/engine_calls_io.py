@@ -24,11 +24,11 @@ from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.code_calls_io import Pipeline
 from metamcp_worker.front.engine_calls import Repeatable
 from metamcp_worker.front.exchange import Declined
-from metamcp_worker.front.mcp_request import InnerRun, McpRequest, NotUpYet
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.mcp_request import NotUpYet
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
     Done,
@@ -39,6 +39,7 @@ from metamcp_worker.ipc.engine_runs import (
     Leave,
     OrderProgress,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frame_link import FrameLink
 

@@ -4,7 +4,7 @@ Owns: writing an answer as JSON, as an empty response, or as a stream once there
 (`Exchange`); what a server says and asks before the answer to a request in a session, on which
 stream it goes, and what happens to a question that cannot be asked (`SessionRequest`). Never: eras,
 methods, deciding what to answer, the way to a server, the events that are kept of a stream
-(`resume`).
+(`http.resume`).
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions, front_recovery
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.resume import Lost, Tape
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.http import request_head
 from metamcp_worker.http.connection_moves import NOBODY, Elsewhere
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.http.resume import Lost, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
@@ -63,6 +63,10 @@ class Exchange(HttpRequest):
     _then: Callable[[CallAnswer | None], Pending] | None = None
     _stream: Stream | None = None
     _running: asyncio.Task[None] | None = None
+
+    @property
+    def headers(self) -> Headers:
+        return self.head.headers
 
     # --- its course -----------------------------------------------------------------------------
 
@@ -116,7 +120,7 @@ class Exchange(HttpRequest):
 
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream of these notifications, until one side ends it."""
-        self.watch(stream.end)
+        self.on_lost = stream.end
         who = self.facts.principal
         standing = WaitingStream(
             stream, view.endpoint, view.principal, self.address, news, who.key,
@@ -125,23 +129,15 @@ class Exchange(HttpRequest):
         try:
             await self.streams.stand(standing)
         finally:
-            self.unwatch()
+            self.on_lost = None
 
     async def follow(self, stream: Stream) -> None:
         """Answer with a stream that other code fills and ends."""
-        self.watch(stream.end)
+        self.on_lost = stream.end
         try:
             await stream.run()
         finally:
-            self.unwatch()
-
-    def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost` if the client goes away."""
-        self.on_lost = on_lost
-
-    def unwatch(self) -> None:
-        """Do not call `on_lost` any more."""
-        self.on_lost = None
+            self.on_lost = None
 
     def check_stream(self) -> None:
         """Raise Declined if this client cannot have a standing stream."""
@@ -214,6 +210,13 @@ class AnswerOutlet(Protocol):
     facts: RequestFacts
     waits: bool
     """Whether the request can be taken up again when its server has started for the first time."""
+    on_lost: Callable[[], None] | None
+    """Called if the client goes away before the answer."""
+
+    @property
+    def headers(self) -> Headers:
+        """Headers of the HTTP request."""
+        ...
 
     def json(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -230,10 +233,6 @@ class AnswerOutlet(Protocol):
     def put(self, event: bytes) -> bool: ...
 
     def settle(self) -> Awaitable[None]: ...
-
-    def watch(self, on_lost: Callable[[], None]) -> None: ...
-
-    def unwatch(self) -> None: ...
 
 
 class SessionRequest:

@@ -21,8 +21,9 @@ from metamcp_worker.front import mcp_request, mrtr, server_links
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_router import QuarantinedCalls, Routing
 from metamcp_worker.front.client_questions import Question, may_be_asked
-from metamcp_worker.front.mcp_request import METHODS, InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.mcp_request import METHODS
+from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.guard.consent_io import ConsentStep
 from metamcp_worker.guard.guard_rules import CallFacts, CallGuard

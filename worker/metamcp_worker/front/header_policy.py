@@ -13,10 +13,18 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
-from msgspec import Struct
-
 from metamcp_worker.access.door import Denial
-from metamcp_worker.access.gate import USER, Principal
+from metamcp_worker.front.request_facts import (
+    API,
+    MCP,
+    MESSAGES,
+    METADATA,
+    SSE,
+    HeaderRefusal,
+    KnownVerdict,
+    RequestFacts,
+    Route,
+)
 from metamcp_worker.http.request_head import (
     BLANKS,
     Head,
@@ -30,7 +38,6 @@ from metamcp_worker.ipc import roots
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from metamcp_worker.ipc.spec import RESOURCE_METADATA, EndpointSpec
 
-MCP, SSE, MESSAGES, API, METADATA = "mcp", "sse", "messages", "api", "metadata"
 #: Methods that are served at each kind of path.
 METHODS: Mapping[str, tuple[str, ...]] = {
     MCP: ("POST", "GET", "DELETE", "OPTIONS"),
@@ -49,54 +56,6 @@ VERDICTS_KEPT = 128
 Verdict = tuple["Route", bool, bool, bytes, bytes]
 """Verdict on a request that passed: the route, whether the client reads event streams, whether it
 prefers them to JSON, the rest of the path, the query."""
-
-
-class Route(Struct, frozen=True, gc=False):
-    """Destination of a path: an endpoint, and one of the kinds above."""
-
-    endpoint: str
-    kind: str = MCP
-
-
-class RequestFacts(Struct, gc=False):
-    """Facts about a request that passed. Values of headers are stripped of blanks; an absent header
-    is None. `repeated`: a routing header that came more than once; `headers`: all headers.
-    `prefers_sse`: the client prefers a stream to JSON. `directory`: folder that the client works
-    in, if it says so.
-
-    The other facts are not set for a POST of MCP. `rest`: the part of the path below a route that
-    leads to a whole tree; `query`: the part behind the question mark; both as they came. `resume`:
-    the header Last-Event-ID. `principal`: who sends the request, as the door found.
-    """
-
-    endpoint: str
-    accepts_sse: bool
-    version: bytes | None = None
-    session: bytes | None = None
-    method: bytes | None = None
-    name: bytes | None = None
-    repeated: bytes = b""
-    headers: Headers = ()
-    resume: bytes | None = None
-    kind: str = MCP
-    rest: bytes = b""
-    query: bytes = b""
-    prefers_sse: bool = False
-    directory: str = ""
-    principal: Principal = USER
-
-
-class HeaderRefusal(Struct, frozen=True, gc=False):
-    """Refusal of a request. `reason`: a word for the counters; `close`: the rest of the body is
-    unwelcome; `headers`: further ones of the answer; `endpoint`: where the path leads, None if that
-    was not looked at or the path leads nowhere."""
-
-    status: int
-    message: str
-    reason: str
-    close: bool = False
-    headers: Headers = ()
-    endpoint: str | None = None
 
 
 def refusal(why: Denial) -> HeaderRefusal:
@@ -160,10 +119,10 @@ class HeaderPolicy:
         """Return the result of `check` for this head. A head that comes again is not checked
         again."""
         known = head.verdict
-        if isinstance(known, _Known) and known.policy is self:
+        if isinstance(known, KnownVerdict) and known.policy is self:
             return known.found
         found = self.check(head.method, head.target, head.headers)
-        head.verdict = _Known(self, found)
+        head.verdict = KnownVerdict(self, found)
         return found
 
     def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | HeaderRefusal:
@@ -196,7 +155,6 @@ class HeaderPolicy:
             routed and routed.strip(BLANKS),
             subject and subject.strip(BLANKS),
             repeated,
-            headers,
             prefers_sse=prefers_sse,
             directory=_directory(get(DIRECTORY)),
         )
@@ -281,13 +239,6 @@ def _host(value: bytes) -> bytes | None:
 
 def _shown(place: Place) -> str:
     return place[0].decode()
-
-
-class _Known(Struct, frozen=True, gc=False):
-    """Result of `HeaderPolicy.check` that is kept with a head."""
-
-    policy: HeaderPolicy
-    found: RequestFacts | HeaderRefusal
 
 
 def origin_place(value: bytes) -> Place | None:

@@ -12,9 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVarTuple, Unpack
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Unpack
 
 from metamcp_worker.access import gate
 from metamcp_worker.access.door import (
@@ -29,29 +27,35 @@ from metamcp_worker.access.door import (
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import header_policy, mcp_request, streams
+from metamcp_worker.front import header_policy, mcp_request, request_facts, streams
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.dialogue import Dialogue, Notices
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.header_policy import HeaderPolicy, HeaderRefusal, RequestFacts, Route
+from metamcp_worker.front.header_policy import HeaderPolicy
 from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
+from metamcp_worker.front.request_facts import (
+    CallAnswer,
+    HeaderRefusal,
+    KnownEntry,
+    RequestFacts,
+    Route,
+)
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
-from metamcp_worker.front.server_links import CallAnswer
 from metamcp_worker.front.stats import Stats
-from metamcp_worker.front.streams import Streams
+from metamcp_worker.front.streams import Counts, Streams
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.guard.policies import Policies
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import Elsewhere
-from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.http.requests import Given, HttpRequest, Pending
 from metamcp_worker.ipc import jsonrpc_bytes, messages
-from metamcp_worker.ipc.codec import Envelope
 from metamcp_worker.ipc.disclosure import ViewOwner
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError, TooLarge
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
 from metamcp_worker.ipc.key_table import KeyChanges
@@ -60,8 +64,6 @@ from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 if TYPE_CHECKING:
     from metamcp_worker.access.token_issuers import TokenIssuers
-
-Given = TypeVarTuple("Given")
 
 SESSION_ID_BYTES = 24
 """Random bytes in a session id; it cannot be guessed, although it opens nothing."""
@@ -75,7 +77,6 @@ SWEEP_S = 60.0
 """Seconds between two searches for sessions that are over; requests for them are refused in time
 anyway."""
 
-_Post = Callable[[Exchange, Envelope, View, str], Pending]
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _NO_FACTS = RequestFacts("", accepts_sse=False)
 _NOT_YET = HeaderRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
@@ -89,21 +90,6 @@ FLOODED = 429
 """Status of a refused credential that gets no record in the audit: addresses with many failures
 would fill the disk."""
 _REVOKED = "the API key was revoked"
-
-
-class _Entry(Struct, frozen=True, gc=False):
-    """Result of the door that is kept with a head. `until`: seconds since the epoch."""
-
-    version: int
-    until: float
-    principal: Principal
-
-
-class Counts(Struct, frozen=True):
-    """Number of open streams and sessions. `sessions`: by protocol revision."""
-
-    streams: int
-    sessions: dict[str, int]
 
 
 class App:
@@ -292,9 +278,13 @@ class App:
         exchange.facts = _NO_FACTS if isinstance(facts, HeaderRefusal) else facts
         head, date = exchange.head, time.time_ns() / 1e9
         known = head.entry
-        if exchange.facts.kind == header_policy.METADATA:
+        if exchange.facts.kind == request_facts.METADATA:
             return self._answer(exchange, head.method)
-        if isinstance(known, _Entry) and known.version == self.door.version and date < known.until:
+        if (
+            isinstance(known, KnownEntry)
+            and known.version == self.door.version
+            and date < known.until
+        ):
             exchange.facts.principal = known.principal
             return self._answer(exchange, head.method)
         if refusal is not None and not header_policy.is_telling(head.target, refusal):
@@ -351,13 +341,13 @@ class App:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, why)
                 return None
         if found.until:
-            exchange.head.entry = _Entry(version, found.until, found.principal)
+            exchange.head.entry = KnownEntry(version, found.until, found.principal)
         return self._answer(exchange, exchange.head.method)
 
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
         """Return who posts to a stream of HTTP+SSE that named this token. Raises Elsewhere for a
         stream of another front."""
-        posts = exchange.facts.kind == header_policy.MESSAGES
+        posts = exchange.facts.kind == request_facts.MESSAGES
         where = arrival.endpoint or ""
         poster = self._sse.poster(where, arrival.query, token.text) if posts else None
         if poster is None or not self.door.still(poster, where, arrival.date):
@@ -387,14 +377,14 @@ class App:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
         if method == "OPTIONS":
             at_all = ", ".join(header_policy.METHODS[facts.kind]).encode()
-            allowed = rest_methods(facts.rest) if facts.kind == header_policy.API else at_all
+            allowed = rest_methods(facts.rest) if facts.kind == request_facts.API else at_all
             exchange.empty(204, [(b"allow", allowed)])
         elif view is None:
             self._refuse(exchange, _NOT_YET)
-        elif facts.kind == header_policy.METADATA:
+        elif facts.kind == request_facts.METADATA:
             assert self._issuers is not None
             exchange.json(200, self._issuers.document(view.spec))
-        elif facts.kind == header_policy.MCP:
+        elif facts.kind == request_facts.MCP:
             legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
             if method == "POST":
                 era = self._legacy if legacy else self._modern
@@ -403,11 +393,11 @@ class App:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
                 return self._get(exchange, get, view)
             self._refuse(exchange, _POST_ONLY)
-        elif facts.kind == header_policy.API:
+        elif facts.kind == request_facts.API:
             if method == "GET":
                 return self._rest.answer(exchange, method, view, self._version, b"")
             return self._post(exchange, self._rest.answer, method, view, self._version)
-        elif facts.kind == header_policy.SSE:
+        elif facts.kind == request_facts.SSE:
             return self._get(exchange, self._sse.get, view)
         else:
             return self._post(exchange, self._said, self._sse.post, view)
@@ -490,7 +480,7 @@ class App:
     def _said(
         self,
         exchange: Exchange,
-        post: _Post,
+        post: Callable[[Exchange, Envelope, View, str], Pending],
         view: View,
         body: bytes,
     ) -> Pending:
@@ -508,17 +498,17 @@ class App:
             except Elsewhere as where:
                 self._go(exchange, where, body)
                 return None
-        except NotUpYet as why:
+        except NotUpYet as early:
             if len(body) > EARLY_BYTES_MAX:
-                return self._refused(exchange, raw_id, why)
-            call = self._calls.first_list(why.server)
-            exchange.watch(partial(call.cancel, "the client went away"))
+                return self._refused(exchange, raw_id, early)
+            call = self._calls.first_list(early.server)
+            exchange.on_lost = partial(call.cancel, "the client went away")
             again = partial(self._said, exchange, post, body=body)
-            return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, why))
+            return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, early))
         except ProtocolError as why:
             return self._refused(exchange, raw_id, why)
-        except Declined as why:
-            self._decline(exchange, raw_id, why)
+        except Declined as declined:
+            self._decline(exchange, raw_id, declined)
             return None
         return None if rest is None else self._later(exchange, raw_id, rest)
 
@@ -533,7 +523,7 @@ class App:
     ) -> Pending:
         """Answer the request again, now that its server has told what it offers; or refuse it with
         the reason why the server is not there."""
-        exchange.unwatch()
+        exchange.on_lost = None
         if self._lapsed(exchange):
             return None
         view = self._calls.again(before)
@@ -549,8 +539,8 @@ class App:
             await rest
         except ProtocolError as why:
             self._refused(exchange, raw_id, why)
-        except Declined as why:
-            self._decline(exchange, raw_id, why)
+        except Declined as declined:
+            self._decline(exchange, raw_id, declined)
         finally:
             await exchange.settle()
 

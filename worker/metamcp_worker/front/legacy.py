@@ -25,14 +25,15 @@ from metamcp_worker.front.client_sessions import (
 )
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.resume import NEWS_EVENTS_MAX, Tape
-from metamcp_worker.front.server_links import Call, CallAnswer
+from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.http.connection_moves import Elsewhere, missing
+from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
+from metamcp_worker.http.resume import NEWS_EVENTS_MAX, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import SessionRecord
 
@@ -237,10 +238,12 @@ class SseSession:
 
 
 class Posted:
-    """Posted message whose answer goes on the stream; a `exchange.AnswerOutlet`."""
+    """Posted message whose answer goes on the stream; a `exchange.AnswerOutlet`. `on_lost` is not
+    called: the session, and its calls, end with the stream."""
 
     waits = False
-    __slots__ = ("_stream", "facts")
+    headers: Headers = ()
+    on_lost: Callable[[], None] | None = None
 
     def __init__(self, stream: Stream, endpoint: str, principal: Principal) -> None:
         self.facts = RequestFacts(endpoint, accepts_sse=True, principal=principal)
@@ -265,12 +268,6 @@ class Posted:
 
     async def settle(self) -> None:
         pass  # the stream outlives this message
-
-    def watch(self, on_lost: Callable[[], None]) -> None:
-        pass  # the session, and its calls, end with the stream
-
-    def unwatch(self) -> None:
-        pass
 
     async def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> None:
         rest = then(await call.answer.wait())
@@ -333,7 +330,7 @@ class Sse:
         try:
             exchange.empty(202)
             rest = self._answer(posted, line, message, view, version)
-            del message  # it holds the body
+            message = Envelope()  # the other one holds the body
             if rest is not None:
                 await rest
         except (ProtocolError, Declined) as why:

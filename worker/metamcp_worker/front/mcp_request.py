@@ -13,20 +13,19 @@ import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, structs
 
-from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import TASKS_EXTENSION, Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
+from metamcp_worker.front.request_facts import NAME_BYTES_MAX, McpRequest, Rule
 from metamcp_worker.guard.conditions import ThingKind
-from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import Path
 from metamcp_worker.http.request_head import BLANKS, Headers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
 from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY, READ
@@ -80,19 +79,27 @@ def read(body: bytes) -> Envelope:
     return message
 
 
-def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
-    """Return `params` without `_meta`, and `_meta`, each one level deep. Raises ProtocolError."""
+def members(message: Envelope) -> dict[str, Raw]:
+    """Return `params`, one level deep. Raises ProtocolError."""
     raw = message.params
     if not raw or (len(raw) == 4 and bytes(raw) == b"null"):
-        return {}, {}
+        return {}
     try:
-        params = codec.level(raw)
+        return codec.level(raw)
     except codec.Malformed:
         raise ProtocolError(Code.INVALID_PARAMS, "params must be an object.") from None
-    if "_meta" not in params:
-        return params, {}
+
+
+def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
+    """Return `params` without `_meta`, and `_meta`, each one level deep. Raises ProtocolError."""
+    params = members(message)
+    return params, meta(params.pop("_meta")) if "_meta" in params else {}
+
+
+def meta(raw: Raw) -> dict[str, Raw]:
+    """Return `_meta`, one level deep. Raises ProtocolError."""
     try:
-        return params, codec.level(params.pop("_meta"))
+        return codec.level(raw)
     except codec.Malformed:
         raise ProtocolError(Code.INVALID_PARAMS, "params._meta must be an object.") from None
 
@@ -258,51 +265,6 @@ KEPT = b'{"reason":"quarantine"}'
 INVALID = b'{"reason":"invalid_definition"}'
 """Raw data of an error about a tool or prompt that lists leave out, because its definition is not
 valid."""
-NAME_BYTES_MAX = 128
-"""Maximum bytes of the name of a tool or prompt, as the protocol recommends; no endpoint exposes a
-longer name."""
-
-
-class InnerRun(Struct, frozen=True):
-    """Run of code that a request comes from. `id`: of the run; `depth`: runs around the request, 0
-    if it comes from a run of the engine and not from code; `allowed`: tools that the user of an
-    agent has agreed to, None if nobody has to agree; `source`: who began the outermost run."""
-
-    id: str
-    depth: int = 1
-    allowed: set[str] | None = None
-    source: CallSource = "code"
-
-
-class McpRequest(Struct):
-    """Request of a client, of either era.
-
-    `params`: without `_meta`, in the client's order. `meta`: members of `_meta` that are not for
-    the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
-    empty. `wants_progress`: the request came with a progress token. `peer`: as in
-    `frames.CallFrame`. `who`, `rooted`, `project`, `unasked`: as in
-    `server_processes.ProcessClient`. `roots`: raw answer to `roots/list` with the client's roots,
-    or with the folder that it works in; empty if none are known. `version`: revision that the
-    client speaks, empty without one. `headers`: HTTP headers of the request. `principal`: its
-    sender. `run`: of the code that makes this call, for its client.
-    """
-
-    method: str
-    params: dict[str, Raw]
-    meta: dict[str, Raw]
-    caller: bytes
-    modern: bool
-    wants_progress: bool = False
-    peer: int = 0
-    who: str = ""
-    rooted: str = ""
-    project: str = ""
-    unasked: bool = False
-    roots: bytes = b""
-    version: str = ""
-    headers: Headers = ()
-    principal: Principal = USER
-    run: InnerRun | None = None
 
 
 class NotUpYet(ProtocolError):
@@ -315,24 +277,6 @@ class NotUpYet(ProtocolError):
             " what it offers; try again later, or see 'metamcp status'",
         )
         self.server = server
-
-
-class Rule(Struct, frozen=True):
-    """Rule by which requests of one method find their server.
-
-    `what`: word for the subject in error messages. `subject`: returns the name or URI in the
-    parameters, None if there is none. `find`: returns its owner. `rename`: puts the server's own
-    name into the parameters. `bytes_max`: maximum bytes of the subject. `one_era`: only a server of
-    the client's era can be the owner. `named`: the subject is a name out of a list.
-    """
-
-    what: str
-    subject: Callable[[Mapping[str, Raw]], str | None]
-    find: Callable[[Merged, str], Owner | None]
-    rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]]
-    bytes_max: int = NAME_BYTES_MAX
-    one_era: bool = False
-    named: bool = False
 
 
 def _name(params: Mapping[str, Raw]) -> str | None:
@@ -466,7 +410,8 @@ def subject_of(rule: Rule, request: McpRequest) -> str:
         raise ProtocolError(
             Code.INVALID_PARAMS, f"{request.method} needs the {rule.what} it is about, as a string"
         )
-    if len(subject.encode("utf-8", "replace")) > rule.bytes_max:
+    most = rule.bytes_max
+    if len(subject) > most // 4 and len(subject.encode("utf-8", "replace")) > most:
         raise _too_long(rule)
     if "\ufffd" in subject:  # perhaps half a surrogate pair, which the server would read otherwise
         what = f"The {rule.what} has a character in its name that cannot be read"

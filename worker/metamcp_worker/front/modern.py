@@ -12,19 +12,25 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front import client_identity, client_questions, mcp_request, mrtr
-from metamcp_worker.front.calls import OWN, Call, CallAnswer, Calls
+from metamcp_worker.front.calls import OWN, Call, Calls
 from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.mcp_request import METHODS, McpRequest, Wishes, subject_of
+from metamcp_worker.front.mcp_request import METHODS, Wishes, subject_of
 from metamcp_worker.front.mrtr_io import Parking, Talk
+from metamcp_worker.front.request_facts import (
+    CallAnswer,
+    CheckedRequest,
+    ClientStamp,
+    McpRequest,
+    RequestFacts,
+)
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
@@ -33,7 +39,7 @@ from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names
-from metamcp_worker.ipc.codec import Envelope
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import HTTP_STATUS, Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import DISCOVER
 
@@ -81,18 +87,12 @@ _ELSEWHERE = frozenset(
 _NONE = Raw()
 
 
-class CheckedRequest(Struct, gc=False):
-    """Request that passed every check. `caller`: as in `frames.CallFrame`; `token`: raw progress
-    token, or empty; `level`: of the log messages that the client wants, None for none; `identity`:
-    raw JSON that the client says of itself; `headers`: of HTTP."""
+STAMPS_MAX = 256
+"""Maximum number of clients whose `_meta` is recognized; beyond that all are forgotten."""
+STAMP_BYTES_MAX = 4096
+"""Maximum bytes of a `_meta` that is recognized."""
 
-    params: dict[str, Raw]
-    meta: dict[str, Raw]
-    caller: bytes
-    token: bytes = b""
-    level: str | None = None
-    identity: bytes = b""
-    headers: Headers = ()
+Stamps = dict[bytes, ClientStamp]
 
 
 class ModernEra:
@@ -108,6 +108,7 @@ class ModernEra:
         self._calls = calls
         self._listening = SubscriptionsListen(subscriptions, tasks)
         self._peers = Peers()
+        self._stamps: Stamps = {}
         self._parking = Parking(asyncio.get_running_loop(), mint)
         self._wishes: WeakKeyDictionary[View, Mapping[str, Wishes]] = WeakKeyDictionary()
 
@@ -125,7 +126,7 @@ class ModernEra:
             return None
         if message.method is None:
             raise ProtocolError(Code.INVALID_REQUEST, "This revision has no requests to a client.")
-        asked = check(message, exchange.facts)
+        asked = check(message, exchange.facts, exchange.headers, self._stamps)
         if message.method == "subscriptions/listen":
             exchange.check_staying()
         if "requestState" in asked.params and message.method in mrtr.METHODS:
@@ -155,7 +156,7 @@ class ModernEra:
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
             )
         if method == "tools/call":
-            self._check_arguments(exchange.facts, asked.params, view)
+            self._check_arguments(asked, view)
         client = _Client(exchange, asked.token, asked.level)
         if "inputResponses" in asked.params:
             asked.params, client.roots = client_identity.taken(asked.params)
@@ -165,20 +166,20 @@ class ModernEra:
                 call = self._started(client, method, asked, view, exchange.facts)
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
-        exchange.watch(partial(call.cancel, "the client went away"))
+        exchange.on_lost = partial(call.cancel, "the client went away")
         return exchange.expect(
             call, partial(self._brought, exchange, raw_id, call, client, asked.caller)
         )
 
-    def _check_arguments(self, facts: RequestFacts, given: Mapping[str, Raw], view: View) -> None:
+    def _check_arguments(self, asked: CheckedRequest, view: View) -> None:
         wishes = self._wishes.get(view)
         if wishes is None:
             tools = ((entry.key, entry.item.raw) for entry in view.merged.lists["tools"])
             wishes = self._wishes[view] = mcp_request.annotated(tools)
         if wishes:
-            one = wishes.get(codec.text(given.get("name", _NONE)) or "")
+            one = wishes.get(codec.text(asked.params.get("name", _NONE)) or "")
             if one is not None:
-                mcp_request.check(one, given.get("arguments"), facts.headers)
+                mcp_request.check(one, asked.params.get("arguments"), asked.headers)
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -246,7 +247,7 @@ class ModernEra:
         caller: bytes,
         answer: CallAnswer | None,
     ) -> Pending:
-        exchange.unwatch()
+        exchange.on_lost = None
         if call.answer.done():
             call.caller = None  # it may hold the call, and nothing is told any more
         if answer is not None and not answer.code:
@@ -298,18 +299,26 @@ class _Client:
             self.talk.asked(question)
 
 
-def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
-    """Check a request in the order of this era. Raises ProtocolError for the first check that
-    fails."""
+def check(
+    message: Envelope, facts: RequestFacts, headers: Headers, stamps: Stamps
+) -> CheckedRequest:
+    """Check a request in the order of this era. `headers`: all headers of HTTP; `stamps`: raw
+    `_meta` of earlier requests. Raises ProtocolError for the first check that fails."""
     if facts.repeated:
         raise mcp_request.mismatch(f"{facts.repeated.decode().title()} came more than once.")
-    given, meta = mcp_request.parameters(message)
+    given = mcp_request.members(message)
+    raw = given.pop("_meta", _NONE)
+    stamp = stamps.get(bytes(raw))
+    if stamp is not None:
+        _check_headers(message, given, facts, stamp.version)
+        return CheckedRequest(given, {}, stamp.caller, b"", stamp.level, stamp.identity, headers)
+    meta = mcp_request.meta(raw) if raw else {}
     version = meta.pop(PROTOCOL_VERSION, _NONE)
     capabilities = meta.pop(_CAPABILITIES, _NONE)
-    claimed = "" if facts.version is None else facts.version.decode("latin-1")
     if not version or not capabilities:
-        if not version and claimed:
-            check_version(claimed)  # a client of another revision may leave these out
+        if not version and facts.version:
+            # A client of another revision may leave these out.
+            check_version(facts.version.decode("latin-1"))
         wanted = ((PROTOCOL_VERSION, version), (_CAPABILITIES, capabilities))
         missing = " and ".join(key for key, raw in wanted if not raw)
         raise ProtocolError(Code.INVALID_PARAMS, f"params._meta lacks {missing}.")
@@ -317,18 +326,8 @@ def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
         raise ProtocolError(
             Code.INVALID_PARAMS, f"params._meta: {_CAPABILITIES} must be an object."
         )
-    if codec.text(version) != claimed:
-        raise mcp_request.mismatch("MCP-Protocol-Version is not the version in params._meta.")
-    if facts.method is None or facts.method.decode("latin-1") != message.method:
-        raise mcp_request.mismatch("Mcp-Method is not the method of the message.")
-    named = mcp_headers.NAMED.get(message.method or "")
-    if named is not None:
-        subject = given.get(named)
-        if subject is not None and (
-            facts.name is None or not mcp_request.same(subject, facts.name)
-        ):
-            raise mcp_request.mismatch(f"Mcp-Name is not params.{named}.")
-    check_version(claimed)
+    said = _check_headers(message, given, facts, codec.text(version))
+    check_version(said)
     token = bytes(meta.pop("progressToken", b""))
     if token and not codec.id_ok(token):
         raise ProtocolError(
@@ -343,7 +342,31 @@ def check(message: Envelope, facts: RequestFacts) -> CheckedRequest:
         )
     client_info = meta.pop(_CLIENT_INFO, _NONE)
     caller = _caller(client_info, capabilities, raw_level)
-    return CheckedRequest(given, meta, caller, token, level, bytes(client_info), facts.headers)
+    if not token and not meta and len(raw) <= STAMP_BYTES_MAX:
+        if len(stamps) >= STAMPS_MAX:
+            stamps.clear()
+        stamps[bytes(raw)] = ClientStamp(said, caller, level, bytes(client_info))
+    return CheckedRequest(given, meta, caller, token, level, bytes(client_info), headers)
+
+
+def _check_headers(
+    message: Envelope, given: Mapping[str, Raw], facts: RequestFacts, version: str | None
+) -> str:
+    """Check that the headers say what the message says, and return the version. `version`: in
+    `_meta`. Raises ProtocolError."""
+    claimed = "" if facts.version is None else facts.version.decode("latin-1")
+    if version != claimed:
+        raise mcp_request.mismatch("MCP-Protocol-Version is not the version in params._meta.")
+    if facts.method is None or facts.method.decode("latin-1") != message.method:
+        raise mcp_request.mismatch("Mcp-Method is not the method of the message.")
+    named = mcp_headers.NAMED.get(message.method or "")
+    if named is not None:
+        subject = given.get(named)
+        if subject is not None and (
+            facts.name is None or not mcp_request.same(subject, facts.name)
+        ):
+            raise mcp_request.mismatch(f"Mcp-Name is not params.{named}.")
+    return claimed
 
 
 def check_version(version: str) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from msgspec import Raw
 
 from metamcp_worker.front import client_questions, mrtr
-from metamcp_worker.front.calls import McpRequest
 from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.mrtr import (
     PARK_S_MAX,
@@ -25,7 +24,8 @@ from metamcp_worker.front.mrtr import (
     WantedInput,
     is_state,
 )
-from metamcp_worker.front.server_links import Call, CallAnswer, error
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front.server_links import Call, error
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX

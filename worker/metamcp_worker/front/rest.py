@@ -18,16 +18,10 @@ from msgspec import Raw
 from metamcp_worker.access import gate
 from metamcp_worker.access.use_limits import LimitReached
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.calls import CallAnswer, Calls
+from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.mcp_request import (
-    NAME_BYTES_MAX,
-    McpRequest,
-    NotUpYet,
-    not_up_yet,
-    out_of_view,
-)
+from metamcp_worker.front.mcp_request import NotUpYet, not_up_yet, out_of_view
+from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer, McpRequest
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.http.web_pages import OpenApiTool
@@ -102,7 +96,7 @@ class Rest:
         if owner is None:
             if server := not_up_yet(view.merged, name):
                 first = self._calls.first_list(server)
-                exchange.watch(partial(first.cancel, "the client went away"))
+                exchange.on_lost = partial(first.cancel, "the client went away")
                 again = partial(self._up, exchange, name, body, view, version, NotUpYet(server))
                 return exchange.expect(first, again)
             told = name[:NAME_BYTES_MAX]
@@ -112,9 +106,9 @@ class Rest:
         if why := owner.kept:
             exchange.json(403, rest_error(Code.INVALID_PARAMS, why))
             return None
-        request = _request(name, body, version, exchange.facts)
+        request = _request(name, body, version, exchange)
         call = self._calls.start(view, request, None)
-        exchange.watch(partial(call.cancel, "the client went away"))
+        exchange.on_lost = partial(call.cancel, "the client went away")
         return exchange.expect(call, partial(self._brought, exchange))
 
     def _up(
@@ -129,7 +123,7 @@ class Rest:
     ) -> Pending:
         """Call the tool after its server has told what it offers, or refuse the call with the
         reason why the server is not there."""
-        exchange.unwatch()
+        exchange.on_lost = None
         if self._lapsed(exchange):
             return None
         view = self._calls.again(before)
@@ -145,7 +139,7 @@ class Rest:
         return None
 
     def _brought(self, exchange: Exchange, answer: CallAnswer | None) -> None:
-        exchange.unwatch()
+        exchange.on_lost = None
         exchange.json(*_answered(answer))
 
     def _list(self, view: View) -> bytes:
@@ -185,7 +179,7 @@ def _name(path: bytes) -> str:
     return unquote_to_bytes(path).decode(errors="backslashreplace")
 
 
-def _request(name: str, body: bytes, version: str, facts: RequestFacts) -> McpRequest:
+def _request(name: str, body: bytes, version: str, exchange: Exchange) -> McpRequest:
     """Return the call of this tool with the arguments in `body`. Raises ProtocolError."""
     try:
         body.decode()
@@ -199,8 +193,8 @@ def _request(name: str, body: bytes, version: str, facts: RequestFacts) -> McpRe
         "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
     })  # fmt: skip
     return McpRequest(
-        "tools/call", given, {}, caller, modern=True, headers=facts.headers,
-        principal=facts.principal,
+        "tools/call", given, {}, caller, modern=True, headers=exchange.headers,
+        principal=exchange.facts.principal,
     )  # fmt: skip
 
 

@@ -29,8 +29,9 @@ from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.front_recovery import Keeping
 from metamcp_worker.front.front_views import Changed as ListChanges
-from metamcp_worker.front.http import App, Counts
+from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
+from metamcp_worker.front.streams import Counts
 from metamcp_worker.http.connection_moves import Handover, taken
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog

@@ -11,11 +11,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from msgspec import Struct
-
-from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.access.use_limits import Meter
 from metamcp_worker.front.client_questions import Caller, Question
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
 from metamcp_worker.ipc.frames import CallFrame, Cancel, Claim, Keep, ReplyFrame, Tell
@@ -40,39 +38,13 @@ _AWAY = frozenset({"idle", "draining", "stopped", "error", "quarantined"})
 _COMING = frozenset({"unknown", "warming", "ready", "idle"})
 
 
-class CallAnswer(Struct, frozen=True, gc=False):
-    """Answer to a call. `code`: 0 for a result, else the JSON-RPC code of the error in `body`."""
-
-    body: bytes
-    code: int = 0
-
-
-class CallOrigin(Struct, frozen=True, gc=False):
-    """Origin and subject of a call, for operators. `name`: of its tool or prompt, as the client
-    knows it; `said`: raw JSON that the client says of itself; `who`: the word for the client;
-    `version`: revision that it speaks. `tool`: the server's own name of the tool, raw JSON if it is
-    bytes, empty for other methods. `principal`: who sent it."""
-
-    endpoint: str
-    name: str
-    said: bytes
-    who: str
-    progress: bool
-    version: str = ""
-    tool: str | bytes = ""
-    principal: Principal = USER
-
-
 class PendingAnswer:
     """Answer of a call, which comes once or never. Costs less than a Future: whoever waits for it
     is told at once, not in the next turn of the loop."""
 
-    __slots__ = ("_answer", "_done", "_told")
-
-    def __init__(self) -> None:
-        self._done = False
-        self._answer: CallAnswer | None = None
-        self._told: tuple[Callable[[CallAnswer | None], None], ...] = ()
+    _answer: CallAnswer | None = None
+    _done = False
+    _told: tuple[Callable[[CallAnswer | None], None], ...] = ()
 
     def done(self) -> bool:
         return self._done
@@ -94,16 +66,10 @@ class PendingAnswer:
         else:
             self._told += (told,)
 
-    def set_result(self, answer: CallAnswer) -> None:
-        self._end(answer)
-
-    def cancel(self) -> None:
-        """Note that no answer comes, unless it has come."""
-        if not self._done:
-            self._end(None)
-
-    def _end(self, answer: CallAnswer | None) -> None:
-        assert not self._done, "a call has one answer"
+    def end(self, answer: CallAnswer | None) -> None:
+        """Give the answer, None if the call is cancelled; nothing happens if it has ended."""
+        if self._done:
+            return
         self._done, self._answer = True, answer
         waiting, self._told = self._told, ()
         for told in waiting:
@@ -180,7 +146,7 @@ class Call:
         """Answer the client that waits now. The call goes on: its own answer comes to another
         `PendingAnswer`, which is `answer` from now on."""
         waiting, self.answer = self.answer, PendingAnswer()
-        waiting.set_result(answer)
+        waiting.end(answer)
 
     def cancel(self, reason: str) -> None:
         """End the call, because its client does not wait any more: tell the server and free

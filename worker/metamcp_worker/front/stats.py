@@ -12,10 +12,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
-from msgspec import Struct
-
 from metamcp_worker.catalog.catalog import ListEntry, Merged, sent_bytes
 from metamcp_worker.catalog.views import View
+from metamcp_worker.front.client_identity import client_name
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import builtin_definitions, codec, process_names
@@ -169,25 +168,13 @@ class Stats:
         return found
 
 
-CLIENT_CHARACTERS_MAX = 64
-"""Maximum characters of the name of a client; some clients put a sentence there."""
-
-
-class _Info(Struct, frozen=True):
-    name: str = ""
-
-
-class _Said(Struct, frozen=True, rename="camel"):
-    client_info: _Info = _Info()
-
-
 def shown(
     calls: Iterable[tuple[Call, str]],
     now: float,
     *,
+    most: int,
     servers: Collection[str] = (),
     slow_s: float = 0.0,
-    most: int,
 ) -> tuple[list[CallUnderWay], int]:
     """Return the calls under way, the longest first, and the number of others. `calls`: with their
     states; `servers`: only their calls, unless it is empty; `slow_s`: only calls that have taken so
@@ -218,24 +205,19 @@ def _shown(call: Call, state: str, now: float) -> CallUnderWay:
     )
 
 
-def client_name(said: bytes) -> str:
-    """Return the name that the client gives itself; empty without one."""
-    try:
-        return codec.typed(_Said, said or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
-    except codec.Malformed:
-        return ""
-
-
 VIEWS_TOLD_MAX = 512
 """Maximum number of views in the figures, each with a hundred bytes every two seconds; views that
 are not of one session alone come first."""
 
 
-class _Sum(Struct, frozen=True):
+class _Sum:
     """Tokens of exactly these entries."""
 
-    entries: Sequence[ListEntry]
-    tokens: int
+    __slots__ = ("entries", "tokens")
+
+    def __init__(self, entries: Sequence[ListEntry], tokens: int) -> None:
+        self.entries = entries
+        self.tokens = tokens
 
 
 class Outlays:

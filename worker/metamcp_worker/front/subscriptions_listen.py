@@ -112,7 +112,7 @@ class SubscriptionsListen:
         """Return the URIs whose servers tell of updates from now on; None if the client is gone."""
         lost = asyncio.get_running_loop().create_future()
         gone = partial(lost.set_result, None)
-        exchange.watch(gone)
+        exchange.on_lost = gone
         tasks = [asyncio.ensure_future(self._confirmed(uri, listener, view)) for uri in uris]
         confirmed = asyncio.gather(*tasks)
         try:
@@ -124,7 +124,7 @@ class SubscriptionsListen:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(confirmed, return_exceptions=True)
-            exchange.unwatch()
+            exchange.on_lost = None
         return None if lost.done() else [uri for uri, ok in zip(uris, done, strict=True) if ok]
 
     async def _confirmed(self, uri: str, listener: "SubscriptionClient", view: View) -> bool:

@@ -15,7 +15,6 @@ from functools import partial
 from metamcp_worker.guard import consent
 from metamcp_worker.guard.consent import LASTING_S, SESSION_S, AgreedRounds, Grants
 from metamcp_worker.guard.held_calls import HeldCall
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.consent_records import (
     SHOWN_CHARACTERS_MAX,
     ConsentClosed,
@@ -27,6 +26,7 @@ from metamcp_worker.ipc.consent_records import (
     OpenConsent,
     question_id,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.runtime.masking import Masks
 
 OPEN_MAX = 1024

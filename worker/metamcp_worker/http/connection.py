@@ -1,7 +1,7 @@
 """HTTP/1.1 connection of a client.
 
-Owns: how much a client may send before its request is whole, refusing a connection that breaks
-HTTP, the order of answers, noticing that a client went away, how the connection leaves for another
+Owns: how much a client may send before its request is whole, heads that come again, refusing a
+connection that breaks HTTP, the order of answers, noticing that a client went away, how the connection leaves for another
 process and begins here with the bytes that another process has read. Never: listening sockets
 (`serve`), the answers themselves (the application), the meaning of a header, how slowly a request
 may come (`client_limits`), which process is the right one for a request.
@@ -15,29 +15,129 @@ passed. Time is looked at only where a request did not arrive whole in one read,
 `idle_s`, so a client that behaves costs no timer.
 
 Most requests come whole in one read, behind the head of the request before them; only the length of
-the body differs. The connection does not parse such a head again (`request_head.KnownHead`).
+the body, and perhaps the id of a trace, differ. The connection does not parse such a head again
+(`KnownHead`).
 """
 
 import asyncio
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable
+from hmac import compare_digest
 from typing import Protocol, cast
 
 import httptools
 
 from metamcp_worker.http import client_limits, request_head
 from metamcp_worker.http.client_limits import ClientLimits, SenderPatience
-from metamcp_worker.http.request_head import Head, KnownHead, MovedConnection
+from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.http.requests import Handler, HttpRequest, last_words
 from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 _IDLE, _HEAD, _BODY = range(3)
 
+KNOWN_BYTES_MAX = 4096
+"""Maximum bytes of a head that a connection remembers."""
+LENGTH_DIGITS_MAX = 10
+"""Maximum digits of Content-Length in a head that is recognized."""
+
+#: A head with one of these says more than a length of the body.
+_UNLIKE = frozenset({b"transfer-encoding", b"upgrade"})
+#: Headers with a credential.
+_SECRET = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
+_TRACEPARENT = b"traceparent"
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACED = re.compile(rb"\r\ntraceparent: *(%b)\r\n" % _TRACE.pattern, re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,10})\r\n", re.IGNORECASE)
+
 AGAIN_S = 0.05
 """Seconds until the next try of a connection that could not move to another process, because its
 client reads slowly or too many connections are on their way."""
+
+
+class KnownHead:
+    """Head that a connection recognizes by its bytes, so that it is not parsed again. `before`,
+    `behind`: its bytes on both sides of the digits of Content-Length; `secret`: the head has a
+    credential, so it is compared in constant time. `trace`: value of the header `traceparent`, in
+    which each request may have its own, empty without one; `trace_at`: where it stands in `before`,
+    or below 0, where it stands in `behind`, counted from its end."""
+
+    __slots__ = ("before", "behind", "head", "secret", "trace", "trace_at")
+
+    def __init__(
+        self,
+        head: Head,
+        before: bytes,
+        behind: bytes,
+        secret: bool,
+        trace: bytes = b"",
+        trace_at: int = 0,
+    ) -> None:
+        self.head = head
+        self.before = before
+        self.behind = behind
+        self.secret = secret
+        self.trace = trace
+        self.trace_at = trace_at
+
+    def request(self, read: bytes) -> tuple[Head, bytes] | None:
+        """Return head and body of the request if these bytes are one whole request with this head,
+        else None."""
+        before, behind = self.before, self.behind
+        first = len(before)
+        last = read.find(b"\r", first, first + LENGTH_DIGITS_MAX + 1)
+        start = last + len(behind)
+        digits = read[first:last]
+        if last < 0 or not digits.isdigit() or int(digits) != len(read) - start:
+            return None
+        head, said = self.head, read
+        if self.trace:
+            at = self.trace_at if self.trace_at >= 0 else start + self.trace_at
+            own = read[at : at + len(self.trace)]
+            if own != self.trace:
+                if _TRACE.fullmatch(own) is None:
+                    return None
+                head = _traced(head, own)
+                said = b"%b%b%b" % (read[:at], self.trace, read[at + len(own) : start])
+        if self.secret:
+            same = compare_digest(said[:first] + said[last:start], before + behind)
+        else:
+            same = said.startswith(before) and said.startswith(behind, last)
+        return (head, read[start:]) if same else None
+
+
+def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
+    """Return how to recognize this head when it comes again; None if it says more than a length.
+    `read`: the bytes of one request that came alone; `size`: bytes of its body."""
+    start = read.find(b"\r\n\r\n") + 4
+    # Only if this is the head that stands before the body, whatever the parser lets pass.
+    if start > KNOWN_BYTES_MAX or len(read) - start != size:
+        return None
+    if head.version != "1.1" or head.awaits or not head.keeps_alive:
+        return None
+    names = [name for name, _ in head.headers]
+    secret = not _SECRET.isdisjoint(names)
+    found = _LENGTH.search(read, 0, start)
+    if found is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
+        return None
+    first, last = found.span(1)
+    before, behind = read[:first], read[last:start]
+    traced = _TRACED.search(read, 0, start) if names.count(_TRACEPARENT) == 1 else None
+    if traced is None:
+        return KnownHead(head, before, behind, secret)
+    at = traced.start(1)
+    return KnownHead(head, before, behind, secret, traced[1], at if at < first else at - start)
+
+
+def _traced(head: Head, trace: bytes) -> Head:
+    """Return the same head with another value of `traceparent`."""
+    headers = [(name, trace if name == _TRACEPARENT else value) for name, value in head.headers]
+    return Head(
+        head.method, head.target, headers, head.version, head.keeps_alive, head.awaits,
+        head.verdict, head.entry,
+    )  # fmt: skip
 
 
 class NotYet(MetaMCPError):
@@ -68,6 +168,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     _watch: asyncio.TimerHandle
+    __deletable__ = ("_parser", "_patience")
 
     def __init__(self, server: ConnectionServer, left: MovedConnection | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -117,7 +218,7 @@ class Connection(asyncio.Protocol):
         # uvloop's transports do not derive from asyncio's, so no isinstance here.
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.address = str(cast(tuple[object], peer)[0]) if isinstance(peer, tuple) else ""
+        self.address = str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) else ""
         self._server.open.add(self)
         self._heard = self.loop.time()
         self._watch = self.loop.call_later(self._limits.idle_s, self._look)
@@ -149,11 +250,11 @@ class Connection(asyncio.Protocol):
             return
         self._heard = self.loop.time()
         known = self.known
-        body = known.body(data) if known is not None and self._stage == _IDLE else None
-        if known is None or body is None:
+        request = known.request(data) if known is not None and self._stage == _IDLE else None
+        if request is None:
             self._parse(data)
         else:
-            self._began(known.head).came_whole(body)
+            self._began(*request)
         self._advance()
 
     def pause_writing(self) -> None:
@@ -184,13 +285,13 @@ class Connection(asyncio.Protocol):
         if self._stage != _IDLE:
             self._pace(len(data) if stage == self._stage == _HEAD else 0)
         elif stage == _IDLE and self._begun == begun + 1 and self._newest is not None:
-            self.known = request_head.known_head(data, self._newest.head, self._newest.size)
+            self.known = known_head(data, self._newest.head, self._newest.size)
 
-    def _began(self, head: Head) -> HttpRequest:
+    def _began(self, head: Head, body: bytes | None = None) -> None:
+        """Put a request in the queue. `body`: all of it, if it came with the head."""
         self._begun += 1
-        request = self._newest = self._server.request(self, head)
+        self._newest = request = self._server.request(self, head, body)
         self._queue.append(request)
-        return request
 
     def _last_one(self) -> None:
         """Close the connection after the answer to the newest request."""

@@ -1,34 +1,22 @@
 """Bytes of HTTP/1.1: the head of a request, and the names of hosts in it.
 
-Owns: `Head`, how a connection recognizes a head that comes again, the heads of answers, the bytes
-of a request that moves to another process (`MovedConnection`); how a host is written, with and
-without a port, and which hosts a list of names allows. Never: a connection, an application,
-parsing, where the list comes from.
+Owns: `Head`, the heads of answers, the bytes of a request that moves to another process
+(`MovedConnection`); how a host is written, with and without a port, and which hosts a list of names
+allows. Never: a connection, an application, parsing, where the list comes from.
 """
 
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
-from hmac import compare_digest
 from http import HTTPStatus
 
 from msgspec import Struct
 
 from metamcp_worker.ipc import codec
 
-KNOWN_BYTES_MAX = 4096
-"""Maximum bytes of a head that a connection remembers."""
-LENGTH_DIGITS_MAX = 10
-"""Maximum digits of Content-Length in a head that is recognized."""
-
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 _FRAMING = frozenset({b"content-length", b"expect", b"transfer-encoding"})
-#: A head with one of these says more than a length of the body.
-_UNLIKE = frozenset({b"transfer-encoding", b"upgrade"})
-#: Headers with a credential.
-_SECRET = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
 class Head(Struct, gc=False):
@@ -49,51 +37,6 @@ class Head(Struct, gc=False):
     awaits: bool = False
     verdict: object = None
     entry: object = None
-
-
-class KnownHead(Struct, frozen=True, gc=False):
-    """Head that a connection recognizes by its bytes, so that it is not parsed again. `before`,
-    `behind`: its bytes on both sides of the digits of Content-Length; `secret`: the head has a
-    credential, so it is compared in constant time."""
-
-    head: Head
-    before: bytes
-    behind: bytes
-    secret: bool
-
-    def body(self, read: bytes) -> bytes | None:
-        """Return the body of the request if these bytes are one whole request with this head, else
-        None."""
-        before, behind = self.before, self.behind
-        first = len(before)
-        last = read.find(b"\r", first, first + LENGTH_DIGITS_MAX + 1)
-        start = last + len(behind)
-        digits = read[first:last]
-        if last < 0 or not digits.isdigit() or int(digits) != len(read) - start:
-            return None
-        if self.secret:
-            same = compare_digest(read[:first] + read[last:start], before + behind)
-        else:
-            same = read.startswith(before) and read.startswith(behind, last)
-        return read[start:] if same else None
-
-
-def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
-    """Return how to recognize this head when it comes again; None if it says more than a length.
-    `read`: the bytes of one request that came alone; `size`: bytes of its body."""
-    start = read.find(b"\r\n\r\n") + 4
-    # Only if this is the head that stands before the body, whatever the parser lets pass.
-    if start > KNOWN_BYTES_MAX or len(read) - start != size:
-        return None
-    if head.version != "1.1" or head.awaits or not head.keeps_alive:
-        return None
-    names = [name for name, _ in head.headers]
-    secret = not _SECRET.isdisjoint(names)
-    found = _LENGTH.search(read, 0, start)
-    if found is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
-        return None
-    first, last = found.span(1)
-    return KnownHead(head, read[:first], read[last:start], secret)
 
 
 class MovedConnection(Struct, frozen=True):

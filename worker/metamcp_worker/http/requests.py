@@ -71,14 +71,21 @@ class HttpRequest:
     connection stays open after it; `sent`: bytes of an answer in pieces. `on_lost`: called once if
     the client goes before the answer is complete."""
 
-    whole = begun = complete = lost = wanted = False
+    whole = False
+    begun = False
+    complete = False
+    lost = False
+    wanted = False
     on_lost: Callable[[], None] | None = None
-    size = sent = 0
+    size = 0
+    sent = 0
     _chunked = True
     _body: bytes | list[bytes] = b""
     _news: asyncio.Future[None] | None = None
 
-    def __init__(self, line: RequestConnection, head: Head) -> None:
+    def __init__(self, line: RequestConnection, head: Head, body: bytes | None = None) -> None:
+        if body is not None:  # it came with the head
+            self._body, self.size, self.whole = body, len(body), True
         self.head = head
         self.keeps_alive = head.keeps_alive
         self._line = line
@@ -102,8 +109,8 @@ class HttpRequest:
 
     def take(self) -> bytes:
         """Return the whole body and do not keep it any longer."""
-        body, self._body = self.came_so_far, b""
-        return body
+        body, self._body = self._body, b""
+        return body if isinstance(body, bytes) else b"".join(body)
 
     @property
     def came_so_far(self) -> bytes:
@@ -233,10 +240,6 @@ class HttpRequest:
         self._line.completed()
 
     # --- called by the connection ---------------------------------------------------------------
-
-    def came_whole(self, body: bytes) -> None:
-        """Take the whole body, which came with the head."""
-        self._body, self.size, self.whole = body, len(body), True
 
     def came(self, piece: bytes) -> None:
         """Take a piece of the body."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Raw, Struct, json
 
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 
 VERSION = 1
 """Form of the records; a reader refuses a higher one."""

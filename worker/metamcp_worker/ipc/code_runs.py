@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 
 SOCKET = "code.sock"
 FRAME = struct.Struct("<I")

@@ -1,8 +1,7 @@
 """JSON with most of it left unread: the only place that decodes and encodes message bodies.
 
-Owns: decoding of envelopes and of single levels of objects, encoding, the rule for ids, and the id
-of a message too large or too broken to decode (`glimpse`); the base of messages on the control
-sockets (`Message`). Never: JSON-RPC semantics, schemas, I/O.
+Owns: decoding of envelopes and of single levels of objects, encoding, the rule for ids. Never: the
+fields of an envelope (`envelope`), JSON-RPC semantics, schemas, I/O.
 
 `msgspec.Raw` keeps a value as the bytes that it came in, so a value that is only forwarded is not
 opened. JavaScript cuts strings between two code units, so JSON may have half of a surrogate pair in
@@ -17,12 +16,13 @@ from typing import Any, TypeVar, cast, overload
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from metamcp_worker.ipc.envelope import Envelope
+
 T = TypeVar("T")
 
 ID_BYTES_MAX = 256
 
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
-_EMPTY = Raw()
 _HALVES = re.compile(
     rb"\\u([dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|[dD][c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89abAB].{2}\\u[dD][c-fC-F].{2}))"
@@ -34,20 +34,6 @@ _MARKS = tuple(chr(code).encode() for code in range(0xFDD0, 0xFDF0))
 """Characters that Unicode reserves for use within a program. A stand-in is one of these, four
 digits, and the same character again; the text itself must not have this character."""
 _FAILURES = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-
-
-class Envelope(Struct, gc=False):
-    """Top level of one JSON-RPC message; absent fields are empty bytes.
-
-    `method` is None when absent. `id`, `params`, `result`, `error` are raw JSON.
-    """
-
-    jsonrpc: str = ""
-    id: Raw = _EMPTY
-    method: str | None = None
-    params: Raw = _EMPTY
-    result: Raw = _EMPTY
-    error: Raw = _EMPTY
 
 
 class Malformed(ValueError):
@@ -184,9 +170,8 @@ def _restored(found: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> o
     return found
 
 
-def dump(data: object) -> bytes:
-    """Encode as compact JSON. Raw parts stay the bytes they are."""
-    return _encode(data)
+dump: Callable[[object], bytes] = _encode
+"""Encodes as compact JSON. Raw parts stay the bytes they are."""
 
 
 def readable(data: bytes) -> bytes:
@@ -226,41 +211,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     return str(error).replace("JSON is malformed: ", "")
-
-
-ENDS_BYTES = 1024
-"""Bytes that `glimpse` reads at each end of a message; an id and the members around it have
-less."""
-
-_ID = rb'"id"\s*:\s*(?P<id>-?\d+|"(?:[^"\\\x00-\x1f]|\\.)*")'
-_JSONRPC = rb'"jsonrpc"\s*:\s*"2\.0"'
-_BEGINNING = re.compile(
-    rb"\s*\{\s*(?:"
-    + _JSONRPC
-    + rb'\s*,\s*|"method"\s*:\s*"[^"\\]*"\s*,\s*|'
-    + _ID
-    + rb'\s*,\s*)*(?P<answer>"result"|"error")?'
-)
-_END = re.compile(
-    rb",\s*(?:" + _JSONRPC + rb"\s*,\s*)?" + _ID + rb"\s*(?:,\s*" + _JSONRPC + rb"\s*)?\}\s*\Z"
-)
-
-
-class Glimpse(Struct, frozen=True):
-    """Id of a message that was not decoded. `raw_id`: empty if it was not found; `answer`: the
-    message answers a request of the other side."""
-
-    raw_id: bytes = b""
-    answer: bool = False
-
-
-def glimpse(beginning: bytes, end: bytes) -> Glimpse:
-    """Find the id of a message by its first and last bytes, without decoding the message."""
-    first = _BEGINNING.match(beginning[:ENDS_BYTES])
-    last = _END.search(end[-ENDS_BYTES:])
-    raw_id = (first and first["id"]) or (last and last["id"]) or b""
-    return Glimpse(raw_id, bool(first and first["answer"]))
-
-
-class Message(Struct, frozen=True, kw_only=True, tag=True):
-    """Base class of all messages; the tag is the class name."""

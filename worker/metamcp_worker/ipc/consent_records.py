@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.spec import ConsentSpec, PolicySpec
 
 ConsentScope = Literal["once", "session", "24h"]

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import Language
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.saved_scripts import Script
 
 Pair = tuple[str, str]

@@ -10,7 +10,7 @@ an `EmbeddingsSpec`.
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 
 TEXTS_MAX = 64
 """Maximum texts of one request; more are an error."""

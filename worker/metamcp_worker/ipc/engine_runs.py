@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 
 __all__ = ["FRAME", "FRAME_BYTES_MAX"]  # the other names as well
 

@@ -7,12 +7,12 @@ counting, arguments and answers.
 """
 
 import struct
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Raw, Struct, field
 
-from metamcp_worker.ipc.codec import Message
 from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.envelope import Message
 
 
 class CallStats(Struct, frozen=True, gc=False):
@@ -241,16 +241,21 @@ TOOLS_SHOWN_MAX = 500
 """Maximum tools in one answer."""
 
 
+ToolOrder = Literal["", "name", "tokens"]
+
+
 class ShowTools(Message, frozen=True, kw_only=True):
     """From the supervisor to a front: which tools does this endpoint have? `ticket`: comes back
     with the answer; `endpoint`, `key`: as in `ShowPath`; `query`: only tools that match, the best
-    first, else all by server and name; `server`: only its tools; `name`: only the tool that clients
-    know by this name, with its definition; `offset`: number of tools to leave out."""
+    first, else all by server and name; `order`: by name or by tokens, the most first, instead;
+    `server`: only its tools; `name`: only the tool that clients know by this name, with its
+    definition; `offset`: number of tools to leave out."""
 
     ticket: int
     endpoint: str = ""
     key: str = ""
     query: str = ""
+    order: ToolOrder = ""
     server: str = ""
     name: str = ""
     offset: int = 0

@@ -61,10 +61,10 @@ def pack(frame: Frame) -> bytes:
 def parts(frame: Frame) -> tuple[bytes, bytes]:
     """Encode a frame as two pieces; the second is the body, so that a large body is not copied."""
     match frame:
-        case Result(id, body):
-            return _head(_RESULT, id, len(body)), body
         case CallFrame():
             return _call_head(frame), frame.params
+        case Result(id, body):
+            return _head(_RESULT, id, len(body)), body
         case Error(id, body):
             return _head(Kind.ERROR, id, len(body)), body
         case Progress(id, body):
@@ -292,7 +292,9 @@ def _owned(
 
 
 def _call_head(frame: CallFrame) -> bytes:
-    name, meta, caller = _method_bytes(frame.method), frame.meta, frame.caller
+    name, meta, caller, params = frame.method.encode(), frame.meta, frame.caller, frame.params
+    if len(name) > METHOD_BYTES_MAX:
+        raise TooLarge("a method name", len(name), METHOD_BYTES_MAX)
     deadline = min(frame.deadline_ms, _DEADLINE_MS_MAX) << _FLAG_BITS | frame.wants_progress
     if frame.traced:
         deadline |= _TRACED
@@ -302,10 +304,13 @@ def _call_head(frame: CallFrame) -> bytes:
         caller = caller + frame.results + _PLACE.pack(frame.payer, len(frame.results))
     elif frame.payer:
         kind, caller = _PAID_CALL, caller + _PAYER.pack(frame.payer)
-    head = _head(
-        kind, frame.id, len(frame.params), deadline, frame.peer, len(name), len(meta), len(caller)
+    size = _HEADER_BYTES + len(name) + len(meta) + len(caller) + len(params)
+    if size > FRAME_BYTES_MAX:
+        raise TooLarge("a frame", size, FRAME_BYTES_MAX)
+    head = _HEAD.pack(
+        size, VERSION, kind, frame.id, deadline, frame.peer, len(name), len(meta), len(caller)
     )
-    return b"".join((head, name, meta, caller))
+    return b"%b%b%b%b" % (head, name, meta, caller)
 
 
 def _method_bytes(method: str) -> bytes:

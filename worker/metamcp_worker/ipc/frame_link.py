@@ -11,7 +11,7 @@ from typing import cast
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 
 CONNECT_S_MAX = 5.0
 

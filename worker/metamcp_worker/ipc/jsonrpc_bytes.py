@@ -87,6 +87,7 @@ NOT_FOUND_LEGACY = -32002
 READ = "resources/read"
 _CALL = "tools/call"
 _COMPLETE = b'"complete"'
+_COMPLETED = b'{"resultType":"complete",'
 #: Members of a result that was read, if its server does not say how long the result is valid.
 _NOT_KEPT = {"ttlMs": b"0", "cacheScope": b'"private"'}
 _CONTENT = b'"structuredContent"'
@@ -106,6 +107,8 @@ def converted(method: str, body: bytes, code: int, *, modern: bool) -> tuple[byt
 def _modern_result(method: str, body: bytes) -> bytes:
     """Add the members that a modern result must have: its type, and, after `resources/read`, how
     long it is valid."""
+    if method == _CALL and b'"resultType"' not in body and body[:2] == b'{"':
+        return _COMPLETED + body[1:]
     wanted: dict[str, Raw | bytes] = {"resultType": _COMPLETE}
     if method == READ:
         wanted |= _NOT_KEPT

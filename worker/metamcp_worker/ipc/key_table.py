@@ -6,8 +6,12 @@ form of a key (`access.api_key`), storing them.
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
+
+CONSOLE_SCOPES = ("console:viewer", "console:operator", "console:developer", "console:admin")
+"""Scopes of keys that open the web console, one for each role, the lowest first. The supervisor
+judges them; fronts know none of them."""
 
 
 class KeySpec(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, structs
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.codec import Message as Message  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.consent_records import (
     ConsentClosed,
     ConsentDecided,
@@ -27,6 +26,7 @@ from metamcp_worker.ipc.disclosure import Change as Change  # noqa: PLC0414 - it
 from metamcp_worker.ipc.disclosure import Changed as Changed  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.disclosure import Disclosed as Disclosed  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.embedding import Embed, Embedded
+from metamcp_worker.ipc.envelope import Message as Message  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.figures import BUCKETS_S as BUCKETS_S  # noqa: PLC0414 - it is had from here
 from metamcp_worker.ipc.figures import (
     OVERHEAD_BUCKETS_S as OVERHEAD_BUCKETS_S,  # noqa: PLC0414 - and so are these

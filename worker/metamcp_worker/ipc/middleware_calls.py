@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 
 Hook = Literal["on_call_tool", "on_get_prompt", "on_read_resource", "on_list_tools"]
 HOOKS: tuple[Hook, ...] = ("on_call_tool", "on_get_prompt", "on_read_resource", "on_list_tools")

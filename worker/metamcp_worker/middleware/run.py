@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.code_runs import FRAME_BYTES_MAX
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.frame_link import FrameStream
 from metamcp_worker.ipc.messages import Stop, Tune

@@ -15,20 +15,22 @@ import resource
 import signal
 
 from metamcp_worker.ipc.messages import Fork
-from metamcp_worker.runtime import fork_hooks, logs, orphans
+from metamcp_worker.runtime import fork_hooks, logs, orphans, pulse
 
 OOM_SCORE_ADJ = {"child": b"500"}
 """Value of `oom_score_adj` by role: the kernel should end servers and their workers first when
 memory runs out."""
 
+STDERR = 2
 STACKS_SIGNAL = signal.SIGUSR2
 """Signal at which a worker writes the stacks of all its threads; the worker goes on unharmed. The
 supervisor knows this number too."""
 
 
 def settle(order: Fork, stacks: int) -> None:
-    """Make this process one of its own. `stacks`: descriptor for the stacks of its threads, which
-    are written without the interpreter, so also when the interpreter hangs or has crashed."""
+    """Make this process one of its own. `stacks`: descriptor for its pulse and for the stacks of
+    its threads, which are written without the interpreter, so also when the interpreter hangs or
+    has crashed; standard error if the supervisor gave no file."""
     fork_hooks.catch_up()
     os.setsid()
     orphans.become_subreaper()  # what its server turns into a daemon stays below it
@@ -41,6 +43,8 @@ def settle(order: Fork, stacks: int) -> None:
     logs.go_on(_about(order), whole=order.role != "child")
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
+    if stacks > STDERR:
+        pulse.share(stacks)
 
 
 def call_it(name: str) -> None:

@@ -203,7 +203,7 @@ class NurseryLoop:
         if reason:
             self._tell(ForkFailed(ticket=order.ticket, reason=reason))
         elif pid == 0:
-            self._live(order, fds[0], fds[1] if len(fds) > 1 else 2)
+            self._live(order, fds[0], fds[1] if len(fds) > 1 else after_fork.STDERR)
         else:
             if any(dead == pid for dead, _ in self._dead):
                 self._report()  # the kernel gave out this pid again: its first bearer goes first

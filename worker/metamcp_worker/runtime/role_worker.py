@@ -13,7 +13,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Beat, Stop, Tune
 from metamcp_worker.ipc.packets import Channel

@@ -21,7 +21,7 @@ from metamcp_worker.ipc.code_runs import (
     RunEnded,
     StartRun,
 )
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import TooLarge
 
 MESSAGE_CHARS_MAX = 4096

@@ -28,7 +28,7 @@ from metamcp_worker.ipc.code_runs import (
     HostReply,
     StartRun,
 )
-from metamcp_worker.ipc.codec import Message
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Stop, Tune
 from metamcp_worker.runtime import loop
@@ -75,7 +75,7 @@ class _Front:
         self.frames = FrameBuffer(FRAME_BYTES_MAX)
         self.runs: dict[int, _Run] = {}
 
-    def send(self, message: codec.Message) -> None:
+    def send(self, message: Message) -> None:
         if self.stream is not None:
             self.stream.write(code_run.frame(codec.dump(message)))
 

@@ -10,6 +10,8 @@ const NOTICE_MS = 5_000;    // that the answer to a change stays before news loa
 const SILENT_MS = 5_000;    // without a beat the state is no longer called live
 const TIMES_MS = 5_000;     // until a page that counts time is loaded again while it is looked at
 
+const ENDED = "This session has ended.";
+
 const tabs = new BroadcastChannel("metamcp-console");
 const main = document.getElementById("main");
 const said = document.getElementById("said");
@@ -18,6 +20,7 @@ let fresh = 0;              // when the last beat came
 let waiting = new Set();    // kinds of news that came while nothing could be shown
 let timer = 0;
 let loaded = 0;             // when the page was loaded last
+let following = false;      // whether this tab follows the news, or waits for its turn
 
 const token = () => sessionStorage.getItem(TOKEN);
 const say = (text) => { said.textContent = text; };
@@ -29,12 +32,18 @@ async function login() {
   const link = new URLSearchParams(location.hash.slice(1)).get("k");
   if (link) {
     history.replaceState(null, "", location.pathname + location.search);
-    const answer = await fetch("/login", { method: "POST", body: JSON.stringify({ link }) });
-    if (answer.ok) sessionStorage.setItem(TOKEN, (await answer.json()).token);
-    else return closed(await answer.text());
+    if (!await authenticate({ link })) return false;
   }
   if (!token()) await askTabs();
-  return token() ? true : closed("Run 'metamcp console' on the machine of the gateway: it opens this page by a link.");
+  return token() ? true : closed("Log in to go on.");
+}
+
+/* Send a link or an API key, which travels in the body and is kept nowhere. */
+async function authenticate(secret) {
+  const answer = await fetch("/login", { method: "POST", body: JSON.stringify(secret) }).catch(() => null);
+  if (!answer?.ok) return closed(await answer?.text() ?? "The gateway does not answer.");
+  sessionStorage.setItem(TOKEN, (await answer.json()).token);
+  return true;
 }
 
 function askTabs() {
@@ -49,16 +58,34 @@ function askTabs() {
   });
 }
 
+/* Show the form for a login in place of everything, but for a new key, which is shown nowhere else. */
 function closed(sentence) {
   sessionStorage.removeItem(TOKEN);
   document.getElementById("frame").replaceChildren();
-  const title = document.createElement("h1");
-  const text = document.createElement("p");
-  title.textContent = "MetaMCP console";
-  text.textContent = sentence;
-  text.setAttribute("role", "alert");
-  main.replaceChildren(title, text);
+  const kept = main.querySelectorAll("[data-keep]");
+  main.replaceChildren(document.getElementById("login").content.cloneNode(true), ...kept);
+  const form = main.querySelector("form");
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const key = form.elements.key.value.trim();
+    form.reset();
+    if (await authenticate({ key })) await enter();
+  });
+  form.elements.key.focus();
+  main.querySelector("[role=alert]").textContent = sentence;
   return false;
+}
+
+async function logout() {
+  const answer = await fetch("/logout", { method: "POST", headers: { Authorization: `Bearer ${token()}` } }).catch(() => null);
+  if (answer?.ok || answer?.status === 401) closed("You are logged out.");
+  else say("The gateway does not answer.");
+}
+
+async function enter() {
+  if (!await frame()) return;
+  follow();
+  await load();
 }
 
 const get = (path) => fetch(path, { headers: { Authorization: `Bearer ${token()}` } });
@@ -93,6 +120,8 @@ function go(path) {
 }
 
 function settled() {
+  // The answer to a request that was under way when the session ended.
+  if (!token()) return document.getElementById("login-title") || closed(ENDED);
   const page = document.getElementById("page");
   const title = page?.dataset.title || main.querySelector("h1")?.textContent || "";
   document.title = title ? `${title} – MetaMCP` : "MetaMCP";
@@ -120,7 +149,7 @@ document.addEventListener("htmx:before:response", (event) => {
   const { response, request } = event.detail.ctx;
   if (response.status !== 401) return;
   event.preventDefault();
-  closed("This session has ended. Run 'metamcp console' for a new link.");
+  closed(ENDED);
 });
 document.addEventListener("htmx:error", () => {
   main.removeAttribute("aria-busy");
@@ -150,6 +179,7 @@ document.addEventListener("click", (event) => {
   const tick = event.target.closest("[data-tick-all]");
   if (tick) for (const box of main.querySelectorAll(`input[type=checkbox][name="${tick.dataset.tickAll}"]`)) box.checked = tick.checked;
   if (event.target.closest("#keys")) help();
+  if (event.target.closest("#logout")) logout();
 });
 
 /* A form that filters is an address. */
@@ -241,6 +271,7 @@ function wake(kinds) {
 
 async function show() {
   timer = 0;
+  if (!token()) return;
   const live = (document.getElementById("page")?.dataset.live || "").split(" ");
   const busy = document.hidden || main.getAttribute("aria-busy") || inField() || getSelection()?.type === "Range"
     || Date.now() - noticed < NOTICE_MS || main.querySelector("[data-keep], input[name=names]:checked") || document.querySelector("dialog[open]");
@@ -263,7 +294,7 @@ function pulse() {
 
 async function read(signal) {
   const answer = await fetch("/events", { headers: { Authorization: `Bearer ${token()}` }, signal });
-  if (answer.status === 401) return closed("This session has ended. Run 'metamcp console' for a new link.");
+  if (answer.status === 401) return closed(ENDED);
   if (!answer.ok) throw new Error(String(answer.status));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
@@ -272,7 +303,7 @@ async function read(signal) {
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
-      if (event.startsWith("event: ended")) return closed("This session was ended. Run 'metamcp console' for a new link.");
+      if (event.startsWith("event: ended")) return closed(ENDED);
       const { kinds } = JSON.parse(event.slice(event.indexOf("data: ") + 6));
       tabs.postMessage({ news: kinds });
       heard(kinds);
@@ -281,6 +312,8 @@ async function read(signal) {
 }
 
 async function follow() {
+  if (following) return;
+  following = true;
   while (token()) {
     const away = new AbortController();
     let hidden = 0;
@@ -298,6 +331,7 @@ async function follow() {
     if (document.hidden) await new Promise((back) => document.addEventListener("visibilitychange", back, { once: true }));
     else await new Promise((later) => setTimeout(later, AGAIN_MS));
   }
+  following = false;
 }
 
 document.addEventListener("visibilitychange", () => { if (!document.hidden) show(); });
@@ -346,7 +380,4 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-if (await login() && await frame()) {
-  follow();
-  await load();
-}
+if (await login()) await enter();

@@ -2,8 +2,8 @@
 
 import pytest
 
-from metamcp_worker.front import resume
-from metamcp_worker.front.resume import Memory, Tape, Tapes
+from metamcp_worker.http import resume
+from metamcp_worker.http.resume import Memory, Tape, Tapes
 
 
 class Reader:

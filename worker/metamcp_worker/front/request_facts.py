@@ -1,0 +1,213 @@
+"""Values that a request of a client and its call carry through a front.
+
+Owns: facts of the request's head and the refusal of a head, the checked message, the rule that
+finds its server, the origin of the call and its answer. Never: what is done with them.
+
+A module that is compiled cannot define a msgspec Struct, so the classes stand here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, Struct
+
+from metamcp_worker.access.gate import USER, Principal
+from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.offers import Owner
+from metamcp_worker.guard.guard_rules import CallSource
+from metamcp_worker.http.request_head import Headers
+
+if TYPE_CHECKING:
+    from metamcp_worker.catalog.views import View
+    from metamcp_worker.front.exchange import SessionRequest
+    from metamcp_worker.front.server_links import Call
+
+MCP, SSE, MESSAGES, API, METADATA = "mcp", "sse", "messages", "api", "metadata"
+"""Kinds of paths."""
+NAME_BYTES_MAX = 128
+"""Maximum bytes of the name of a tool or prompt, as the protocol recommends; no endpoint exposes a
+longer name."""
+
+
+class Route(Struct, frozen=True, gc=False):
+    """Destination of a path: an endpoint, and one of the kinds above."""
+
+    endpoint: str
+    kind: str = MCP
+
+
+class RequestFacts(Struct, gc=False):
+    """Facts about a request that passed. Values of headers are stripped of blanks; an absent header
+    is None. `repeated`: a routing header that came more than once.
+    `prefers_sse`: the client prefers a stream to JSON. `directory`: folder that the client works
+    in, if it says so.
+
+    The other facts are not set for a POST of MCP. `rest`: the part of the path below a route that
+    leads to a whole tree; `query`: the part behind the question mark; both as they came. `resume`:
+    the header Last-Event-ID. `principal`: who sends the request, as the door found.
+    """
+
+    endpoint: str
+    accepts_sse: bool
+    version: bytes | None = None
+    session: bytes | None = None
+    method: bytes | None = None
+    name: bytes | None = None
+    repeated: bytes = b""
+    resume: bytes | None = None
+    kind: str = MCP
+    rest: bytes = b""
+    query: bytes = b""
+    prefers_sse: bool = False
+    directory: str = ""
+    principal: Principal = USER
+
+
+class HeaderRefusal(Struct, frozen=True, gc=False):
+    """Refusal of a request. `reason`: a word for the counters; `close`: the rest of the body is
+    unwelcome; `headers`: further ones of the answer; `endpoint`: where the path leads, None if that
+    was not looked at or the path leads nowhere."""
+
+    status: int
+    message: str
+    reason: str
+    close: bool = False
+    headers: Headers = ()
+    endpoint: str | None = None
+
+
+class KnownVerdict(Struct, frozen=True, gc=False):
+    """Result of `HeaderPolicy.check` that is kept with a head."""
+
+    policy: object
+    found: RequestFacts | HeaderRefusal
+
+
+class KnownEntry(Struct, frozen=True, gc=False):
+    """Result of the door that is kept with a head. `until`: seconds since the epoch."""
+
+    version: int
+    until: float
+    principal: Principal
+
+
+class InnerRun(Struct, frozen=True):
+    """Run of code that a request comes from. `id`: of the run; `depth`: runs around the request, 0
+    if it comes from a run of the engine and not from code; `allowed`: tools that the user of an
+    agent has agreed to, None if nobody has to agree; `source`: who began the outermost run."""
+
+    id: str
+    depth: int = 1
+    allowed: set[str] | None = None
+    source: CallSource = "code"
+
+
+class McpRequest(Struct):
+    """Request of a client, of either era.
+
+    `params`: without `_meta`, in the client's order. `meta`: members of `_meta` that are not for
+    the gateway. `caller`: raw `{"clientInfo": …, "clientCapabilities": …, "logLevel": …}`, or
+    empty. `wants_progress`: the request came with a progress token. `peer`: as in
+    `frames.CallFrame`. `who`, `rooted`, `project`, `unasked`: as in
+    `server_processes.ProcessClient`. `roots`: raw answer to `roots/list` with the client's roots,
+    or with the folder that it works in; empty if none are known. `version`: revision that the
+    client speaks, empty without one. `headers`: HTTP headers of the request. `principal`: its
+    sender. `run`: of the code that makes this call, for its client.
+    """
+
+    method: str
+    params: dict[str, Raw]
+    meta: dict[str, Raw]
+    caller: bytes
+    modern: bool
+    wants_progress: bool = False
+    peer: int = 0
+    who: str = ""
+    rooted: str = ""
+    project: str = ""
+    unasked: bool = False
+    roots: bytes = b""
+    version: str = ""
+    headers: Headers = ()
+    principal: Principal = USER
+    run: InnerRun | None = None
+
+
+class Rule(Struct, frozen=True):
+    """Rule by which requests of one method find their server.
+
+    `what`: word for the subject in error messages. `subject`: returns the name or URI in the
+    parameters, None if there is none. `find`: returns its owner. `rename`: puts the server's own
+    name into the parameters. `bytes_max`: maximum bytes of the subject. `one_era`: only a server of
+    the client's era can be the owner. `named`: the subject is a name out of a list.
+    """
+
+    what: str
+    subject: Callable[[Mapping[str, Raw]], str | None]
+    find: Callable[[Merged, str], Owner | None]
+    rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]]
+    bytes_max: int = NAME_BYTES_MAX
+    one_era: bool = False
+    named: bool = False
+
+
+class CheckedRequest(Struct, gc=False):
+    """Request that passed every check. `caller`: as in `frames.CallFrame`; `token`: raw progress
+    token, or empty; `level`: of the log messages that the client wants, None for none; `identity`:
+    raw JSON that the client says of itself; `headers`: of HTTP."""
+
+    params: dict[str, Raw]
+    meta: dict[str, Raw]
+    caller: bytes
+    token: bytes = b""
+    level: str | None = None
+    identity: bytes = b""
+    headers: Headers = ()
+
+
+class ClientStamp(Struct, frozen=True, gc=False):
+    """Result of checking a `_meta` with nothing but what a client says of itself in each of its
+    requests, so that the same bytes need not be checked again. `version`: revision of the protocol;
+    the others as in `CheckedRequest`."""
+
+    version: str
+    caller: bytes
+    level: str | None
+    identity: bytes
+
+
+class SentRequest(Struct, gc=False):
+    """Request that is with its server. `driven`: the server may answer it with questions; `kept`:
+    the request to send again then, None if it was too large to keep; `size`: bytes of `kept`."""
+
+    client: "SessionRequest"
+    key: bytes
+    view: "View"
+    as_task: bool
+    call: "Call | None" = None
+    driven: bool = False
+    kept: McpRequest | None = None
+    size: int = 0
+
+
+class CallAnswer(Struct, frozen=True, gc=False):
+    """Answer to a call. `code`: 0 for a result, else the JSON-RPC code of the error in `body`."""
+
+    body: bytes
+    code: int = 0
+
+
+class CallOrigin(Struct, frozen=True, gc=False):
+    """Origin and subject of a call, for operators. `name`: of its tool or prompt, as the client
+    knows it; `said`: raw JSON that the client says of itself; `who`: the word for the client;
+    `version`: revision that it speaks. `tool`: the server's own name of the tool, raw JSON if it is
+    bytes, empty for other methods. `principal`: who sent it."""
+
+    endpoint: str
+    name: str
+    said: bytes
+    who: str
+    progress: bool
+    version: str = ""
+    tool: str | bytes = ""
+    principal: Principal = USER
