@@ -14,7 +14,10 @@ from tests.live.gateway import ROOT
 
 pytestmark = pytest.mark.live
 
-CALLS = ("ladder", "many", "large", "listing", "views", "blocking", "code", "attacks", "workflows")
+CALLS = (
+    "ladder", "clients", "many", "large", "listing", "views", "blocking", "code", "attacks",
+    "workflows",
+)  # fmt: skip
 COSTS = ("counting", "memory", "startup", "confinement", "sessions", "growth", "door", "revocation")
 FAULTS = ("recovery", "neighbours", "outage")
 QUICK_S_MAX = 150.0

@@ -136,8 +136,7 @@ class Gateway:
         self.version = version
         self._handed = handed
         self._loop = asyncio.get_running_loop()
-        self.journal = Journal(time.time)
-        self.logs = ServerLogs(time.time)
+        self.journal, self.logs = Journal(time.time), ServerLogs(time.time)
         self.metrics = Metrics(version)
         self._traces = Traces(version, self.metrics.spans)
         self._service = Service(told or Notify(), given or {}, self.status, self.journal)
@@ -156,9 +155,8 @@ class Gateway:
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        self._hearts = Heartbeats(
-            self._nursery.signal, self._loop.time, self.metrics.lag, self._nursery.pulse
-        )
+        hearts = self._nursery.signal, self._loop.time, self.metrics.lag, self._nursery.pulse
+        self._hearts = Heartbeats(*hearts)
         self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
