@@ -15,6 +15,7 @@ from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
     ToolContext,
+    ToolFamily,
     ToolReply,
     family,
 )
@@ -147,7 +148,7 @@ def _again(news: ServerState) -> str:
     return f"; it is tried again in {news.retry_after_ms / 1000:.0f} s"
 
 
-FAMILY = family(
+FAMILY: ToolFamily = family(
     "servers",
     {
         "gateway_activate": (ServerName, _activate),

@@ -89,9 +89,11 @@ class KnownHead:
         before, behind = self.before, self.behind
         first = len(before)
         last = read.find(b"\r", first, first + LENGTH_DIGITS_MAX + 1)
+        if last < 0:  # compiled, a slice of bytes that ends before it begins is an error
+            return None
         start = last + len(behind)
         digits = read[first:last]
-        if last < 0 or not digits.isdigit() or int(digits) != len(read) - start:
+        if not digits.isdigit() or int(digits) != len(read) - start:
             return None
         head, said = self.head, read
         if self.trace:
