@@ -1,7 +1,6 @@
 """What the figures were measured on: the machine, the versions, the commit, the floor."""
 
 import compileall
-import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import load_c
 from benchmarks.direct import over_stdio
+from metamcp_worker.ipc import codec
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = [sys.executable, str(ROOT / "benchmarks" / "child.py")]
@@ -75,14 +75,9 @@ def interpreter() -> str:
     return f"{said}, {where}, {took_s / LOOPS * 1e9:.0f} ns for {WORK}"
 
 
-@functools.cache
 def gateway() -> str:
-    """`compiled` or `pure`, as `metamcp --version` says it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "metamcp_supervisor", "--version"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return COMPILED if f"({COMPILED})" in done.stdout else PURE
+    """`compiled` or `pure`: what is started here runs the same modules."""
+    return PURE if codec.__file__.endswith(".py") else COMPILED
 
 
 def cpu_model() -> str:
