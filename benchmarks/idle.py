@@ -28,13 +28,12 @@ ROLES = ("worker", "supervisor", "front", "nursery", "others")
 
 
 @contextmanager
-def settled(servers: int) -> Generator[Gateway]:
-    """A gateway with so many quick servers, all ready for a while."""
+def ready(servers: int) -> Generator[Gateway]:
+    """A gateway with so many quick servers, all of them ready."""
     entries = {f"s{number:03}": {"command": QUICK} for number in range(servers)}
     with Gateway(entries, wait=False) as gateway:
         gateway.wait_ready()
         gateway.ctl("wait", "--timeout", f"{READY_S_MAX:g}s")
-        time.sleep(SETTLE_S)
         yield gateway
 
 
@@ -73,11 +72,14 @@ def row(title: str, found: dict[str, float]) -> str:
     return f"| {title} | {sum(found.values()):.2f} | {' | '.join(cells)} |"
 
 
-def main(servers: Sequence[int], seconds: float, strangers: int) -> Iterator[str]:
+def main(
+    servers: Sequence[int], seconds: float, strangers: int, settle_s: float = SETTLE_S
+) -> Iterator[str]:
     yield f"| servers | all | {' | '.join(ROLES)} |"
     yield "|---" * (len(ROLES) + 2) + "|"
     for count in servers:
-        with settled(count) as gateway:
+        with ready(count) as gateway:
+            time.sleep(settle_s)
             yield row(str(count), idle_ms_per_s(gateway, seconds))
             if count == servers[-1] and strangers:
                 with foreign(strangers):

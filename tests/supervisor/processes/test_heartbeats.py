@@ -1,8 +1,11 @@
 """The one ticker over all pulses; its deadlines are tested in test_pulse."""
 
 import asyncio
+import math
 import signal
 from collections.abc import Callable
+
+import pytest
 
 from metamcp_supervisor.processes.heartbeats import PAUSE_S, TICK_S, Heartbeats
 from metamcp_supervisor.processes.workers import PulseVerdict
@@ -13,6 +16,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.pulse: tuple[float, float] | None = None
         self.signals: list[int] = []
         self.verdicts: list[PulseVerdict] = []
         self.lags: list[tuple[str, float]] = []
@@ -20,6 +24,7 @@ class Watch:
             lambda pid, number: self.signals.append(number),
             lambda: self.now,
             lambda role, seconds: self.lags.append((role, seconds)),
+            lambda pid: self.pulse,
         )
         self.hearts.watch(1, self.verdicts.append)
 
@@ -96,6 +101,34 @@ def test_news_that_waited_while_the_supervisor_stood_still_kill_nobody() -> None
     watch = watched(act)
     assert watch.verdicts == [PulseVerdict.LATE, PulseVerdict.FINE]
     assert watch.signals == []
+
+
+def test_a_worker_without_news_is_judged_by_its_pulse_as_by_its_beats() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        for _ in range(5):
+            watch.wait(2)
+            watch.pulse = watch.now, 0.02
+        watch.wait(2)
+        assert watch.verdicts == []
+        assert watch.hearts.ages_s() == {1: 2.0}
+        watch.wait(1)
+        assert watch.verdicts == [PulseVerdict.LATE]
+        watch.wait(3)
+        assert watch.verdicts[1:] == [PulseVerdict.HUNG]
+
+    watch = watched(act)
+    assert watch.lags.count(("worker", 0.02)) == 5
+
+
+@pytest.mark.parametrize("pulse", [(1e9, 0.0), (math.nan, 0.0), (-1.0, -1.0), None])
+def test_a_pulse_that_cannot_be_is_none(pulse: tuple[float, float] | None) -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.pulse = pulse
+        watch.wait(3)
+
+    assert watched(act).verdicts == [PulseVerdict.LATE]
 
 
 def test_a_forgotten_worker_is_nobody() -> None:

@@ -5,6 +5,9 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import pytest
+
+from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, sample
 
 HELD_BYTES = 64 * 1024 * 1024
@@ -40,6 +43,46 @@ def test_a_root_counts_with_everything_below_it() -> None:
         assert both.rss_bytes > HELD_BYTES
         assert apart["child"].rss_bytes > HELD_BYTES > apart["parent"].rss_bytes
         assert both.cpu_s >= apart["parent"].cpu_s > 0
+
+
+def test_without_the_lists_of_the_kernel_the_same_processes_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with family() as (parent, child):
+        listed = sample({"tree": parent})["tree"]
+        below = [one.pid for one in usage.trees([parent])[parent]]
+        monkeypatch.setattr(usage, "CHILDREN", "/nowhere")
+        assert sample({"tree": parent})["tree"].processes == listed.processes == 2
+        assert [one.pid for one in usage.trees([parent])[parent]] == below == [parent, child]
+
+
+LOOK = (
+    "import sys, threading\n"
+    "from metamcp_supervisor.telemetry.usage import sample\n"
+    "from subprocess import Popen, PIPE\n"
+    "import os\n"
+    "opened = set()\n"
+    "def start():\n"
+    "    child = Popen(['cat'], stdin=PIPE)\n"
+    "    begun.set()\n"
+    "    over.wait()\n"
+    "    child.communicate()\n"
+    "begun, over = threading.Event(), threading.Event()\n"
+    "thread = threading.Thread(target=start)\n"
+    "thread.start()\n"
+    "begun.wait()\n"
+    "sys.addaudithook(lambda event, args: event == 'open' and opened.add(str(args[0])))\n"
+    "found = sample({'own': os.getpid()})['own']\n"
+    "looked = {name.split('/')[2] for name in opened if name.startswith('/proc/')}\n"
+    "over.set()\n"
+    "thread.join()\n"
+    "print(found.processes, len(looked - {'thread-self'}))\n"
+)
+
+
+def test_only_processes_below_a_root_are_looked_at_whichever_thread_started_them() -> None:
+    told = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, check=True, text=True)
+    assert told.stdout.split() == ["2", "2"]
 
 
 def test_a_process_below_two_roots_counts_for_the_nearest_one() -> None:

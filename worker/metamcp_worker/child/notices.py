@@ -53,6 +53,11 @@ class Updates:
             self._again[params] = False
         return False
 
+    @property
+    def merging(self) -> bool:
+        """Whether an update is passed on later, or was passed on since the last tick."""
+        return bool(self._again)
+
     def tick(self) -> Actions:
         if not self._again:
             return []

@@ -7,8 +7,6 @@ supervisor, the worker says why and exits.
 
 import asyncio
 import contextlib
-import math
-import os
 import signal
 import socket
 from time import monotonic
@@ -63,18 +61,14 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import loop, memory, orphans, pulse
-from metamcp_worker.runtime.pulse import PULSE_S
+from metamcp_worker.runtime.pulse import BEAT_S, PULSE_S
 
 TICK_S = 0.25
 """Seconds between two ticks, which look at deadlines; also how long a log line may wait."""
-BEAT_S = 1.0
-"""Seconds between two heartbeats."""
-REST_S = 4.0
-"""Seconds between two ticks while nothing happens; a heartbeat between them is only a pulse."""
-PHASES = 4
-"""Number of groups of workers, each with its own time for heartbeats within a second. Workers that
-beat together find code and data in the caches of the processor and take a third of the time; all of
-them together would delay calls."""
+AWAKE_S = 1.0
+"""Seconds after something happened in which a worker does not rest."""
+REST_S = 6.0
+"""Seconds between two ticks of a worker that rests; heartbeats between them are only pulses."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
 waits for one of these."""
@@ -121,10 +115,9 @@ class ServerWorker:
         self._connection: Transport | None = None
         self._over: asyncio.Future[Stop | Fail | None] = self._loop.create_future()
         self._spawned_at = 0.0
-        self._phase_s = os.getpid() % PHASES * BEAT_S / PHASES
         self._due = self._beat_due = self._loop.time()
-        self._resting = self._news = False
-        self._rest_until = 0.0
+        self._resting = False
+        self._rest_until = self._roused_at = 0.0
         self._lag_s = 0.0
         self._trimmed_at = self._heard_at = self._loop.time()
         self._needed_at = self._loop.time()
@@ -342,7 +335,6 @@ class ServerWorker:
         self._finish(failure)
 
     def logged(self) -> None:
-        self._news = True
         if self._resting:
             self._rouse()
 
@@ -476,37 +468,36 @@ class ServerWorker:
         if self._trimmed_at <= now - TRIM_S and used_at > self._trimmed_at - TRIM_S:
             self._trimmed_at = now
             memory.trim()
-        rested, self._resting = self._resting, self._rests(now, used_at)
-        if now >= self._beat_due or self._resting != rested:
+        rested, self._resting = self._resting, self._rests(now)
+        if now >= self._beat_due or (self._resting and not rested):
             self._beat(now)
 
     def _beat(self, now: float) -> None:
-        self._beat_due = next_tick(now, BEAT_S, self._phase_s)
+        self._beat_due = pulse.after(now, BEAT_S)
         self._report.beat(self._session, self._lag_s, now - self._needed_at)
         self._report.answers(self._session)
         self._lag_s = 0.0
 
-    def _rests(self, now: float, used_at: float) -> bool:
-        """Whether nothing has happened since the last tick, and nothing is due soon."""
-        news, self._news = self._news, False
-        if news or used_at > now - TICK_S or self._throttled or self._session is None:
+    def _rests(self, now: float) -> bool:
+        """Whether nothing happens and nothing is due soon."""
+        if self._session is None or self._throttled or now < self._roused_at + AWAKE_S:
             return False
-        long = next_tick(now + REST_S - PULSE_S, PULSE_S, self._phase_s)
+        long = pulse.after(now + REST_S - PULSE_S, PULSE_S)
         self._rest_until = min(long, self._session.due(now))
         return self._rest_until > now + TICK_S
 
     def _rouse(self) -> None:
         """Tick often again, because something happens."""
-        self._resting = False
+        self._resting, self._roused_at = False, self._loop.time()
         self._timer.cancel()
-        self._plan(self._loop.time())
+        self._plan(self._roused_at)
 
     def _plan(self, now: float) -> None:
         # After a pause of the whole machine the ticks that were missed are not made up for.
         if self._resting:
-            self._due = min(next_tick(now, PULSE_S, self._phase_s), self._rest_until)
+            self._due = min(pulse.after(now, PULSE_S), self._rest_until)
         else:
-            self._due = next_tick(now, TICK_S, self._phase_s)
+            self._due = pulse.after(now, TICK_S)
         self._timer = self._loop.call_at(self._due, self._turn)
 
     def _tell_news(self) -> None:
@@ -518,12 +509,6 @@ class ServerWorker:
             self._report.count("left_out", self._fronts.left_out)
             self._fronts.left_out = 0
         self._report.counted()
-
-
-def next_tick(now: float, step_s: float, phase_s: float) -> float:
-    """Return the first time after `now` in a row of times with `step_s` between them, one of which
-    is `phase_s`."""
-    return math.floor((now - phase_s) / step_s + 1) * step_s + phase_s
 
 
 assert (

@@ -119,8 +119,10 @@ class ServerSession:
 
     def due(self, now: float) -> float:
         """Return when the next tick is due if nothing comes before: `now` if somebody waits for the
-        server, or else the time of the next probe."""
+        server or for news of it, or else the time of the next probe."""
         if self.in_flight or self.queued or self.orphans.any or self._opening.busy:
+            return now
+        if self._updates.merging:
             return now
         return now if self._probing is None else self._probing.due(now)
 
