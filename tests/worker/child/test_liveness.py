@@ -11,8 +11,8 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.messages import Beat, LogLines, Spawned
 from metamcp_worker.runtime import pulse
-from tests.worker.child.test_inprocess import hosted
 from tests.waiting import until
+from tests.worker.child.test_inprocess import hosted
 from tests.worker.child.worker import ChildWorker, alive
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M73")]
