@@ -10,6 +10,7 @@ BROWSER := tests/browser/node_modules/.installed
 PYTHON_V1 := $(VENV)/python-v1/.installed
 PACKAGERS := $(VENV)/packages/.installed
 DOCS := $(VENV)/docs/.installed
+COMPILED := $(VENV)/compiled/.installed
 PEERS := benchmarks/peers
 PEERS_NPM := $(PEERS)/npm/node_modules/.installed
 PEERS_PYPI := $(PEERS)/mcp-proxy/.venv/.installed $(PEERS)/fastmcp/.venv/.installed
@@ -18,7 +19,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel deb lock clean
+.PHONY: help setup run demo check style types strict pure test imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel wheel-compiled test-compiled deb lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -91,6 +92,21 @@ wheel: $(STAMP) $(PACKAGERS) ## dist/: the wheel and the source distribution of 
 wheel-compiled: $(STAMP) ## dist/: a wheel for this Python and this processor, its hot modules compiled: two minutes
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build -d dist -t wheel
 
+# Where what is compiled decides: a relay, both eras, conformance, crashes and faults.
+COMPILED_TESTS := tests/conformance tests/faults $(addprefix tests/live/test_, $(addsuffix .py, \
+	call crash eras fidelity fronts relay resumed_fronts sessions tasks upgrade))
+
+$(COMPILED): $(STAMP) pyproject.toml $(shell git ls-files worker supervisor deploy/compiled.py)
+	rm -rf $(@D)
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build -d $(@D)/dist -t wheel
+	$(BIN)/python -m tests.packages.installed $(@D)/dist/*.whl $(@D)
+	@touch $@
+
+test-compiled: $(COMPILED) $(SUITE) $(CLIENTS) ## the tests of a call's way, on compiled modules
+	@# The sources of the checkout are not in the path, so what is imported is what is installed.
+	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "not live and not process" -n $(LANES) --dist worksteal tests/worker
+	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "live or process" -n $(LANES) --dist loadfile $(COMPILED_TESTS)
+
 deb: wheel ## dist/: a .deb and an .rpm with everything in them, for this Python and this processor
 	$(BIN)/python -m deploy.packages.build dist
 
@@ -114,7 +130,7 @@ $(DOCS): requirements/docs.txt $(STAMP)
 conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and through the gateway
 	$(BIN)/python -m tests.conformance.run
 
-bench: $(STAMP) ## every measurement beside a bare relay, a ceiling and a direct child: about ten minutes
+bench: $(STAMP) ## every measurement beside a bare relay, a ceiling and a direct child: about twelve minutes
 	$(BIN)/python -m benchmarks
 
 profile: $(STAMP) ## where the microseconds of one call go

@@ -10,6 +10,7 @@ bar, and its figures mean nothing. The file is written after each scenario.
 import argparse
 import datetime as dt
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks.scenarios import (
     confinement,
     counting,
     door,
+    growth,
     ladder,
     large,
     listing,
@@ -62,8 +64,9 @@ SCENARIOS: dict[str, Callable[[Effort], Table]] = {
     "memory": memory.measure,
     "startup": startup.measure,
     "sessions": sessions.measure,
+    "growth": growth.measure,
 }
-SECONDS, SECONDS_QUICK = 2.0, 0.1
+SECONDS, SECONDS_QUICK = 1.2, 0.1
 ROUNDS = 3
 FLOOR_ROUNDS = 3
 OUT = machine.ROOT / "build" / "bench"
@@ -90,10 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         versions=machine.versions(),
     )
     for name in options.only or SCENARIOS:
+        begin_s = time.perf_counter()
         table = SCENARIOS[name](effort)
         result = replace(result, tables=(*result.tables, table))
         written(result, options.out)  # what is measured is not lost with what comes after it
-        print("\n".join(tables.lines_of(table, speed(result.floor), judged=not quick)), flush=True)
+        print("\n".join(tables.lines_of(table, speed(result.floor), judged=not quick)))
+        print(f"{name} took {time.perf_counter() - begin_s:.0f} s", flush=True)
     after = machine.floor(seconds, FLOOR_ROUNDS)
     result = replace(result, floor={"before": before, "after": after})
     print("\n".join(tables.summary(result)))

@@ -76,7 +76,7 @@ class Table:
 class Effort:
     """How much is measured. `quick`: every line of code once, and no figure that means much."""
 
-    seconds: float = 2.0
+    seconds: float = 1.2
     rounds: int = 3
     quick: bool = False
 

@@ -1,7 +1,6 @@
 """What the figures were measured on: the machine, the versions, the commit, the floor."""
 
 import compileall
-import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -12,6 +11,7 @@ import sysconfig
 import timeit
 from pathlib import Path
 
+import metamcp_worker
 from benchmarks import load_c
 from benchmarks.direct import over_stdio
 
@@ -75,14 +75,9 @@ def interpreter() -> str:
     return f"{said}, {where}, {took_s / LOOPS * 1e9:.0f} ns for {WORK}"
 
 
-@functools.cache
 def gateway() -> str:
-    """`compiled` or `pure`, as `metamcp --version` says it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "metamcp_supervisor", "--version"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return COMPILED if COMPILED in done.stdout else PURE
+    """`compiled` or `pure`: what is started here runs the same modules."""
+    return COMPILED if metamcp_worker.is_compiled() else PURE
 
 
 def cpu_model() -> str:

@@ -18,6 +18,16 @@ FOLDER = "performance"
 BESIDE = ("direct", "ceiling", "bare")
 GATEWAY = ("legacy", "modern", "rest", "sse", "connect")
 MARKED = re.compile(r"<!-- (?P<name>\w+) -->\n.*?<!-- end (?P=name) -->", re.DOTALL)
+GROWN_WITH = ("servers", "sessions")
+CURVES: Mapping[str, tuple[str, float]] = {
+    "ready s": ("start, ms", 1000),
+    "reload ms": ("reload, ms", 1),
+    "status ms": ("ctl status, ms", 1),
+    "scrape cpu ms": ("scrape, CPU ms", 1),
+    "idle ms/s": ("idle, CPU ms/s", 1),
+    "MiB": ("memory, MiB", 1),
+}
+"""What is drawn of growth, by the name of the figure: how it is called there, and times what."""
 CPU_AT = 64
 """Callers at which processor time is shown."""
 
@@ -35,7 +45,13 @@ def filled(text: str, result: Result) -> str:
 
 def parts(result: Result) -> dict[str, str]:
     found = {"run": about(result), "goals": goals(result)}
-    return found | {table.scenario: section(table) for table in result.tables}
+    found |= {table.scenario: section(table) for table in result.tables}
+    if "growth" in found:
+        drawn = "\n\n".join(
+            f"![Growth with {kind}]({FOLDER}/growth-{kind}.svg)" for kind in GROWN_WITH
+        )
+        found["growth"] = f"\n{drawn}\n{found['growth']}"
+    return found
 
 
 def about(result: Result) -> str:
@@ -104,6 +120,8 @@ def pictures(result: Result) -> dict[str, str]:
         found["cpu.svg"] = _cpu(ladder)
     if (memory := result.table("memory")) is not None:
         found["memory.svg"] = _memory(memory)
+    if (growth := result.table("growth")) is not None:
+        found |= {f"growth-{kind}.svg": _growth(growth, kind) for kind in GROWN_WITH}
     return found
 
 
@@ -141,6 +159,19 @@ def _memory(memory: Table) -> str:
         "MiB (PSS)",
         [row.name.split()[0] for row in memory.rows],
         _by_role(memory.rows, roles, lambda role: f"{role} MiB"),
+    )
+
+
+def _growth(growth: Table, kind: str) -> str:
+    rows = [row for row in growth.rows if row.name.endswith(f" {kind}")]
+    series = [
+        Series(name, tuple(row[figure] * times for row in rows))
+        for figure, (name, times) in CURVES.items()
+        if figure in rows[0].figures
+    ]
+    ticks = [row.name.split()[0] for row in rows]
+    return charts.lines(
+        f"Growth with {kind}", f"number of {kind}", "each in its unit, scale of tens", ticks, series
     )
 
 

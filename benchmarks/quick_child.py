@@ -2,7 +2,7 @@
 
     python -I -S benchmarks/quick_child.py
 
-Knows what it is asked by looking for words: only the handshake and the list of tools.
+Knows what it is asked by looking for words: only the handshake, the list of tools and a call.
 """
 
 import os
@@ -12,6 +12,7 @@ HELLO = (
     b'"serverInfo":{"name":"quick","version":"1"}}'
 )
 TOOLS = b'{"tools":[{"name":"nothing","inputSchema":{"type":"object"}}]}'
+RESULT = b'{"content":[],"isError":false}'
 REFUSED = b'{"code":-32601,"message":"Method not found"}'
 
 
@@ -24,6 +25,8 @@ def answer(line: bytes) -> bytes:
         kind, body = b"result", HELLO
     elif b'"tools/list"' in line:
         kind, body = b"result", TOOLS
+    elif b'"tools/call"' in line:
+        kind, body = b"result", RESULT
     elif b'"ping"' in line:
         kind, body = b"result", b"{}"
     else:

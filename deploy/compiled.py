@@ -95,7 +95,9 @@ def build(config: str, folder: Path) -> None:
     from setuptools import Distribution  # type: ignore[import-untyped]
 
     options = [f"--config-file={config}", f"--cache-dir={folder / 'cache'}", *sources()]
-    modules = mypycify(options, group_name=PACKAGE, target_dir=str(folder / "c"), debug_level="0")
+    modules = mypycify(
+        options, group_name=PACKAGE, target_dir=str(folder / "c"), opt_level="2", debug_level="0"
+    )
     command = Distribution({"name": PACKAGE, "ext_modules": modules}).get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "objects")
     command.ensure_finalized()

@@ -6,7 +6,6 @@ import sys
 import click
 
 from metamcp_supervisor import VERSION
-from metamcp_worker import is_compiled
 from metamcp_worker.runtime import lazy_import
 
 CTL = ""
@@ -277,7 +276,10 @@ def _meant(word: str) -> str:
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"metamcp {VERSION} ({'compiled' if is_compiled() else 'pure'})")
+        from metamcp_worker.ipc import codec
+
+        kind = "pure" if codec.__file__.endswith(".py") else "compiled"
+        click.echo(f"metamcp {VERSION} ({kind})")
         context.exit()
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from benchmarks import page, pages
 from benchmarks.__main__ import SCENARIOS
-from tests.benchmarks.values import BUILT, MACHINE, ladder, memory, result
+from tests.benchmarks.values import BUILT, MACHINE, growth, ladder, memory, result
 
 TEXT = "words\n<!-- run -->\nold\n<!-- end run -->\nmore\n<!-- ladder -->\n<!-- end ladder -->\n"
 
@@ -33,6 +33,11 @@ def test_the_page_says_how_the_gateway_and_its_interpreter_were_built() -> None:
 
 def test_charts_are_drawn_of_what_was_measured() -> None:
     assert set(pages.pictures(result(memory()))) == {"memory.svg"}
+    found = pages.pictures(result(growth()))
+    assert set(found) == {"growth-servers.svg", "growth-sessions.svg"}
+    for name, picture in found.items():
+        assert f"](performance/{name})" in pages.parts(result(growth()))["growth"]
+        assert "ctl status, ms: 61 at 1, 360 at 300" in picture
     assert set(pages.pictures(result(ladder()))) == {"calls.svg", "p50.svg", "p99.svg", "cpu.svg"}
 
 

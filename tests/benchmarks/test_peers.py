@@ -26,7 +26,9 @@ QUICK_S_MAX = 110
 
 
 def row(name: str, figures: dict[str, float], wrong: int = 0) -> Row:
-    return Row(name, {key: Figure(value) for key, value in figures.items()}, 3, wrong)
+    """In three rounds: a half of the figures, the figures, and twice as much."""
+    found = {key: Figure(value, (value / 2, value, value * 2)) for key, value in figures.items()}
+    return Row(name, found, 3, wrong)
 
 
 def load(name: str, rate: float, p50_ms: float, p99_ms: float) -> Row:
@@ -92,7 +94,7 @@ def test_only_what_is_between_marks_is_written_anew() -> None:
     assert made.startswith("before\n<!-- rates -->\n")
     assert made.endswith("<!-- end rates -->\nafter\n")
     assert "old" not in made
-    assert "| metamcp | 3,500 (1,750) | 3,500 (1,750) |" in made
+    assert "| metamcp | 3,500 (1,750 to 7,000) | 3,500 (1,750 to 7,000) |" in made
     assert page.renewed(made, result(ladder(3500.0))) == made
 
 

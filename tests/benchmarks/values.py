@@ -37,6 +37,15 @@ def memory() -> Table:
     return Table("memory", "Memory", tuple(rows))
 
 
+def growth() -> Table:
+    rows = [
+        row(f"{count} {kind}", 0, {"status ms": 60.0 + count, "scrape cpu ms": 1.0, "MiB": count})
+        for kind in ("servers", "sessions")
+        for count in (1, 300)
+    ]
+    return Table("growth", "Growth", tuple(rows))
+
+
 def result(*tables: Table, quick: bool = False) -> Result:
     return Result(
         date="2026-11-22T12:00:00+00:00",

@@ -117,6 +117,10 @@ ELSEWHERE = {
     ),
     "make fuzz": "tests/fuzz/test_fuzz.py::test_no_input_breaks_a_promise",
     "make wheel": "tests/packages/test_wheel.py::test_an_index_accepts_both",
+    "make wheel-compiled": (
+        "tests/packages/test_compiled_wheel.py"
+        "::test_the_version_says_whether_the_modules_are_compiled"
+    ),
     "make deb": f"{DEB}servers_behind_npx_and_uvx_are_served",
     "make pictures": (
         "tests/pictures/test_pictures.py::test_a_picture_shows_what_the_command_prints_today"
@@ -127,7 +131,7 @@ ELSEWHERE = {
     "make docs": "tests/docs/test_site.py::test_no_link_is_dead",
 }
 #: What runs the tests themselves.
-BY_HAND = {"make setup", "make check", "make test"}
+BY_HAND = {"make setup", "make check", "make test", "make test-compiled"}
 #: Pages whose commands one test runs all together, as they stand there.
 TOGETHER = {
     "docs/index.md": f"{WALKS}three_lines_of_the_first_page_start_a_gateway",

@@ -14,8 +14,11 @@ from tests.live.gateway import ROOT
 
 pytestmark = pytest.mark.live
 
-CALLS = ("ladder", "many", "large", "listing", "views", "blocking", "code", "attacks", "workflows")
-COSTS = ("counting", "memory", "startup", "confinement", "sessions", "door", "revocation")
+CALLS = (
+    "ladder", "clients", "many", "large", "listing", "views", "blocking", "code", "attacks",
+    "workflows",
+)  # fmt: skip
+COSTS = ("counting", "memory", "startup", "confinement", "sessions", "growth", "door", "revocation")
 FAULTS = ("recovery", "neighbours", "outage")
 QUICK_S_MAX = 150.0
 """Of one part; on a machine with nothing else to do none takes half a minute."""

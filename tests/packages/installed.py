@@ -48,3 +48,7 @@ def serving(program: Path, folder: Path, environ: Mapping[str, str]) -> Iterator
     yield port, process.pid
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
+
+
+if __name__ == "__main__":
+    installed(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())

@@ -14,13 +14,6 @@ PURE = "METAMCP_PURE"
 """Environment variable: with the value 1, a process runs the sources of a compiled wheel."""
 
 
-def is_compiled() -> bool:
-    """Whether this process runs compiled modules."""
-    from metamcp_worker.ipc import codec
-
-    return not codec.__file__.endswith(".py")
-
-
 if os.environ.get(PURE) == "1":
     from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 

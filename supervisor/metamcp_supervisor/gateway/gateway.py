@@ -314,24 +314,20 @@ class Gateway:
 
     def _check_tls(self) -> None:
         """Check the files of TLS, and make them if they are the gateway's own. Raises TlsUnfit."""
-        tls = self.config.gateway.tls
-        if tls is None:
+        gateway = self.config.gateway
+        if gateway.tls is None:
             return
         self._renew()
         from metamcp_worker.http.tls_files import context_of
 
-        spec = specs.tls_spec(tls)
+        spec = specs.tls_spec(gateway.tls)
         assert spec is not None
         context_of(spec)
-        self._warn_of_names()
-
-    def _warn_of_names(self) -> None:
-        config = self.config.gateway
-        if config.tls is not None and config.tls.local:
+        if gateway.tls.local:
             from metamcp_supervisor.certificates import authority
 
-            listens = config.listen, config.console_listen or config.listen
-            if any(authority.narrow(config.state_dir, one.host) for one in listens):
+            listens = gateway.listen, gateway.console_listen or gateway.listen
+            if any(authority.narrow(gateway.state_dir, one.host) for one in listens):
                 text = f"the certificate is for localhost alone; {authority.WIDEN}"
                 self.journal.add("gateway", "note", text)
 

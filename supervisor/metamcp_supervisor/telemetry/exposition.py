@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, cast
 
-from prometheus_client import CollectorRegistry, core, generate_latest
+from prometheus_client import CollectorRegistry, core, generate_latest, utils
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,6 +26,7 @@ from metamcp_supervisor.telemetry.metric_names import FAMILIES, Labels, MetricFa
 from metamcp_supervisor.telemetry.page_rows import MetricsSnapshot, Row
 from metamcp_worker.ipc.messages import Durations
 
+_NONE: Mapping[int, Exemplar] = {}
 _END = "# EOF\n"
 """Last line of a page of OpenMetrics."""
 
@@ -36,11 +37,13 @@ def page(snapshot: MetricsSnapshot, *, as_openmetrics: bool) -> tuple[str, bytes
 
 
 class _Written(NamedTuple):
-    """Text of one row, and the value and exemplars that it shows."""
+    """Text of one row, and the value and exemplars that it shows. `parts`: the lines of the text
+    without the numbers at their ends; none if exemplars stand behind the numbers."""
 
     value: float | Durations
     exemplars: Mapping[int, Exemplar]
     text: str
+    parts: Sequence[str]
 
 
 class _Family(NamedTuple):
@@ -55,15 +58,17 @@ class _Family(NamedTuple):
 
 
 class PageWriter:
-    """Writes one page after the other in one format. The library takes 8 us for each line, and most
-    rows are as on the page before: these keep their text."""
+    """Writes one page after the other in one format. The library takes 8 us for each line, most of
+    it for labels, so it writes a row once: on later pages the row keeps its text, or gets other
+    numbers in it."""
 
     def __init__(self, *, as_openmetrics: bool) -> None:
         self._as_openmetrics = as_openmetrics
         self._families: dict[str, _Family] = {}
 
     def page(self, snapshot: MetricsSnapshot) -> tuple[str, bytes]:
-        """Return the content type and the text of the next page. One thread at a time."""
+        """Return the content type and the text of the next page. Only one thread at a time may call
+        this."""
         self._families = {
             name: self._family(FAMILIES[name], rows, snapshot.exemplars.get(name, {}))
             for name, rows in snapshot.table.items()
@@ -79,21 +84,21 @@ class PageWriter:
             before = _Family(self._text(family, (), {}), (), {}, {}, "")
         elif before.rows == rows and before.exemplars == exemplars:
             return before
-        changed = [row for row in rows if not _same(before.written.get(row[0]), row, exemplars)]
-        text = self._text(family, changed, exemplars)[len(before.head) :]
-        lines = text.splitlines(keepends=True)
-        each = len(lines) // max(1, len(changed))
-        news = {
-            labels: _Written(
-                value, exemplars.get(labels, {}), "".join(lines[at * each : (at + 1) * each])
-            )
-            for at, (labels, value) in enumerate(changed)
+        written: dict[Labels, _Written | None] = {
+            row[0]: _again(before.written.get(row[0]), row[1], exemplars.get(row[0], _NONE))
+            for row in rows
         }
-        written = {
-            labels: news[labels] if labels in news else before.written[labels] for labels, _ in rows
-        }
-        whole = "".join((before.head, *(one.text for one in written.values())))
-        return _Family(before.head, rows, exemplars, written, whole)
+        new = [row for row in rows if written[row[0]] is None]
+        lines = self._text(family, new, exemplars)[len(before.head) :].splitlines(keepends=True)
+        each = len(lines) // max(1, len(new))
+        for at, (labels, value) in enumerate(new):
+            text = lines[at * each : (at + 1) * each]
+            last = exemplars.get(labels, _NONE)
+            parts = () if last else [line[: line.rindex(" ") + 1] for line in text]
+            written[labels] = _Written(value, last, "".join(text), parts)
+        known = {labels: one for labels, one in written.items() if one is not None}
+        whole = "".join((before.head, *(one.text for one in known.values())))
+        return _Family(before.head, rows, exemplars, known, whole)
 
     def _text(self, family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> str:
         """Return the text of these rows, as the library writes it."""
@@ -106,13 +111,27 @@ class PageWriter:
         return cast("bytes", text).decode().removesuffix(_END)
 
 
-def _same(written: _Written | None, row: Row, exemplars: Exemplars) -> bool:
-    """Whether the text of a row is still right."""
-    return (
-        written is not None
-        and written.value == row[1]
-        and written.exemplars == exemplars.get(row[0], {})
-    )
+def _again(
+    written: _Written | None, value: float | Durations, exemplars: Mapping[int, Exemplar]
+) -> _Written | None:
+    """Return what stands on the page for a row that was on the page before: the same text, or the
+    same lines with other numbers. None: the library has to write the row."""
+    if written is None or exemplars != written.exemplars:
+        return None
+    if value == written.value:
+        return written
+    if not written.parts:
+        return None
+    numbers = _numbers_of(value) if isinstance(value, Durations) else (value,)
+    texts = (utils.floatToGoString(number) for number in numbers)  # type: ignore[no-untyped-call] # of the library
+    lines = [f"{part}{text}\n" for part, text in zip(written.parts, texts, strict=True)]
+    return _Written(value, exemplars, "".join(lines), written.parts)
+
+
+def _numbers_of(value: Durations) -> Sequence[float]:
+    """Return the numbers of a histogram in the order in which the library writes them."""
+    counts = list(accumulate(value.buckets))
+    return [*counts, counts[-1], value.seconds]
 
 
 class _RowCollector:

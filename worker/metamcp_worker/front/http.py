@@ -37,13 +37,7 @@ from metamcp_worker.front.header_policy import HeaderPolicy
 from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
-from metamcp_worker.front.request_facts import (
-    CallAnswer,
-    HeaderRefusal,
-    KnownEntry,
-    RequestFacts,
-    Route,
-)
+from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal, RequestFacts
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
 from metamcp_worker.front.stats import Stats
@@ -143,7 +137,7 @@ class App:
     def reconfigure(self, spec: FrontSpec) -> None:
         """Serve this configuration, which `with_parts` returned, from now on. Sessions and streams
         of endpoints that are gone, or now ask for other credentials, end."""
-        paths: dict[bytes, Route] = {}
+        paths: dict[bytes, request_facts.Route] = {}
         for endpoint in spec.endpoints:
             if not endpoint.part_of:
                 paths |= header_policy.paths_of(endpoint)
@@ -281,7 +275,7 @@ class App:
         if exchange.facts.kind == request_facts.METADATA:
             return self._answer(exchange, head.method)
         if (
-            isinstance(known, KnownEntry)
+            isinstance(known, request_facts.KnownEntry)
             and known.version == self.door.version
             and date < known.until
         ):
@@ -341,7 +335,7 @@ class App:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, why)
                 return None
         if found.until:
-            exchange.head.entry = KnownEntry(version, found.until, found.principal)
+            exchange.head.entry = request_facts.KnownEntry(version, found.until, found.principal)
         return self._answer(exchange, exchange.head.method)
 
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:

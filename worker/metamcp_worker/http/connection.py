@@ -1,10 +1,11 @@
 """HTTP/1.1 connection of a client.
 
 Owns: how much a client may send before its request is whole, heads that come again, refusing a
-connection that breaks HTTP, the order of answers, noticing that a client went away, how the connection leaves for another
-process and begins here with the bytes that another process has read. Never: listening sockets
-(`serve`), the answers themselves (the application), the meaning of a header, how slowly a request
-may come (`client_limits`), which process is the right one for a request.
+connection that breaks HTTP, the order of answers, noticing that a client went away, how the
+connection leaves for another process and begins here with the bytes that another process has read.
+Never: listening sockets (`serve`), the answers themselves (the application), the meaning of a
+header, how slowly a request may come (`client_limits`), which process is the right one for a
+request.
 
 A connection walks through three stages:
 
