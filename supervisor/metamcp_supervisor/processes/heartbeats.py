@@ -2,8 +2,8 @@
 
 Owns: the one ticker that looks at every pulse, and the signals to a worker that hangs; one file in
 memory for each worker, in which it writes its pulse and the calls of its threads, the request for
-them, and the wait for the answer. Never: the deadlines (`workers`), restarting the worker's server (`server_io`)
-or front (`fronts`), the use of the text.
+them, and the wait for the answer. Never: the deadlines (`workers`), restarting the worker's server
+(`server_io`) or front (`fronts`), the use of the text.
 
 A worker writes its stacks in a signal handler, without the interpreter, so also while a loop in C
 holds the interpreter. Both processes have the same open file and share its position: after clearing
