@@ -39,7 +39,8 @@ def compare(peers: Sequence[Peer], effort: Effort, servers: int) -> Result:
         single = up(stack, taking, 1, tables, "one")
         measures.warm(single, effort)
         ladder = measures.ladder(single, effort)
-        tables += [replace(ladder, bars=verdict.bars(ladder)), measures.large(single, effort)]
+        bars = verdict.bars(ladder, compiled=machine.gateway() == machine.COMPILED)
+        tables += [replace(ladder, bars=bars), measures.large(single, effort)]
         with ExitStack() as second:
             several = up(second, [peer for peer in taking if peer.many], servers, tables, "many")
             measures.warm(several, effort)
@@ -54,7 +55,7 @@ def compare(peers: Sequence[Peer], effort: Effort, servers: int) -> Result:
         seconds=effort.seconds,
         floor={"before": before, "after": after},
         machine=machine.machine(),
-        versions={**machine.versions(), **versions(peers)},
+        versions={**machine.versions(), **versions([one.peer for one in single])},
         tables=tuple(tables),
     )
 

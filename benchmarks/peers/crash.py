@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from benchmarks import figures
-from benchmarks.figures import Row, Sample, Table
+from benchmarks.figures import Figure, Row, Table
 from benchmarks.peers.doors import FAILURES, Refused
 from benchmarks.peers.plans import Peer
 from benchmarks.peers.running import Failed, Running, started
@@ -33,7 +32,7 @@ def crash(peers: Sequence[Peer]) -> Table:
         except Failed as failure:
             said.append(str(failure))
             continue
-        rows.append(figures.row(peer.name, [Sample(found)]))
+        rows.append(Row(peer.name, {name: Figure(value) for name, value in found.items()}))
         said.append(f"{peer.name}: {words}")
     return Table(
         "crash", "A server is killed in the middle of a call", tuple(rows), (), tuple(said)
@@ -41,7 +40,8 @@ def crash(peers: Sequence[Peer]) -> Table:
 
 
 def killed(running: Running) -> tuple[dict[str, float], str]:
-    """The figures that there are, and what the caller was told."""
+    """The figures that there are, none if the gateway never answers again, and what the caller
+    was told."""
     door, server = running.door, running.servers[0]
     heard: list[tuple[float, str]] = []
     door.text(server, "echo", text="before")

@@ -60,15 +60,16 @@ def sample(found: load.Figures, cpu_s: float | None) -> Sample:
 
 
 def in_turns(turns: Mapping[str, Measure], rounds: int) -> tuple[list[Row], list[str]]:
-    """The rows, and a sentence for each that failed, which is not tried again."""
+    """The rows, and a sentence for each that failed, which is not tried again. Every second round
+    goes backwards: nobody is always measured behind the same one."""
     found: dict[str, list[Sample]] = {name: [] for name in turns}
     failed: dict[str, str] = {}
-    for _ in range(rounds):
-        for name, measure in turns.items():
+    for number in range(rounds):
+        for name in list(turns)[:: -1 if number % 2 else 1]:
             if name in failed:
                 continue
             try:
-                found[name].append(measure())
+                found[name].append(turns[name]())
             except FAILURES as error:
                 failed[name] = f"{name}: {error}"
     rows = [figures.row(name, some) for name, some in found.items() if name not in failed]

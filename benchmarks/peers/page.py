@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from benchmarks.figures import Result, Row, Table, speed
-from benchmarks.peers.plans import NAMES, PEERS
+from benchmarks.peers import ratios
+from benchmarks.peers.plans import NAMES, OURS, PEERS
 from benchmarks.peers.taken import (
     CALLERS,
     CALLERS_OF_MANY,
@@ -25,6 +26,7 @@ from benchmarks.tables import bar_cells, digits, from_to, lines_of, summary
 
 MARKED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 NONE = "-"
+NOT_YET = "not measured yet"
 WORDS_CHARS_MAX = 90
 """Of what a caller is told."""
 QUIET_MIN = 0.7
@@ -66,10 +68,11 @@ def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 def run(result: Result) -> str:
     machine, floor = result.machine, result.floor
     commit = f", commit `{result.commit}`" if result.commit else ""
+    built = f", the gateway {machine['gateway']}" if "gateway" in machine else ""
     rounds = max((row.rounds for table in result.tables for row in table.rows), default=1)
     return (
         f"\nRun of {result.date[:10]}{commit}: {machine['cores']} cores of {machine['cpu']},"
-        f" {machine['kernel']}, Python {machine['python']}, Node.js"
+        f" {machine['kernel']}, Python {machine['python']}{built}, Node.js"
         f" {result.versions.get('node', NONE)}; {rounds} rounds of {digits(result.seconds)} s. The"
         f" server straight over its pipes, one call at a time: {digits(floor['before'])} calls/s"
         f" before and {digits(floor['after'])} after everything else.{busy(floor)}\n\n"
@@ -88,11 +91,40 @@ def busy(floor: Mapping[str, float]) -> str:
 
 def compared(result: Result) -> str:
     body = [
-        [peer.name, f"`{peer.package}` from {peer.registry}", result.versions[peer.name]]
+        [
+            peer.name,
+            peer.language,
+            f"`{peer.package}` from {peer.registry}",
+            (result.versions[peer.name] or NONE) if peer.name in result.versions else NOT_YET,
+        ]
         for peer in PEERS
-        if peer.name in result.versions
     ]
-    return markdown(["gateway", "package", "version"], body)
+    return markdown(["gateway", "written in", "package", "version"], body)
+
+
+def places(result: Result) -> str:
+    body = [
+        [
+            place.resource.what,
+            digits(place.ours),
+            f"{place.against}: {digits(place.theirs)}",
+            f"{OURS}, {digits(place.factor)} times"
+            if place.factor >= 1
+            else f"{place.against}, {digits(1 / place.factor)} times",
+        ]
+        for place in ratios.places(result)
+    ]
+    return markdown(["", OURS, "best of the others", "who is better"], body)
+
+
+def factors(result: Result) -> str:
+    found = {name: ratios.factors(result, name) for name in NAMES[1:]}
+    body = [
+        [name, *(NONE if one is None else digits(one) for one in ones)]
+        for name, ones in found.items()
+        if any(ones)
+    ]
+    return markdown([f"{OURS} beside", *(one.what for one in ratios.RESOURCES)], body)
 
 
 def rates(result: Result) -> str:
@@ -119,8 +151,9 @@ def processor(result: Result) -> str:
 def many(result: Result) -> str:
     return _by_callers(
         result, "many", CALLERS_OF_MANY, NAMES,
-        lambda row: f"{_both(row, 'calls/s')}; {digits(row['p50 ms'])} / {digits(row['p99 ms'])}",
-        "calls/s; p50 / p99 ms at",
+        lambda row: f"{_both(row, 'calls/s')}; {digits(row['p50 ms'])} / {digits(row['p99 ms'])};"
+        f" {_both(row, CPU)}",
+        "calls/s; p50 / p99 ms; CPU ms per call at",
     )  # fmt: skip
 
 
@@ -179,6 +212,8 @@ def goals(result: Result) -> str:
 BLOCKS: dict[str, Callable[[Result], str]] = {
     "run": run,
     "compared": compared,
+    "places": places,
+    "factors": factors,
     "rates": rates,
     "latencies": latencies,
     "processor": processor,

@@ -21,11 +21,13 @@ OURS = "metamcp"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where one gateway is started. `folder` is its own; `servers`: name -> command."""
+    """Where one gateway is started. `folder` is its own; `servers`: name -> command; `programs`:
+    where the gateways are that are one program each."""
 
     folder: Path
     port: int
     servers: Mapping[str, Sequence[str]]
+    programs: Path = Path()
 
     @property
     def only(self) -> Sequence[str]:
@@ -43,10 +45,15 @@ class Plan:
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+COMPILED = ("Go", "Rust")
+"""Languages of gateways that are one program, and that no package registry installs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One gateway. `name`: in tables; `many`: it serves several servers; `per_call`: with several
-    it starts all of them for each call; `rest`: its calls are not MCP. `path` and `tool` have
+    """One gateway. `name`: in tables; `version`: for which its plan was written; `program`: its
+    file, if it is one program; `many`: it serves several servers; `per_call`: with several it
+    starts all of them for each call; `rest`: its calls are not MCP. `path` and `tool` have
     `{server}` and `{tool}` in them; `tool_alone`: when there is one server."""
 
     name: str
@@ -54,6 +61,8 @@ class Peer:
     registry: str
     version: str
     plan: Callable[[Site], Plan] | None
+    language: str = "Python"
+    program: str = ""
     many: bool = True
     per_call: bool = False
     rest: bool = False
@@ -66,8 +75,8 @@ class Peer:
         return form.format(server=server, tool=tool)
 
     @property
-    def title(self) -> str:
-        return self.name if self.plan is None else f"{self.name} {self.version}"
+    def compiled(self) -> bool:
+        return self.language in COMPILED
 
 
 def mcp_servers(site: Site) -> dict[str, str]:
@@ -138,11 +147,93 @@ def mcp_hub(site: Site) -> Plan:
     )
 
 
+def agentgateway(site: Site) -> Plan:
+    """Its ports for administration and metrics would be the same for all that run at a time."""
+    targets = [
+        {"name": name, "stdio": {"cmd": command[0], "args": list(command[1:])}}
+        for name, command in site.servers.items()
+    ]
+    config = {
+        "config": {f"{port}Addr": "127.0.0.1:0" for port in ("admin", "stats", "readiness")},
+        "mcp": {"port": site.port, "targets": targets},
+    }
+    return Plan(
+        [str(site.programs / "agentgateway"), "-f", str(site.folder / "config.json")],
+        {"config.json": json.dumps(config)},
+        {"RUST_LOG": "error"},
+    )
+
+
+def mcp_proxy_in_go(site: Site) -> Plan:
+    proxy = {
+        "baseURL": f"http://127.0.0.1:{site.port}",
+        "addr": f"127.0.0.1:{site.port}",
+        "name": "proxy",
+        "version": "1.0.0",
+        "type": "streamable-http",
+    }
+    config = {"mcpProxy": proxy, **json.loads(mcp_servers(site)["servers.json"])}
+    return Plan(
+        [str(site.programs / "mcp-proxy"), "--config", str(site.folder / "config.json")],
+        {"config.json": json.dumps(config)},
+    )
+
+
+def mcpproxy_go(site: Site) -> Plan:
+    """With every tool under its own name, without approval, and results as long as they are."""
+    servers = [
+        {
+            "name": name,
+            "command": command[0],
+            "args": list(command[1:]),
+            "protocol": "stdio",
+            "enabled": True,
+        }
+        for name, command in site.servers.items()
+    ]
+    config = {
+        "listen": f"127.0.0.1:{site.port}",
+        "data_dir": str(site.folder),
+        "quarantine_enabled": False,
+        "tool_response_limit": 0,
+        "mcpServers": servers,
+    }
+    return Plan(
+        [
+            *(str(site.programs / "mcpproxy"), "serve", "--log-level", "error"),
+            *("--log-to-file=false", "--config", str(site.folder / "config.json")),
+        ],
+        {"config.json": json.dumps(config)},
+        {"HOME": str(site.folder), "MCPPROXY_TELEMETRY": "false"},
+    )
+
+
 GATEWAY = Peer(OURS, "metamcp", "this repository", "", None, tool="{server}__{tool}")
 PEERS = (
-    Peer("mcp-proxy (npm)", "mcp-proxy", "npm", "6.7.19", mcp_proxy_of_npm, many=False),
-    Peer("mcp-hub", "mcp-hub", "npm", "4.2.1", mcp_hub, rest=True, path="/api/servers/tools"),
-    Peer("supergateway", "supergateway", "npm", "4.0.0", supergateway, many=False),
+    Peer(
+        "agentgateway", "agentgateway/agentgateway", "GitHub", "1.4.1", agentgateway,
+        language="Rust", program="agentgateway", tool="{server}_{tool}", tool_alone="{tool}",
+    ),
+    Peer(
+        "mcp-proxy (Go)", "TBXark/mcp-proxy", "GitHub", "0.43.2", mcp_proxy_in_go,
+        language="Go", program="mcp-proxy", path="/{server}/mcp",
+    ),
+    Peer(
+        "mcpproxy-go", "smart-mcp-proxy/mcpproxy-go", "GitHub", "0.60.0", mcpproxy_go,
+        language="Go", program="mcpproxy", path="/mcp/all", tool="{server}__{tool}",
+    ),
+    Peer(
+        "mcp-proxy (npm)", "mcp-proxy", "npm", "6.7.19", mcp_proxy_of_npm,
+        language="Node.js", many=False,
+    ),
+    Peer(
+        "mcp-hub", "mcp-hub", "npm", "4.2.1", mcp_hub,
+        language="Node.js", rest=True, path="/api/servers/tools",
+    ),
+    Peer(
+        "supergateway", "supergateway", "npm", "4.0.0", supergateway,
+        language="Node.js", many=False,
+    ),
     Peer(
         "mcp-proxy (PyPI)", "mcp-proxy", "PyPI", "0.13.0", mcp_proxy_of_pypi,
         path="/servers/{server}/mcp",

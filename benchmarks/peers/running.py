@@ -6,6 +6,7 @@ Owns: its processes, which of them are children, what the others used. Never: co
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,13 @@ BASE_TOOLS = 5
 """Of the child, before any that it is told to have."""
 READY_S_MAX = 60.0
 STOP_S_MAX = 8.0
+PROGRAMS = Path(
+    os.environ.get("METAMCP_PEERS")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metamcp-peers"
+)
+"""Where the gateways are that no package registry has: one program each."""
+ASK_S_MAX = 20
+NUMBERED = re.compile(r"\d+\.\d+\.\d+[-.\w]*")
 
 
 class Failed(Exception):
@@ -75,7 +83,7 @@ def commands(count: int) -> dict[str, list[str]]:
 
 
 @contextmanager
-def started(peer: Peer, count: int) -> Generator[Running]:
+def started(peer: Peer, count: int, programs: Path = PROGRAMS) -> Generator[Running]:
     """Raises Failed."""
     servers = commands(count)
     begun = time.perf_counter()
@@ -85,7 +93,7 @@ def started(peer: Peer, count: int) -> Generator[Running]:
             yield _ready(peer, gateway.pid, gateway.port, servers, begun)
         return
     folder = Path(tempfile.mkdtemp(prefix="metamcp-peer-"))
-    site = Site(folder, free_port(), servers)
+    site = Site(folder, free_port(), servers, programs)
     try:
         with _process(peer, site) as process:
             try:
@@ -122,7 +130,8 @@ def _process(peer: Peer, site: Site) -> Generator[subprocess.Popen[bytes]]:
     for name, text in plan.files.items():
         (site.folder / name).write_text(text)
     if not Path(plan.command[0]).exists() and shutil.which(plan.command[0]) is None:
-        raise Failed(f"{peer.name} is not installed: make bench-peers installs it")
+        where = f"there is no {plan.command[0]}" if peer.program else "make bench-peers installs it"
+        raise Failed(f"{peer.name} is not installed: {where}")
     with (site.folder / "log").open("ab") as log:
         process = subprocess.Popen(
             plan.command,
@@ -160,11 +169,24 @@ def _in_session(pid: int, leader: int) -> bool:
     return False
 
 
-def versions(peers: Sequence[Peer]) -> dict[str, str]:
-    """As they are named in the files that they are installed from, and what runs them."""
-    found = {peer.name: peer.version for peer in peers if peer is not GATEWAY}
+def versions(peers: Sequence[Peer], programs: Path = PROGRAMS) -> dict[str, str]:
+    """As they are named in the files that they are installed from, or as the program itself says;
+    and what runs them."""
+    found = {peer.name: _version(peer, programs) for peer in peers if peer is not GATEWAY}
     from_npm = any(peer.registry == "npm" for peer in peers)
     return found | ({"node": _node()} if from_npm else {}) | {"python": sys.version.split()[0]}
+
+
+def _version(peer: Peer, programs: Path) -> str:
+    """Empty, if the program does not say it."""
+    if not peer.program:
+        return peer.version
+    done = subprocess.run(
+        [programs / peer.program, "--version"],
+        capture_output=True, text=True, check=False, timeout=ASK_S_MAX,
+    )  # fmt: skip
+    said = NUMBERED.search(done.stdout)
+    return said[0] if said else ""
 
 
 def _node() -> str:

@@ -5,34 +5,38 @@ Owns: the goals and what they are computed from. Never: measuring.
 
 from collections.abc import Iterable
 
-from benchmarks.figures import Bar, Table, least, most, ratio
+from benchmarks.figures import Bar, Table, compared, least, most
 from benchmarks.peers.plans import OURS, PEERS
 
-RATES = (("mcp-proxy (npm)", 64, 3.5), ("mcp-hub", 64, 2.2))
-"""Beside whom, at how many callers, how many times its calls/s."""
+RATES = (("mcp-proxy (npm)", 64, 3.5, 3.5), ("mcp-hub", 64, 1.6, 2.2))
+"""Beside whom, at how many callers, how many times its calls/s: pure, and compiled."""
+INTERPRETED = tuple(peer.name for peer in PEERS if not peer.compiled)
+"""Beside whom latencies have goals. Beside the others the page has figures."""
 LATENCIES = ("p50 ms", "p99 ms")
 
 
-def bars(ladder: Table) -> tuple[Bar, ...]:
+def bars(ladder: Table, *, compiled: bool = False) -> tuple[Bar, ...]:
+    """`compiled`: our gateway was."""
     rows = {row.name: row for row in ladder.rows}
     judged: list[Bar] = []
-    for name, callers, limit in RATES:
+    for name, callers, *limits in RATES:
         ours, theirs = rows.get(f"{OURS} {callers}"), rows.get(f"{name} {callers}")
         if ours is not None and theirs is not None:
-            value = ratio(ours["calls/s"], theirs["calls/s"])
-            judged.append(least(f"calls/s beside {name}, callers: {callers}", value, limit))
+            found = compared(ours, theirs, "calls/s")
+            what = f"calls/s beside {name}, callers: {callers}"
+            judged.append(least(what, found, limits[compiled]))
     for callers in callers_of(rows):
         ours = rows.get(f"{OURS} {callers}")
         for figure in LATENCIES:
-            others = [
-                (rows[key][figure], peer.name)
-                for peer in PEERS
-                if (key := f"{peer.name} {callers}") in rows
-            ]
+            others = {
+                name: row
+                for name in INTERPRETED
+                if (row := rows.get(f"{name} {callers}")) is not None
+            }
             if ours is not None and others:
-                best, name = min(others)
+                name = min(others, key=lambda name: others[name][figure])
                 what = f"{figure.split()[0]} beside the least, that of {name}, callers: {callers}"
-                judged.append(most(what, ratio(ours[figure], best), 1.0))
+                judged.append(most(what, compared(ours, others[name], figure), 1.0))
     return tuple(judged)
 
 

@@ -6,22 +6,26 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Figure, Row, Table
-from benchmarks.peers import page, plans, verdict
+from benchmarks.figures import Figure, Row, Sample, Table
+from benchmarks.peers import measures, page, plans, running, verdict
 from benchmarks.peers.__main__ import PAGE, RESULTS
 from benchmarks.peers.plans import OURS, PEERS, Peer, Site
-from benchmarks.peers.taken import CALLERS, NEW, SAME, TOLD
+from benchmarks.peers.taken import CALLERS, CPU, NEW, SAME, TOLD
 from tests.benchmarks.values import result
 from tests.house import nodes
 from tests.test_tidy import IMPURE_IMPORTS
 
 FOLDER = plans.HERE
-PURE = ("page", "plans", "taken", "verdict")
-SITE = Site(Path("/somewhere"), 4321, {"c00": ["python", "child.py", "--tools", "9"]})
+PURE = ("page", "plans", "ratios", "taken", "verdict")
+SITE = Site(
+    Path("/somewhere"), 4321, {"c00": ["python", "child.py", "--tools", "9"]}, Path("/programs")
+)
+AGENTGATEWAY = next(peer for peer in PEERS if peer.name == "agentgateway")
 QUICK_S_MAX = 110
 
 
@@ -59,6 +63,8 @@ def test_a_goal_is_a_ratio_to_what_another_gateway_reaches_in_the_same_run() -> 
     ]
     assert len(met) == 2 + 2 * len(CALLERS)
     assert all(bar.met for bar in met)
+    assert [bar.limit for bar in met[:2]] == [3.5, 1.6]
+    assert [bar.limit for bar in verdict.bars(ladder(3500.0), compiled=True)[:2]] == [3.5, 2.2]
     slow = [bar for bar in verdict.bars(ladder(ours=3000.0)) if not bar.met]
     assert [(bar.value, bar.limit) for bar in slow] == [(3.0, 3.5)]
 
@@ -74,6 +80,13 @@ def test_one_gateway_with_less_latency_is_enough_to_miss_a_goal() -> None:
     assert missed.what == "p50 beside the least, that of fastmcp, callers: 16"
 
 
+def test_beside_a_gateway_in_go_or_rust_there_is_no_goal() -> None:
+    compiled = [peer.name for peer in PEERS if peer.compiled]
+    rows = [row for row in ladder(3500.0).rows if row.name.rpartition(" ")[0] in {OURS, *compiled}]
+    assert compiled
+    assert verdict.bars(Table("ladder", "", tuple(rows))) == ()
+
+
 def test_without_another_gateway_there_is_no_goal() -> None:
     alone = Table("ladder", "", tuple(r for r in ladder(1.0).rows if r.name.startswith(OURS)))
     assert verdict.bars(alone) == ()
@@ -83,6 +96,22 @@ def test_only_our_own_wrong_answers_are_faults() -> None:
     rows = (row(f"{OURS} 1", {}, 2), row("mcp-hub 1", {}, 7))
     tables = [Table("ladder", "", rows), Table("large", "", (row(OURS, {}, 1),))]
     assert verdict.wrong(tables) == 3
+
+
+def test_every_second_round_goes_backwards() -> None:
+    asked: list[str] = []
+
+    def asking(name: str) -> measures.Measure:
+        def measure() -> Sample:
+            asked.append(name)
+            return Sample({"calls/s": 1.0})
+
+        return measure
+
+    rows, failed = measures.in_turns({name: asking(name) for name in "abc"}, 3)
+    assert "".join(asked) == "abccbaabc"
+    assert [row.name for row in rows] == ["a", "b", "c"]
+    assert failed == []
 
 
 # --- the page ---------------------------------------------------------------------------------
@@ -98,6 +127,37 @@ def test_only_what_is_between_marks_is_written_anew() -> None:
     assert page.renewed(made, result(ladder(3500.0))) == made
 
 
+def test_the_page_says_who_is_better_in_each_resource_and_by_how_many_times() -> None:
+    ladder = Table("ladder", "", (
+        row("metamcp 64", {"calls/s": 2000.0, CPU: 0.04}),
+        row("agentgateway 64", {"calls/s": 5000.0, CPU: 0.05}),
+        row("mcp-hub 64", {"calls/s": 1000.0, CPU: 0.1}),
+    ))  # fmt: skip
+    memory = Table("footprint-one", "", (
+        row(OURS, {"PSS MiB": 60.0}), row("mcp-proxy (Go)", {"PSS MiB": 10.0}),
+    ))  # fmt: skip
+    found = result(ladder, memory)
+    assert [line for line in page.places(found).splitlines()[3:] if line] == [
+        "| calls/s, 64 callers | 2,000 | agentgateway: 5,000 | agentgateway, 2.50 times |",
+        "| CPU ms per call, 64 callers | 0.040 | agentgateway: 0.050 | metamcp, 1.25 times |",
+        "| MiB, 1 server | 60.0 | mcp-proxy (Go): 10.0 | mcp-proxy (Go), 6.00 times |",
+    ]
+    factors = page.factors(found)
+    assert "| agentgateway | - | 0.400 | - | - | 1.25 |" in factors
+    assert "| mcp-hub | - | 2.00 | - | - | 2.50 |" in factors
+    assert "supergateway" not in factors
+
+
+def test_a_gateway_that_was_not_measured_is_named_all_the_same() -> None:
+    found = replace(result(), versions={"mcp-hub": "4.2.1"})
+    made = page.compared(found)
+    assert (
+        "| agentgateway | Rust | `agentgateway/agentgateway` from GitHub | not measured yet |"
+        in made
+    )
+    assert "| mcp-hub | Node.js | `mcp-hub` from npm | 4.2.1 |" in made
+
+
 def test_a_gateway_that_did_not_come_back_is_said_to_have_not() -> None:
     rows = (row("mcp-hub", {TOLD: 3.0}), row(OURS, {TOLD: 2.0, SAME: 0.05, NEW: 0.06}))
     table = Table("crash", "", rows, (), ("mcp-hub: Refused: HTTP 500 | `Closed`",))
@@ -105,6 +165,7 @@ def test_a_gateway_that_did_not_come_back_is_said_to_have_not() -> None:
     assert f"| {OURS} | - | 2.00 | 0.050 | 0.060 |" in made
     never = "not within 10.0 s"
     assert f"| mcp-hub | `Refused: HTTP 500 / 'Closed'` | 3.00 | {never} | {never} |" in made
+    assert page.words(result(Table("crash", "", (row("mcp-hub", {}),))))
 
 
 def test_the_page_of_a_busy_machine_says_that_it_was_busy() -> None:
@@ -123,21 +184,22 @@ def test_the_page_has_the_figures_of_the_run_that_is_kept() -> None:
     assert sorted(page.marks(text)) == sorted(page.BLOCKS)
     kept = page.parsed(RESULTS.read_bytes())
     assert not kept.quick
-    assert set(kept.versions) >= {peer.name for peer in PEERS}
+    assert set(kept.versions) >= {peer.name for peer in PEERS if not peer.program}
     assert page.renewed(text, kept) == text
 
 
 def test_the_page_says_who_is_missing_and_claims_no_more_than_it_shows() -> None:
     text = " ".join(PAGE.read_text().split())
-    assert "agentgateway" in text
-    assert "written in Go" in text
+    assert "ToolHive" in text
     assert "does not claim to be the fastest gateway of all" in text
 
 
 # --- what is installed ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: str(peer.name))
+@pytest.mark.parametrize(
+    "peer", [peer for peer in PEERS if not peer.program], ids=lambda peer: str(peer.name)
+)
 def test_a_gateway_is_pinned_to_the_version_that_the_page_names(peer: Peer) -> None:
     if peer.registry == "npm":
         wanted = json.loads((FOLDER / "npm" / "package.json").read_text())["dependencies"]
@@ -147,6 +209,31 @@ def test_a_gateway_is_pinned_to_the_version_that_the_page_names(peer: Peer) -> N
     else:
         lines = (FOLDER / peer.package / "requirements.txt").read_text()
         assert f"\n{peer.package}=={peer.version} \\\n    --hash=sha256:" in lines
+
+
+def test_the_page_names_the_file_of_each_gateway_that_is_one_program() -> None:
+    text = PAGE.read_text()
+    for peer in PEERS:
+        assert bool(peer.program) == peer.compiled
+        if peer.program:
+            row = f"| `{peer.program}` | github.com/{peer.package} | {peer.version} |"
+            assert row in text
+
+
+def test_a_program_says_its_version_itself(tmp_path: Path) -> None:
+    for said, version in (('{"version": "v1.4.1", "rust": "1.95.0"}', "1.4.1"), ("dev", "")):
+        program = tmp_path / AGENTGATEWAY.program
+        program.write_text(f"#!/bin/sh\necho '{said}'\n")
+        program.chmod(0o700)
+        assert running.versions([AGENTGATEWAY], tmp_path)[AGENTGATEWAY.name] == version
+
+
+def test_a_gateway_whose_program_is_not_there_is_not_measured(tmp_path: Path) -> None:
+    with (
+        pytest.raises(running.Failed, match="agentgateway is not installed"),
+        running.started(AGENTGATEWAY, 1, tmp_path),
+    ):
+        pass
 
 
 def test_pins_name_no_address() -> None:
@@ -159,8 +246,9 @@ def test_a_gateway_is_started_on_its_port_in_front_of_the_child(peer: Peer) -> N
     assert peer.plan is not None
     plan = peer.plan(SITE)
     words = [*plan.command, *plan.files.values()]
-    assert str(SITE.port) in plan.command
+    assert any(str(SITE.port) in word for word in words)
     assert any("child.py" in word and "--tools" in word for word in [*words, " ".join(words)])
+    assert peer.program == "" or plan.command[0] == str(SITE.programs / peer.program)
     assert peer.tool_of("c00", "echo", 1) in {"echo", "c00__echo"}
 
 

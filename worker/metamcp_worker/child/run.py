@@ -67,7 +67,7 @@ TICK_S = 0.25
 """Seconds between two ticks, which look at deadlines; also how long a log line may wait."""
 AWAKE_S = 1.0
 """Seconds after something happened in which a worker does not rest."""
-REST_S = 6.0
+REST_S = 4.0
 """Seconds between two ticks of a worker that rests; heartbeats between them are only pulses."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
