@@ -101,7 +101,11 @@ def test_a_worker_without_work_only_has_a_pulse_until_there_is_some(tmp_path: Pa
         while select.select([worker.sock], [], [], 0)[0]:
             packets.receive(worker.sock)
         until(lambda: after_fork.read_pulse(shared.fileno()) != first, "it has another pulse")
-        assert not select.select([worker.sock], [], [], 0)[0], "it has nothing to tell"
+        told = 0
+        while select.select([worker.sock], [], [], 0)[0]:
+            packets.receive(worker.sock)
+            told += 1
+        assert told <= 1, "every other heartbeat is only a pulse"
         number = front.tool("work", ms=1500)
         while worker.read(Beat)[0].inflight == 0:
             pass
