@@ -130,7 +130,7 @@ $(DOCS): requirements/docs.txt $(STAMP)
 conformance: $(STAMP) $(SUITE) ## the official suite in every cell: direct, and through the gateway
 	$(BIN)/python -m tests.conformance.run
 
-bench: $(STAMP) ## every measurement beside a bare relay, a ceiling and a direct child: about twelve minutes
+bench: $(STAMP) ## every measurement beside a bare relay, a ceiling and a direct child: a quarter of an hour
 	$(BIN)/python -m benchmarks
 
 profile: $(STAMP) ## where the microseconds of one call go

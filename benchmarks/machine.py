@@ -11,9 +11,9 @@ import sysconfig
 import timeit
 from pathlib import Path
 
-import metamcp_worker
 from benchmarks import load_c
 from benchmarks.direct import over_stdio
+from metamcp_worker.ipc import codec
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = [sys.executable, str(ROOT / "benchmarks" / "child.py")]
@@ -77,7 +77,7 @@ def interpreter() -> str:
 
 def gateway() -> str:
     """`compiled` or `pure`: what is started here runs the same modules."""
-    return COMPILED if metamcp_worker.is_compiled() else PURE
+    return PURE if codec.__file__.endswith(".py") else COMPILED
 
 
 def cpu_model() -> str:

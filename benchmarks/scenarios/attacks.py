@@ -19,7 +19,7 @@ from tests.live.gateway import Gateway, fake
 from tests.worker.sandbox.attacks import ENDLESS, HUNGRY, OTHERS
 
 TITLE = "Calls of others while code attacks"
-SECONDS, SECONDS_QUICK = 5, 1
+SECONDS, SECONDS_QUICK = 3, 1
 CALL_S = 0.005
 ATTACKERS = 4
 BOMB_BAR, ATTACK_BAR = 2.0, 1.5

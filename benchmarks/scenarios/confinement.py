@@ -11,7 +11,7 @@ from tests.waiting import until
 
 TITLE = "Start of a confined server"
 PROFILES = ("none", "basic", "strict")
-STARTS = 10
+STARTS = 4
 BARS_MS = {"basic": 15.0, "strict": 60.0}
 """How much longer a start may take than without confinement."""
 

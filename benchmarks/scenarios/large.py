@@ -77,7 +77,10 @@ def arguments(gateway: Gateway, pids: roles.Pids, effort: Effort) -> tuple[Row, 
         run = partial(load.call, gateway.port, [said], CALLERS, effort.seconds)
         return _sample(roles.spent(pids, run), kib)
 
-    turns = {ARGUMENTS: through, PARSED: partial(parsed, said, kib, effort.seconds)}
+    turns: dict[str, Callable[[], Sample]] = {
+        ARGUMENTS: through,
+        PARSED: partial(parsed, said, kib, effort.seconds),
+    }
     return in_turns(turns, effort.rounds)
 
 

@@ -22,7 +22,7 @@ from tests.waiting import until
 
 TITLE = "A good server beside six bad ones"
 ROUNDS = 3
-SECONDS, SECONDS_QUICK = 5, 1
+SECONDS, SECONDS_QUICK = 3, 1
 CALL_S = 0.02
 BAR = 1.2
 BAD: dict[str, dict[str, Any]] = {

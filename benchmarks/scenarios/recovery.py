@@ -24,7 +24,7 @@ from tests.live.gateway import ROOT, Gateway, fake
 from tests.waiting import until
 
 TITLE = "After a SIGKILL"
-ROUNDS = 10
+ROUNDS = 6
 KILLS_MAX = 5
 """Of one gateway: a server that dies more often within two minutes is left alone for a while."""
 HELD_MS = 60_000

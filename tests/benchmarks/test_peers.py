@@ -102,7 +102,11 @@ def test_every_second_round_goes_backwards() -> None:
     asked: list[str] = []
 
     def asking(name: str) -> measures.Measure:
-        return lambda: asked.append(name) or Sample({"calls/s": 1.0})
+        def measure() -> Sample:
+            asked.append(name)
+            return Sample({"calls/s": 1.0})
+
+        return measure
 
     rows, failed = measures.in_turns({name: asking(name) for name in "abc"}, 3)
     assert "".join(asked) == "abccbaabc"

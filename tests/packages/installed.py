@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def installed(wheel: Path, folder: Path) -> Path:
 
 
 @contextmanager
-def serving(program: Path, folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+def serving(program: Path, folder: Path, environ: Mapping[str, str]) -> Generator[tuple[int, int]]:
     """`metamcp up` of that command beside an `.mcp.json`: its port and its process."""
     server = {"command": SERVER[0], "args": [SERVER[1]]}
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"echo": server}}))

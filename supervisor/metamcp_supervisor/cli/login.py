@@ -85,7 +85,7 @@ def logout(
 def _login(
     name: str, found: "CommandLineConfig", spec: "ServerSpec", *, open_it: bool, as_json: bool
 ) -> None:
-    from metamcp_worker.oauth import person_login as worker
+    from metamcp_worker.oauth import flow
     from metamcp_worker.oauth.callback import PERSON_S_MAX
     from metamcp_worker.oauth.challenge import NotAuthorized
 
@@ -105,7 +105,7 @@ def _login(
                 threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
 
     try:
-        asyncio.run(worker.login(spec, show, person_s=PERSON_S_MAX))
+        asyncio.run(flow.login(spec, show, person_s=PERSON_S_MAX))
     except NotAuthorized as error:
         raise Failed(Exit.FAILED, f"server '{name}' {error}") from None
     except MetaMCPError as error:
@@ -116,11 +116,11 @@ def _login(
 
 def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None) -> bool:
     """Remove the tokens, and return whether there were any. Raises Failed."""
-    from metamcp_worker.oauth import person_login as worker
+    from metamcp_worker.oauth.vault import vault_of
 
     found, spec = _found(name, path, runtime_dir, state_dir)
     try:
-        removed = worker.logout(spec)
+        removed = vault_of(spec).forget(name) > 0
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, str(error)) from None
     if not removed:

@@ -1,9 +1,9 @@
 """The heartbeats of all workers, the end of workers that hang, and the stacks of workers.
 
 Owns: the one ticker that looks at every pulse, and the signals to a worker that hangs; one file in
-memory for each worker, in which it writes the calls of its threads, the request for them, and the
-wait for the answer. Never: the deadlines (`workers`), restarting the worker's server (`server_io`)
-or front (`fronts`), the use of the text.
+memory for each worker, in which it writes its pulse and the calls of its threads, the request for
+them, and the wait for the answer. Never: the deadlines (`workers`), restarting the worker's server
+(`server_io`) or front (`fronts`), the use of the text.
 
 A worker writes its stacks in a signal handler, without the interpreter, so also while a loop in C
 holds the interpreter. Both processes have the same open file and share its position: after clearing
@@ -21,7 +21,7 @@ from metamcp_supervisor.processes import workers
 from metamcp_supervisor.processes.workers import FrontPulse, PulseVerdict
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.runtime import pulse
+from metamcp_worker.runtime import after_fork
 
 TICK_S = 0.25
 PAUSE_S = 0.5
@@ -111,7 +111,7 @@ class Heartbeats:
         for pid, watched in list(self._watched.items()):
             if watched.pulse is None:
                 continue
-            if self._looked - watched.pulse.beat_at >= pulse.PULSE_S:
+            if self._looked - watched.pulse.beat_at >= after_fork.PULSE_S:
                 self._feel(pid, watched)
             elif watched.verdict is PulseVerdict.FINE:
                 continue  # because every beat and every halt is judged at once
@@ -159,7 +159,7 @@ class Heartbeats:
             self._signal(pid, signal.SIGKILL)
 
 
-STACKS_BYTES_MAX = pulse.PULSE_AT
+STACKS_BYTES_MAX = after_fork.PULSE_AT
 """Maximum bytes of the stacks of one worker; a dump of a worker with two threads takes about
 4 KiB."""
 ASK_SIGNAL = signal.SIGUSR2
@@ -232,7 +232,7 @@ class Stacks:
     def pulse(self, pid: int) -> tuple[float, float] | None:
         """Return the time and the lag of the last pulse of a worker, None if it has none."""
         found = self._files.get(pid)
-        return None if found is None else pulse.read(found[0])
+        return None if found is None else after_fork.read_pulse(found[0])
 
     async def dump(self, pid: int) -> str:
         """Return the current stacks of a worker. Raises NoStacks."""
@@ -261,7 +261,7 @@ def _file() -> int:
         return packets.blob(b"")
     fd = os.memfd_create("metamcp-stacks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(fd, STACKS_BYTES_MAX + pulse.PULSE_BYTES)
+        os.ftruncate(fd, STACKS_BYTES_MAX + after_fork.PULSE_BYTES)
         if sys.platform == "linux":  # so a worker that writes without end fills no memory
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     except OSError:

@@ -9,10 +9,11 @@ read of the nursery's socket. So a worker is first *expected*, and news of it wa
 is *claimed* it belongs to its caller, and the news follows. A worker whose caller has left is
 *disowned*: its end is not reported. An end removes the entry, so a second end is ignored.
 
-A worker beats once a second from its event loop, so a missing beat means that the loop is stuck or
-that the process is stopped. A long-running call does not delay beats. When this process itself
-stood still (a suspended machine, a stopped supervisor), late beats are not the workers' fault: the
-caller measures the pause and `forgive` moves the deadline by it.
+A worker beats once a second from its event loop, or every two seconds while it has nothing to tell,
+so a missing beat means that the loop is stuck or that the process is stopped. A long-running call
+does not delay beats. When this process itself stood still (a suspended machine, a stopped
+supervisor), late beats are not the workers' fault: the caller measures the pause and `forgive`
+moves the deadline by it.
 """
 
 from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 
 from metamcp_worker.embedder import embeddings_api
 from metamcp_worker.embedder.embeddings_api import NoVectors
-from metamcp_worker.embedder.endpoint import EmbeddingsEndpoint
+from metamcp_worker.embedder.run import EmbeddingsEndpoint
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from tests.live.embeddings import Embeddings, embedded
 from tests.live.gateway import free_port

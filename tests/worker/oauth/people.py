@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
-from metamcp_worker.oauth.person_login import login
+from metamcp_worker.oauth.flow import login
 from metamcp_worker.oauth.vault import TokenRecord, Vault, bare
 from tests.fakes.oauth_server import CANARY, World
 from tests.live.gateway import free_port

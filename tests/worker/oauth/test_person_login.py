@@ -12,7 +12,7 @@ import pytest
 from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.oauth.challenge import NotAuthorized
-from metamcp_worker.oauth.person_login import logout
+from metamcp_worker.oauth.vault import vault_of
 from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.oauth.people import DOCUMENT, Person, callback_port, known, spec, stored
 from tests.worker.rawhttp import run
@@ -268,7 +268,7 @@ def test_the_secret_of_a_client_goes_to_no_other_authorization_server(tmp_path: 
             with pytest.raises(NotAuthorized, match=sentence):
                 await Person().login(of)
             assert evil.paths() == [METADATA]
-            assert logout(of)
+            assert vault_of(of).forget(of.name)
             assert (await Person().login(of)).issuer == evil.issuer
 
     run(main)
@@ -309,9 +309,9 @@ def test_logout_leaves_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with protected() as world:
             of = spec(world, tmp_path)
-            assert not logout(of)
+            assert not vault_of(of).forget(of.name)
             await Person().login(of)
-            assert logout(of)
+            assert vault_of(of).forget(of.name)
             assert stored(of) == []
             assert list((tmp_path / "oauth").iterdir()) == []
 

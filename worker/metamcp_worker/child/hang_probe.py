@@ -40,9 +40,9 @@ work, but on a loaded machine the server may have to wait for the processor."""
 MISSES_MAX = 3
 """Number of probes missed in a row, without any sign of life, after which a server counts as
 hanging."""
-STILL_S = 5.0
+STILL_S = 4.5
 """Seconds between two ticks that show that this process stood still, and probably the whole
-machine, because there are more ticks. The time of a probe then begins anew."""
+machine: a worker that rests ticks every 4 s. The time of a probe then begins anew."""
 
 
 class Probing:

@@ -60,14 +60,14 @@ from metamcp_worker.ipc.messages import (
 )
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import ServerSpec
-from metamcp_worker.runtime import loop, memory, orphans, pulse
-from metamcp_worker.runtime.pulse import BEAT_S, PULSE_S
+from metamcp_worker.runtime import after_fork, loop, memory, orphans
+from metamcp_worker.runtime.after_fork import BEAT_S, PULSE_S
 
 TICK_S = 0.25
 """Seconds between two ticks, which look at deadlines; also how long a log line may wait."""
 AWAKE_S = 1.0
 """Seconds after something happened in which a worker does not rest."""
-REST_S = 6.0
+REST_S = 4.0
 """Seconds between two ticks of a worker that rests; heartbeats between them are only pulses."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
@@ -449,7 +449,7 @@ class ServerWorker:
         """Tick, or only beat while nothing happens."""
         now = self._loop.time()
         self._lag_s = max(self._lag_s, now - self._due)
-        if self._resting and now < self._rest_until and pulse.beat(now, self._lag_s):
+        if self._resting and now < self._rest_until and after_fork.write_pulse(now, self._lag_s):
             self._lag_s = 0.0
         else:
             self._tick(now)
@@ -473,7 +473,7 @@ class ServerWorker:
             self._beat(now)
 
     def _beat(self, now: float) -> None:
-        self._beat_due = pulse.after(now, BEAT_S)
+        self._beat_due = after_fork.next_beat(now, BEAT_S)
         self._report.beat(self._session, self._lag_s, now - self._needed_at)
         self._report.answers(self._session)
         self._lag_s = 0.0
@@ -482,7 +482,7 @@ class ServerWorker:
         """Whether nothing happens and nothing is due soon."""
         if self._session is None or self._throttled or now < self._roused_at + AWAKE_S:
             return False
-        long = pulse.after(now + REST_S - PULSE_S, PULSE_S)
+        long = after_fork.next_beat(now + REST_S - PULSE_S, PULSE_S)
         self._rest_until = min(long, self._session.due(now))
         return self._rest_until > now + TICK_S
 
@@ -495,9 +495,9 @@ class ServerWorker:
     def _plan(self, now: float) -> None:
         # After a pause of the whole machine the ticks that were missed are not made up for.
         if self._resting:
-            self._due = min(pulse.after(now, PULSE_S), self._rest_until)
+            self._due = min(after_fork.next_beat(now, PULSE_S), self._rest_until)
         else:
-            self._due = pulse.after(now, TICK_S)
+            self._due = after_fork.next_beat(now, TICK_S)
         self._timer = self._loop.call_at(self._due, self._turn)
 
     def _tell_news(self) -> None:

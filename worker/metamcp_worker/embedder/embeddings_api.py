@@ -1,6 +1,6 @@
 """API of an endpoint for embeddings, as OpenAI defines it: requests and answers.
 
-Owns: the body of a request, reading an answer, the errors of an answer. Never: HTTP (`endpoint`).
+Owns: the body of a request, reading an answer, the errors of an answer. Never: HTTP (`run`).
 """
 
 import math

@@ -1,9 +1,9 @@
 """Process that makes vectors: it answers the requests of the supervisor, and reports to it.
 
 Owns: the control socket, which requests may be under way, how long a source that failed is left
-alone, counts and log lines about the source, the thread of the model on this machine, the end of
-the process. Never: making vectors (`endpoint`, `local_model`), the file (`vector_store`), the use
-of vectors.
+alone, counts and log lines about the source, requests to an endpoint, the thread of the model on
+this machine, the end of the process. Never: the API of an endpoint (`embeddings_api`), the model
+(`local_model`), the file (`vector_store`), the use of vectors.
 
 Queries go before tools, because searches wait for queries; clients do not wait for tools.
 """
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from metamcp_worker.embedder import embeddings_api
 from metamcp_worker.embedder.embeddings_api import NoVectors, TextRefused
-from metamcp_worker.embedder.endpoint import EmbeddingsEndpoint
 from metamcp_worker.embedder.vector_store import Unkept, VectorStore
+from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
@@ -34,6 +34,7 @@ from metamcp_worker.ipc.embedding import (
     Vectors,
 )
 from metamcp_worker.ipc.envelope import Message
+from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Stop, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.runtime import logs, loop
@@ -53,6 +54,12 @@ PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 NOTE_S = 300.0
 """Minimum seconds between two log lines about a source that fails, each time in another way."""
+
+REQUESTS_MAX = 16
+"""Maximum requests at once: queries of all fronts, and one for tools."""
+END_S = 1.0
+"""Seconds beyond the timeout until an answer must be complete; a server that sends byte by byte
+would not end otherwise."""
 
 log = logging.getLogger("metamcp.embeddings")
 T = TypeVar("T")
@@ -304,3 +311,60 @@ class Machine:
             return self._model.embed([text])
         except ModelUnfit as why:
             raise NoVectors(str(why)) from None
+
+
+class EmbeddingsEndpoint:
+    """Source of vectors at a URL. Raises NoVectors for a URL or key that cannot be used."""
+
+    def __init__(self, spec: EmbeddingsSpec) -> None:
+        self._spec = spec
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if spec.key:
+            headers["Authorization"] = f"Bearer {spec.key}"
+        limits = FetchLimits(requests_max=REQUESTS_MAX, connect_s=spec.timeout_s)
+        try:
+            self._origin = Origin(spec.url, headers=headers, limits=limits)
+        except (Unreachable, UnicodeEncodeError) as error:
+            raise NoVectors(str(error)) from None
+
+    def __str__(self) -> str:
+        return str(self._origin)
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return a vector for each text. Raises NoVectors; TextRefused for a refused text."""
+        wait_s = self._spec.timeout_s
+        try:
+            async with asyncio.timeout(wait_s + END_S):
+                answer = await self._asked(texts, wait_s)
+        except TimeoutError:
+            raise NoVectors(f"{self} did not end its answer in {wait_s:g} s") from None
+        except (Unreachable, Broken, TooLarge) as error:
+            raise NoVectors(str(error)) from None
+        return embeddings_api.read(answer, len(texts))
+
+    async def _asked(self, texts: Sequence[str], wait_s: float) -> bytes:
+        """Return the body of the answer. Raises NoVectors, Unreachable, Broken and TooLarge."""
+        body = embeddings_api.request(self._spec.model, texts)
+        async with await self._origin.send("POST", {}, body, answer_s=wait_s) as response:
+            if response.status != 200:
+                raise _status_refused(response.status)
+            limit = embeddings_api.bytes_max(len(texts))
+            return await response.read(wait_s=wait_s, limit_bytes=limit)
+
+    async def close(self) -> None:
+        await self._origin.close()
+
+
+def _status_refused(status: int) -> NoVectors:
+    said = f"it answers with status {status}"
+    match status:
+        case 400 | 413 | 422:
+            return TextRefused(said)
+        case 401 | 403:
+            return NoVectors(f"{said}; does 'key' have the right token?")
+        case 404:
+            return NoVectors(f"{said}; 'url' must end as its /embeddings does")
+        case 429:
+            return NoVectors(f"{said}, too many requests")
+        case _:
+            return NoVectors(said)

@@ -300,6 +300,7 @@ class ServerLink:
         if self.wire is not None and wire.generation < self.wire.generation:
             return
         self.wire = wire
+        self.wanted_at = float("-inf")  # what was asked for is there
         if wire.generation >= self.generation:
             self.generation = wire.generation
             self.state = "ready"

@@ -130,7 +130,8 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 class Beat(Message, frozen=True, kw_only=True):
-    """Heartbeat of the event loop, once a second. `lag_ms`: how late the loop was with it.
+    """Heartbeat of the event loop, once a second; the worker of a server that has nothing to tell
+    has a pulse instead (`runtime.after_fork`). `lag_ms`: how late the loop was with it.
     `idle_s`: seconds since the server was last used, 0 while it is in use. `probes_missed`: by the
     server, in a row."""
 

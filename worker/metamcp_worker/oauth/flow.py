@@ -1,8 +1,8 @@
 """Flows of OAuth with the official SDK: get and refresh the tokens for a server.
 
-Owns: the setup and input of the SDK's providers, the meaning of an authorization server's answers.
-Never: HTTP (`checked_http`), files (`vault`), the choice of the client (`provider_storage`), when a
-flow is run.
+Owns: the setup and input of the SDK's providers, the meaning of an authorization server's answers,
+the flow of `metamcp login`, while a person waits. Never: HTTP (`checked_http`), files (`vault`),
+the choice of the client (`provider_storage`), when a flow is run.
 
 The SDK's flow is written around one request: it sends that request in its middle, and all others
 wait for the answer. Here the flow therefore runs apart from the requests. When it first tries to
@@ -30,7 +30,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning
 from msgspec import Struct, structs
 from pydantic import AnyUrl
 
-from metamcp_worker.http.fetch import Unreachable
+from metamcp_worker.http.fetch import Origin, Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
@@ -39,7 +39,25 @@ from metamcp_worker.oauth.callback import PERSON_S_MAX, Callback
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
 from metamcp_worker.oauth.checked_http import Guarded
 from metamcp_worker.oauth.provider_storage import ProviderStorage
-from metamcp_worker.oauth.vault import TokenRecord, Vault
+from metamcp_worker.oauth.vault import TokenRecord, Vault, VaultUnfit, bare, vault_of
+
+ANSWER_S_MAX = 30.0
+"""Seconds for a server to answer with its challenge."""
+
+_PROTOCOL = "2026-07-28"
+_PREFIX = "io.modelcontextprotocol"
+#: Request without effects, which needs authorization at every server that wants authorization.
+_QUESTION = (
+    '{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{'
+    f'"{_PREFIX}/protocolVersion":"{_PROTOCOL}","{_PREFIX}/clientCapabilities":{{}},'
+    f'"{_PREFIX}/clientInfo":{{"name":"metamcp","version":"1"}}}}}}}}'
+).encode()
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "application/json, text/event-stream",
+    "MCP-Protocol-Version": _PROTOCOL,
+    "Mcp-Method": "tools/list",
+}
 
 DESCRIPTION_CHARS_MAX = 200
 """Maximum characters of an error in an authorization server's own words."""
@@ -366,3 +384,32 @@ def _check_endpoints(metadata: httpx2.Response) -> None:
 def _plain(text: str) -> str:
     """Return the printable part of a foreign text that may be shown, cut to its limit."""
     return "".join(each if each.isprintable() else " " for each in text)[:DESCRIPTION_CHARS_MAX]
+
+
+async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: float) -> TokenRecord:
+    """Get tokens for this server and store them. `show`: function that gets the link that a person
+    must open; `person_s`: seconds that the person may take; see `Flow`. Raises Unreachable,
+    NotAuthorized, Broken and VaultUnfit; MetaMCPError for a server without `oauth`."""
+    vault = vault_of(spec)
+    record = await Flow(spec, vault, show).authorize(await _challenge(spec), person_s=person_s)
+    kept = vault.find(spec.name, bare(spec.url or ""))
+    if not any(one.access_token == record.access_token for one in kept):
+        raise VaultUnfit("; ".join(vault.warnings) or "the tokens were not stored")
+    return record
+
+
+async def _challenge(spec: ServerSpec) -> Challenge:
+    """Ask the server without a token for its challenge. Raises Unreachable and Broken."""
+    origin = Origin(spec.url or "", headers=spec.headers)
+    try:
+        response = await origin.send("POST", _HEADERS, _QUESTION, answer_s=ANSWER_S_MAX)
+        await response.close()
+        if response.status in {404, 405}:
+            # A server of the older transport answers only GET, with a stream of events.
+            said = {"Accept": "text/event-stream"}
+            response = await origin.send("GET", said, answer_s=ANSWER_S_MAX)
+            await response.close()
+        header = response.header("www-authenticate")
+        return Challenge.of(response.status, header, _PROTOCOL) or Challenge(401, "", _PROTOCOL)
+    finally:
+        await origin.close()

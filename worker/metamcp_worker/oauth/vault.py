@@ -10,6 +10,7 @@ file counts as absent, because the remedy is the same: to get authorized again.
 """
 
 import asyncio
+import base64
 import contextlib
 import fcntl
 import hashlib
@@ -25,6 +26,7 @@ from msgspec import Struct, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -332,3 +334,12 @@ def _digest(text: str) -> str:
 def _bound(name: str) -> bytes:
     """Return the data that the cipher authenticates in addition to the content."""
     return _MAGIC + name.encode()
+
+
+def vault_of(spec: ServerSpec) -> Vault:
+    """Return the vault with the tokens of this server. Raises VaultUnfit; MetaMCPError for a server
+    without `oauth`."""
+    oauth = spec.oauth
+    if not isinstance(oauth, OAuthSpec):
+        raise MetaMCPError(f"server '{spec.name}' has no `oauth` in its configuration")
+    return Vault(oauth.store, base64.b64decode(oauth.key))

@@ -1,21 +1,28 @@
-"""First steps of a worker, right after its fork.
+"""First steps of a worker, right after its fork, and its heartbeats.
 
 Owns: making it a process of its own: session, name, random seed, log, stacks, score for when memory
-runs out. Never: the fork, the work of the worker.
+runs out; the times of heartbeats; the pulse in the file that a worker shares with the supervisor.
+Never: the fork, the work of the worker, the verdict about a pulse that stands still.
 
 The steps are short, because each worker takes them: Python code that runs here, and nowhere else in
 a worker, costs each worker the memory pages that the code lies on.
+
+A heartbeat as a message wakes the supervisor and costs both sides some hundred microseconds. A
+worker with nothing to tell writes the time into the file for its stacks instead, which costs one,
+and the supervisor reads this pulse when a heartbeat would be due.
 """
 
 import contextlib
 import faulthandler
+import math
 import os
 import random
 import resource
 import signal
+import struct
 
 from metamcp_worker.ipc.messages import Fork
-from metamcp_worker.runtime import fork_hooks, logs, orphans, pulse
+from metamcp_worker.runtime import fork_hooks, logs, orphans
 
 OOM_SCORE_ADJ = {"child": b"500"}
 """Value of `oom_score_adj` by role: the kernel should end servers and their workers first when
@@ -25,6 +32,22 @@ STDERR = 2
 STACKS_SIGNAL = signal.SIGUSR2
 """Signal at which a worker writes the stacks of all its threads; the worker goes on unharmed. The
 supervisor knows this number too."""
+
+BEAT_S = 1.0
+"""Seconds between two heartbeats."""
+PULSE_S = 2.0
+"""Seconds between two heartbeats of a worker with nothing to tell. The supervisor waits for a
+second more before it calls a worker late."""
+PHASES = 4
+"""Number of groups of workers, each with its own time for heartbeats within a second. Workers that
+beat together find code and data in the caches of the processor and take a third of the time; all of
+them together would delay calls."""
+PULSE_AT = 64 * 1024
+"""Offset of the pulse in bytes; the stacks are before it."""
+_FORM = struct.Struct("=dd")
+PULSE_BYTES = _FORM.size
+
+_file: list[int] = []
 
 
 def settle(order: Fork, stacks: int) -> None:
@@ -44,12 +67,37 @@ def settle(order: Fork, stacks: int) -> None:
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
     if stacks > STDERR:
-        pulse.share(stacks)
+        _file[:] = [stacks]
 
 
 def call_it(name: str) -> None:
     """Name this process; the kernel keeps the first 15 bytes."""
     _write("/proc/self/comm", name.encode())
+
+
+def next_beat(now: float, step_s: float) -> float:
+    """Return the next time after `now` in a row with `step_s` between two times, which all workers
+    of this worker's group have in common. `now`: monotonic seconds."""
+    phase_s = os.getpid() % PHASES * BEAT_S / PHASES
+    return math.floor((now - phase_s) / step_s + 1) * step_s + phase_s
+
+
+def write_pulse(now: float, lag_s: float) -> bool:
+    """Write the pulse. Returns False if the supervisor gave this process no file. `now`: monotonic
+    seconds; `lag_s`: by how many seconds the event loop was late."""
+    if not _file:
+        return False
+    try:
+        return os.pwrite(_file[0], _FORM.pack(now, lag_s), PULSE_AT) == PULSE_BYTES
+    except OSError:
+        return False
+
+
+def read_pulse(fd: int) -> tuple[float, float] | None:
+    """Return the time and the lag of the last pulse, None if there is none. The worker may hold
+    foreign code, so the numbers may be anything. Raises OSError."""
+    found = os.pread(fd, PULSE_BYTES, PULSE_AT)
+    return _FORM.unpack(found) if len(found) == PULSE_BYTES else None
 
 
 def _about(order: Fork) -> dict[str, str | int]:
