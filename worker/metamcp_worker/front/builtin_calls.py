@@ -2,7 +2,8 @@
 answers to operators about views.
 
 Owns: the context that a tool may look at, orders on their way to the supervisor and their time
-limit, and the steps of a search: wait until its index is complete, ask the other searches, answer.
+limit, and the steps of a search: build its index in turns of the loop (`IndexBuilder`), ask the
+other searches, answer.
 Never: what a tool decides (`builtin` and the families), views, how calls are answered (`calls`).
 """
 
@@ -37,7 +38,7 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolContext,
     ToolReply,
 )
-from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
+from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.builtin_tools.search_tools import ToolName
 from metamcp_worker.catalog import call_path
 from metamcp_worker.catalog.call_path import PathAsked
@@ -92,6 +93,57 @@ _LATE = "the supervisor did not answer in time; look again whether it was carrie
 _NAMED = f"the name of a tool set or script cannot have {process_names.WORKSPACE_MARK!r} in it"
 _MODERN = "{} does not lead to runs of workflows, which are tasks of revision 2025-11-25 alone"
 _FULL = f"{ORDERS_MAX} orders wait already; try again in a moment"
+
+
+INDEX_TURN_S = 0.008
+"""Seconds of one turn of the loop; calls of clients are handled between the turns."""
+INDEX_WAIT_S_MAX = 10.0
+"""Seconds that a search waits for a whole index; ten thousand new tools take one second. After that
+time, for example if servers change tools faster than the front indexes them, the search does the
+rest of the work at once."""
+
+
+class IndexBuilder:
+    """Builds search indexes while the front does other things (`search_index` does the work)."""
+
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
+        self._turn: asyncio.Handle | None = None
+        self._waiting: list[tuple[str, asyncio.TimerHandle, Callable[[], None]]] = []
+
+    def begin(self) -> None:
+        """Schedule the work, if there is any."""
+        if self._turn is None and self._indexes.behind:
+            self._turn = asyncio.get_running_loop().call_soon(self._work)
+
+    def when_whole(self, endpoint: str, done: Callable[[], None]) -> None:
+        """Call `done` when the index of this endpoint is whole, or when the time is over."""
+        if not self._indexes.is_behind(endpoint):
+            done()
+            return
+        timer = asyncio.get_running_loop().call_later(INDEX_WAIT_S_MAX, self._late, done)
+        self._waiting.append((endpoint, timer, done))
+        self.begin()
+
+    def _work(self) -> None:
+        self._turn = None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + INDEX_TURN_S
+        while self._indexes.behind and loop.time() < until:
+            self._indexes.step()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            endpoint, timer, done = each
+            if self._indexes.is_behind(endpoint):
+                self._waiting.append(each)
+            else:
+                timer.cancel()
+                done()
+        self.begin()
+
+    def _late(self, done: Callable[[], None]) -> None:
+        self._waiting = [each for each in self._waiting if each[2] is not done]
+        done()
 
 
 class _Waiting(Struct, frozen=True):

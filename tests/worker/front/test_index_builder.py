@@ -2,7 +2,7 @@
 
 import asyncio
 
-from metamcp_worker.builtin_tools.search_index_io import IndexBuilder
+from metamcp_worker.front.builtin_calls import IndexBuilder
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.spec import FrontSpec
