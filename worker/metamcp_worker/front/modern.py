@@ -320,7 +320,7 @@ def check(
             # A client of another revision may leave these out.
             check_version(facts.version.decode("latin-1"))
         wanted = ((PROTOCOL_VERSION, version), (_CAPABILITIES, capabilities))
-        missing = " and ".join(key for key, raw in wanted if not raw)
+        missing = " and ".join(key for key, value in wanted if not value)
         raise ProtocolError(Code.INVALID_PARAMS, f"params._meta lacks {missing}.")
     if not bytes(capabilities).startswith(b"{"):
         raise ProtocolError(

@@ -341,7 +341,12 @@ class Talk:
         wanted = {key: WantedInput(one.method, one.params) for key, one in self._open.items()}
         self.call.interim(CallAnswer(mrtr.result(wanted, self._state)))
         own = self.call.answer
-        own.then(lambda answer: None if own is not self.call.answer else self._ended(answer))
+
+        def ended(answer: CallAnswer | None) -> None:
+            if own is self.call.answer:  # and not only more questions, after which the call goes on
+                self._ended(answer)
+
+        own.then(ended)
 
     def _expire(self) -> None:
         self.give_up(f"the client did not answer within {PARK_S_MAX:g} s")

@@ -292,6 +292,7 @@ def _owned(
 
 
 def _call_head(frame: CallFrame) -> bytes:
+    # Without `_method_bytes` and `_head`, because every call comes here.
     name, meta, caller, params = frame.method.encode(), frame.meta, frame.caller, frame.params
     if len(name) > METHOD_BYTES_MAX:
         raise TooLarge("a method name", len(name), METHOD_BYTES_MAX)
