@@ -80,6 +80,10 @@ def test_who_logs_out_ends_the_session_in_every_tab(
     expect(other.get_by_role("alert")).to_have_text("You are logged out.")
     tab.bring_to_front()
     expect(tab.get_by_role("alert")).to_have_text("This session has ended.")
+    # The tab that followed the news leaves its place to the other one, which has no session now.
+    nobody = "navigator.locks.query().then(all => !all.held.concat(all.pending).length)"
+    other.wait_for_function(nobody)
+    expect(other.get_by_role("alert")).to_have_text("You are logged out.")
     assert not [one for one in abroad.sessions() if one["key"] == made["id"]]
 
 

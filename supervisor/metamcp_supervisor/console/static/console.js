@@ -76,6 +76,9 @@ function closed(sentence) {
   return false;
 }
 
+/* The gateway ended the session. Somebody who logged out was told so already. */
+const ended = () => token() ? closed(ENDED) : false;
+
 async function logout() {
   const answer = await fetch("/logout", { method: "POST", headers: { Authorization: `Bearer ${token()}` } }).catch(() => null);
   if (answer?.ok || answer?.status === 401) closed("You are logged out.");
@@ -149,7 +152,7 @@ document.addEventListener("htmx:before:response", (event) => {
   const { response, request } = event.detail.ctx;
   if (response.status !== 401) return;
   event.preventDefault();
-  closed(ENDED);
+  ended();
 });
 document.addEventListener("htmx:error", () => {
   main.removeAttribute("aria-busy");
@@ -294,7 +297,7 @@ function pulse() {
 
 async function read(signal) {
   const answer = await fetch("/events", { headers: { Authorization: `Bearer ${token()}` }, signal });
-  if (answer.status === 401) return closed(ENDED);
+  if (answer.status === 401) return ended();
   if (!answer.ok) throw new Error(String(answer.status));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
@@ -303,7 +306,7 @@ async function read(signal) {
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
-      if (event.startsWith("event: ended")) return closed(ENDED);
+      if (event.startsWith("event: ended")) return ended();
       const { kinds } = JSON.parse(event.slice(event.indexOf("data: ") + 6));
       tabs.postMessage({ news: kinds });
       heard(kinds);
@@ -324,7 +327,7 @@ async function follow() {
     document.addEventListener("visibilitychange", seen);
     seen();
     try {
-      await navigator.locks.request("metamcp-news", { signal: away.signal }, () => read(away.signal));
+      await navigator.locks.request("metamcp-news", { signal: away.signal }, () => token() && read(away.signal));
     } catch { /* lost, or hidden: tried again below */ }
     clearTimeout(hidden);
     document.removeEventListener("visibilitychange", seen);
