@@ -59,7 +59,7 @@ test: $(STAMP) $(SUITE) ## everything: check, then the real processes
 	@# Side by side, because none of them keeps all processors busy.
 	@$(MAKE) --no-print-directory --jobs=3 style types strict pure $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
 	@# In lanes, a file in one of them: most of these tests wait for processes.
-	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
+	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder tests
 
 $(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
 	npm ci --prefix tests/conformance --silent --no-audit --no-fund
@@ -105,7 +105,7 @@ test-compiled: $(COMPILED) $(SUITE) ## every test with real processes, and the p
 	@# The sources of the checkout are not in the path, so what is imported is what is installed.
 	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "not live and not process" -n $(LANES) --dist worksteal tests/worker
 	@# tests/packages builds wheels of its own.
-	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "live or process" -n $(LANES) --dist loadfile tests --ignore tests/packages
+	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder tests --ignore tests/packages
 
 deb: wheel ## dist/: a .deb and an .rpm with everything in them, for this Python and this processor
 	$(BIN)/python -m deploy.packages.build dist
