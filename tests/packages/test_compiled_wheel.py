@@ -1,6 +1,7 @@
 """The compiled wheel: built once by mypyc, installed alone, and run compiled and pure."""
 
 import os
+import sys
 import sysconfig
 import zipfile
 from functools import partial
@@ -77,6 +78,15 @@ def test_an_index_accepts_it_with_the_c_library_that_it_needs_in_its_name(
     assert "-manylinux" in named.name
     assert {path for path in names(named) if not path.endswith("/")} == set(names(wheel))
     run(PACKAGERS / "twine", "check", "--strict", named, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_what_the_compiler_is_told_of_raw_bytes_is_valid_for_each_python(
+    python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "one.py").write_text("import msgspec\n\nmsgspec.Raw(b'').copy()\n")
+    told = ("env", f"MYPYPATH={compiled.stubs(tmp_path / 'stubs')}", sys.executable, "-m", "mypy")
+    run(*told, "--strict", "--python-version", python, "one.py", cwd=tmp_path)
 
 
 def test_the_next_pure_wheel_of_the_checkout_has_no_object(
