@@ -181,7 +181,7 @@ class Calls:
         else:
             owner = mcp_request.only(merged, method)
         said = request.caller
-        if not request.modern and b"/tasks" in said:  # whether the slash is escaped or not
+        if not request.modern and said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
             said = mcp_request.without_tasks(said)
         server = owner.server
         if server in self.processes.apart:

@@ -341,7 +341,7 @@ class ClientSessions:
 
 def request_key(raw_id: bytes) -> bytes:
     """Return the id in its only spelling, so that ids can be compared; `7` and `"7"` differ."""
-    return codec.dump(codec.text(raw_id)) if b"\\" in raw_id else raw_id
+    return codec.dump(codec.text(raw_id)) if codec.BACKSLASH in raw_id else raw_id
 
 
 def negotiated(requested: str) -> str:

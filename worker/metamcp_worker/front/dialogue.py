@@ -176,7 +176,7 @@ class Dialogue:
         if method == "ping":
             outlet.json(200, jsonrpc_bytes.result(raw_id, b"{}"))
             return None
-        key = request_key(raw_id) if b"\\" in raw_id else raw_id
+        key = request_key(raw_id) if codec.BACKSLASH in raw_id else raw_id
         if key in session.inflight:
             raise ProtocolError(Code.INVALID_REQUEST, "A request with this id is still in flight.")
         if len(session.inflight) >= INFLIGHT_MAX:

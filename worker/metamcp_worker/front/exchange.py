@@ -24,7 +24,7 @@ from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.http import request_head
 from metamcp_worker.http.connection_moves import NOBODY, Elsewhere
 from metamcp_worker.http.request_head import Headers
-from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, Pending
 from metamcp_worker.http.resume import Lost, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -106,10 +106,14 @@ class Exchange(HttpRequest):
         self.answer(request_head.head(200, [kind, (b"cache-control", b"no-store")]), body)
 
     def result(self, raw_id: bytes, body: bytes) -> Pending:
-        """Answer with a raw result, as `finish` does, but without a copy: a result may be large."""
+        """Answer with a raw result, as `finish` does, but without a copy of a large one."""
         if self._stream is not None:
             return self.finish(200, jsonrpc_bytes.result(raw_id, body))
-        self.answer(_OK, jsonrpc_bytes.HEAD, raw_id, jsonrpc_bytes.MIDDLE, body, jsonrpc_bytes.TAIL)
+        parts = jsonrpc_bytes.HEAD, raw_id, jsonrpc_bytes.MIDDLE, body, jsonrpc_bytes.TAIL
+        if len(body) > COPY_BYTES_MAX:
+            self.answer(_OK, *parts)
+        else:
+            self.answer(_OK, b"".join(parts))
         return None
 
     def empty(self, status: int, headers: Headers = ()) -> None:

@@ -295,7 +295,7 @@ class _HookedCall:
         if arguments != bytes(params.get("arguments", b"{}")):
             params["arguments"] = Raw(arguments)
         said = frame.caller
-        if b"/tasks" in said:  # whether the slash is escaped or not
+        if said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
             said = mcp_request.without_tasks(said)
         params_raw = codec.dump(params)
         self.call.frame = structs.replace(frame, params=params_raw, caller=said, results=b"")

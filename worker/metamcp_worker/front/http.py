@@ -480,7 +480,7 @@ class App:
     ) -> Pending:
         raw_id = jsonrpc_bytes.NO_ID
         try:
-            message = mcp_request.read(body)
+            message = mcp_request.read_again(body, exchange.head)
             if message.method is not None:
                 raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
             principal = exchange.facts.principal

@@ -107,7 +107,7 @@ class KnownHead:
         if self.secret:
             same = compare_digest(said[:first] + said[last:start], before + behind)
         else:
-            same = said.startswith(before) and said.startswith(behind, last)
+            same = said[:first] == before and said[last:start] == behind
         return (head, read[start:]) if same else None
 
 
@@ -139,7 +139,7 @@ def _traced(head: Head, trace: bytes) -> Head:
     headers = [(name, trace if name == _TRACEPARENT else value) for name, value in head.headers]
     return Head(
         head.method, head.target, headers, head.version, head.keeps_alive, head.awaits,
-        head.verdict, head.entry,
+        head.verdict, head.entry, head.envelope,
     )  # fmt: skip
 
 
