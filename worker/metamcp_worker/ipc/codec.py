@@ -21,7 +21,7 @@ from metamcp_worker.ipc.envelope import Envelope, KnownRequest
 
 T = TypeVar("T")
 
-ID_BYTES_MAX = 256
+ID_BYTES_MAX: Final = 256
 
 BACKSLASH: Final = 0x5C
 """Byte that begins an escape. Looking for a number in bytes costs a tenth of looking for bytes, for
@@ -29,15 +29,15 @@ which Python raises and drops an error first."""
 
 KNOWN_BYTES_MAX = 1024
 """Maximum bytes of an envelope that is recognized."""
-KNOWN_BODY_BYTES_MAX = 16 * 1024
+KNOWN_BODY_BYTES_MAX: Final = 16 * 1024
 """Maximum bytes of a body whose envelope is recognized; a larger one would be copied twice."""
-ID_DIGITS_MAX = 18
+ID_DIGITS_MAX: Final = 18
 """Maximum digits of an id in an envelope that is recognized."""
 
 _PARAMS = re.compile(rb'"params"\s*:\s*')
 _NUMBER = re.compile(rb'"id"\s*:\s*([0-9]+)')
 _ZERO: Final = 0x30
-_INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
+_INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
 _HALVES = re.compile(
     rb"\\u([dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|[dD][c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89abAB].{2}\\u[dD][c-fC-F].{2}))"
@@ -56,8 +56,8 @@ class Malformed(ValueError):
     without the input."""
 
 
-_decode_envelope = msgspec.json.Decoder(Envelope).decode
-_decode_level = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_decode_level: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 _decode_any = msgspec.json.Decoder().decode
