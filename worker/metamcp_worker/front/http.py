@@ -33,11 +33,11 @@ from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSessi
 from metamcp_worker.front.dialogue import Dialogue, Notices
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.header_policy import HeaderPolicy
+from metamcp_worker.front.header_policy import HeaderPolicy, RequestFacts
 from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
-from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal, RequestFacts
+from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
 from metamcp_worker.front.stats import Stats
