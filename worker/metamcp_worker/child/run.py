@@ -27,7 +27,7 @@ from metamcp_worker.child.actions import (
     WarnInLog,
     WriteToServer,
 )
-from metamcp_worker.child.front_pipes import FrontPipes, Received
+from metamcp_worker.child.front_pipes import FrontPipes
 from metamcp_worker.child.report import Report
 from metamcp_worker.child.server_session import LINES_PER_MESSAGE, ServerSession
 from metamcp_worker.child.stdio import StdioTransport
@@ -42,6 +42,7 @@ from metamcp_worker.ipc.frames import (
     Claim,
     Down,
     Error,
+    Frame,
     Keep,
     Release,
     Result,
@@ -264,25 +265,33 @@ class ServerWorker:
 
     # --- fronts -----------------------------------------------------------------------------
 
-    def _front_says(self, front: int, frame: Received) -> None:
+    def _front_says(self, front: int, frame: Frame) -> None:
         session, connection, now = self._session, self._connection, monotonic()
         if self._resting:
             self._rouse()
         if session is None or connection is None:
-            if isinstance(frame, Claim):
-                self._fronts.send(front, frames.KeptFrame(frame.id))
-            elif isinstance(frame, CallFrame):
-                body = jsonrpc_lines.error_object(
-                    Code.SERVER_DOWN, "the server has not been started yet"
-                )
-                self._fronts.send(front, Error(frame.id, body))
-            return
+            self._answer_early(front, frame)
+        elif isinstance(frame, CallFrame):
+            self._needed_at = now
+            self._do(session.call(front, frame, now, connection.stuck()))
+            if frame.id & figures.MASK == figures.MASK:
+                session.timing.sent(front, frame.id, now, monotonic())
+        else:
+            self._front_tells(session, front, frame, now)
+
+    def _answer_early(self, front: int, frame: Frame) -> None:
+        """Answer a frame that came before the server was started."""
+        if isinstance(frame, Claim):
+            self._fronts.send(front, frames.KeptFrame(frame.id))
+        elif isinstance(frame, CallFrame):
+            body = jsonrpc_lines.error_object(
+                Code.SERVER_DOWN, "the server has not been started yet"
+            )
+            self._fronts.send(front, Error(frame.id, body))
+
+    def _front_tells(self, session: ServerSession, front: int, frame: Frame, now: float) -> None:
+        """Handle a frame of a front that is not a call."""
         match frame:
-            case CallFrame():
-                self._needed_at = now
-                self._do(session.call(front, frame, now, stuck=connection.stuck()))
-                if frame.id & figures.MASK == figures.MASK:
-                    session.timing.sent(front, frame.id, now, monotonic())
             case Cancel():
                 self._do(session.cancel(front, frame, now))
             case frames.ReplyFrame():
@@ -295,6 +304,8 @@ class ServerWorker:
                 self._do(session.orphans.claim(front, frame, now))
             case Release():
                 self._do(session.orphans.release(front, frame, now))
+            case _:
+                pass  # only workers send the other frames
 
     def _front_gone(self, front: int) -> None:
         if self._session is not None:
@@ -361,39 +372,51 @@ class ServerWorker:
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
-            match action:
-                case ReplyToFront(front, frame):
-                    assert self._session is not None
-                    if isinstance(frame, Result) and frame.id & figures.MASK == figures.MASK:
-                        timing, now = self._session.timing, monotonic()
-                        times = timing.replied(front, frame.id, self._heard_at, now)
-                        self._fronts.send(front, times)
-                    sent = self._fronts.send(front, frame)
-                    if not sent and isinstance(frame, Ask):
-                        self._do(self._session.unasked(frame.question, self._loop.time()))
-                    elif self._session.orphans.any:
-                        self._session.orphans.sent(front, frame, self._loop.time())
-                case KeepResult():
-                    self._do([ReplyToFront(action.front, self._shortened(action))])
-                case ServerRequest():
-                    self._ask(action)
-                case WriteToServer() | Drop():
-                    self._send(action)
-                case TellFronts(frame):
-                    self._fronts.announce(frame)
-                case CountOnce(counter):
-                    self._report.count(counter)
-                case Ready() | Relisted():
-                    self._report.lists(action, self._loop.time() - self._spawned_at)
-                case Fail():
-                    self._describe(action)
-                    self._finish(action)
-                case WarnInLog(text):
-                    assert self._connection is not None
-                    self._connection.warn(text)
-                case Stray(line):
-                    assert self._connection is not None
-                    self._connection.stray(line)
+            # The two actions of nearly every call come first.
+            if type(action) is ReplyToFront:
+                self._reply(action)
+            elif type(action) is ServerRequest:
+                self._ask(action)
+            else:
+                self._do_more(action)
+
+    def _do_more(self, action: Action) -> None:
+        match action:
+            case ReplyToFront():
+                self._reply(action)
+            case ServerRequest():
+                self._ask(action)
+            case KeepResult():
+                self._reply(ReplyToFront(action.front, self._shortened(action)))
+            case WriteToServer() | Drop():
+                self._send(action)
+            case TellFronts(frame):
+                self._fronts.announce(frame)
+            case CountOnce(counter):
+                self._report.count(counter)
+            case Ready() | Relisted():
+                self._report.lists(action, self._loop.time() - self._spawned_at)
+            case Fail():
+                self._describe(action)
+                self._finish(action)
+            case WarnInLog(text):
+                assert self._connection is not None
+                self._connection.warn(text)
+            case Stray(line):
+                assert self._connection is not None
+                self._connection.stray(line)
+
+    def _reply(self, reply: ReplyToFront) -> None:
+        session, front, frame = self._session, reply.front, reply.frame
+        assert session is not None
+        if isinstance(frame, Result) and frame.id & figures.MASK == figures.MASK:
+            times = session.timing.replied(front, frame.id, self._heard_at, monotonic())
+            self._fronts.send(front, times)
+        sent = self._fronts.send(front, frame)
+        if not sent and isinstance(frame, Ask):
+            self._do(session.unasked(frame.question, self._loop.time()))
+        elif session.orphans.any:
+            session.orphans.sent(front, frame, self._loop.time())
 
     def _shortened(self, answer: KeepResult) -> Result | Error:
         """Return the answer for the front: the result, or a short one if the result is large."""
