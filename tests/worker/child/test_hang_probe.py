@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.child.actions import CountOnce, Fail, ReplyToFront, WarnInLog
+from metamcp_worker.child.actions import Action, CountOnce, Fail, ReplyToFront, WarnInLog
 from metamcp_worker.child.hang_probe import MISSES_MAX, PROBE_S_MAX
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.runtime.after_fork import REST_S_MAX
@@ -77,7 +77,7 @@ def test_a_server_that_misses_three_probes_in_a_row_hangs() -> None:
 
 def rest(talk: Talk, seconds: float) -> list[Fail]:
     """Let time pass with ticks only when they are due, or after ten seconds."""
-    found, end = [], talk.now + seconds
+    found, end = list[Action](), talk.now + seconds
     while talk.now < end:
         wait_s = min(talk.session.due(talk.now) - talk.now, REST_S_MAX, end - talk.now)
         found += talk.tick(max(wait_s, TICK_S))
