@@ -62,14 +62,17 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import after_fork, loop, memory, orphans
-from metamcp_worker.runtime.after_fork import BEAT_S, PULSE_S
+from metamcp_worker.runtime.after_fork import BEAT_S
 
 TICK_S = 0.25
 """Seconds between two ticks, which look at deadlines; also how long a log line may wait."""
 AWAKE_S = 1.0
 """Seconds after something happened in which a worker does not rest."""
-REST_S = 4.0
-"""Seconds between two ticks of a worker that rests; heartbeats between them are only pulses."""
+REST_S = after_fork.REST_S_MAX
+"""Maximum seconds between two ticks of a worker that rests."""
+NAP_S = 2.0
+"""The same of a worker that runs code of others, which may hang while nothing happens, and of one
+that must tell the supervisor at each tick."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
 waits for one of these."""
@@ -118,6 +121,9 @@ class ServerWorker:
         self._spawned_at = 0.0
         self._due = self._beat_due = self._loop.time()
         self._resting = False
+        self._rest_s = REST_S
+        self._shown = False
+        self._told = 0.0, 0
         self._rest_until = self._roused_at = 0.0
         self._lag_s = 0.0
         self._trimmed_at = self._heard_at = self._loop.time()
@@ -243,6 +249,8 @@ class ServerWorker:
             self._finish(Fail("spawn", f"what the worker was told to start is broken: {error}"))
             return
         self._report.begin(spec)
+        if not spec.command and spec.url is None:
+            self._rest_s = NAP_S
         self._spawned_at = self._loop.time()
         try:
             self._connection = launch(spec, version, self)
@@ -317,7 +325,7 @@ class ServerWorker:
         assert self._session is not None
         now = self._heard_at = monotonic()
         if self._resting:
-            self._rouse()
+            self._stir()
         for line in lines:
             self._do(self._session.receive(line, now, stream, via))
         assert self._connection is not None
@@ -469,13 +477,9 @@ class ServerWorker:
     # --- time -------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Tick, or only beat while nothing happens."""
         now = self._loop.time()
         self._lag_s = max(self._lag_s, now - self._due)
-        if self._resting and now < self._rest_until and after_fork.write_pulse(now, self._lag_s):
-            self._lag_s = 0.0
-        else:
-            self._tick(now)
+        self._tick(now)
         self._plan(now)
 
     def _tick(self, now: float) -> None:
@@ -492,35 +496,65 @@ class ServerWorker:
             self._trimmed_at = now
             memory.trim()
         rested, self._resting = self._resting, self._rests(now)
-        if now >= self._beat_due or (self._resting and not rested):
+        if rested and not self._resting:
+            self._beat_due = after_fork.next_beat(now, BEAT_S)
+        if self._shown and self._told == self._news:
+            self._lag_s = 0.0
+        elif self._resting or now >= self._beat_due:
             self._beat(now)
+
+    @property
+    def _news(self) -> tuple[float, int]:
+        """The facts that a beat tells besides that this process lives."""
+        return self._needed_at, self._session.probes_missed if self._session is not None else 0
 
     def _beat(self, now: float) -> None:
         self._beat_due = after_fork.next_beat(now, BEAT_S)
         self._report.beat(self._session, self._lag_s, now - self._needed_at)
         self._report.answers(self._session)
+        self._told = self._news
         self._lag_s = 0.0
 
     def _rests(self, now: float) -> bool:
-        """Whether nothing happens and nothing is due soon."""
+        """Whether nothing happens and nothing is due soon. The pulse shows until when."""
+        self._shown = False
         if self._session is None or self._throttled or now < self._roused_at + AWAKE_S:
             return False
-        long = after_fork.next_beat(now + REST_S - PULSE_S, PULSE_S)
-        self._rest_until = min(long, self._session.due(now))
-        return self._rest_until > now + TICK_S
+        due, nap = self._session.due(now), after_fork.next_beat(now, NAP_S)
+        until = min(due, after_fork.next_beat(now + self._rest_s - NAP_S, NAP_S))
+        if until <= now + TICK_S:
+            return False
+        if not self._session.needed:
+            self._shown = self._show_rest(now, until)
+        self._rest_until = until if self._shown else min(due, nap)
+        return True
+
+    def _show_rest(self, now: float, until: float) -> bool:
+        return after_fork.write_pulse(max(now, until - BEAT_S), self._lag_s)
+
+    def _stir(self) -> None:
+        """Rest on after a message that is only the answer to a probe, for example."""
+        now = self._loop.time()
+        after_fork.write_pulse(now, 0.0)
+        self._loop.call_soon(self._settle, now)
+
+    def _settle(self, now: float) -> None:
+        if self._resting and self._session is not None:
+            if self._session.due(now) <= now + TICK_S or self._report.unsent:
+                self._rouse()
+            elif self._shown:
+                self._show_rest(now, self._rest_until)
 
     def _rouse(self) -> None:
         """Tick often again, because something happens."""
         self._resting, self._roused_at = False, self._loop.time()
+        after_fork.write_pulse(self._roused_at, 0.0)
         self._timer.cancel()
         self._plan(self._roused_at)
 
     def _plan(self, now: float) -> None:
         # After a pause of the whole machine the ticks that were missed are not made up for.
-        if self._resting:
-            self._due = min(after_fork.next_beat(now, PULSE_S), self._rest_until)
-        else:
-            self._due = after_fork.next_beat(now, TICK_S)
+        self._due = self._rest_until if self._resting else after_fork.next_beat(now, TICK_S)
         self._timer = self._loop.call_at(self._due, self._turn)
 
     def _tell_news(self) -> None:

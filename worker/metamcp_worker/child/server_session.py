@@ -124,7 +124,7 @@ class ServerSession:
 
     def due(self, now: float) -> float:
         """Return when the next tick is due if nothing comes before: `now` if somebody waits for the
-        server or for news of it, or else the time of the next probe."""
+        server or for news of it, or else the next time for probes."""
         if self.in_flight or self.queued or self.orphans.any or self._opening.busy:
             return now
         if self._updates.merging:
