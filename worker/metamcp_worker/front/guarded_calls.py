@@ -105,7 +105,7 @@ class GuardedCalls:
             return call
         facts = CallFacts(
             exposed=subject, arguments=bytes(params.get("arguments", b"{}")),
-            principal=request.principal, endpoint=view.spec.part_of or view.endpoint,
+            principal=request.principal, endpoint=view.whole,
             workspace=view.spec.workspace, who=request.who, client=request.caller,
             modern=request.modern, source="client" if request.run is None else request.run.source,
             state=bytes(params.get("requestState", b"")) if params.keys() & mrtr.ADDED else None,

@@ -33,11 +33,11 @@ from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSessi
 from metamcp_worker.front.dialogue import Dialogue, Notices
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.header_policy import HeaderPolicy
+from metamcp_worker.front.header_policy import HeaderPolicy, RequestFacts
 from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
-from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal, RequestFacts
+from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
 from metamcp_worker.front.stats import Stats
@@ -369,16 +369,14 @@ class App:
             view = self._calls.view(facts.endpoint)
         else:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
+        kind = facts.kind
         if method == "OPTIONS":
-            at_all = ", ".join(header_policy.METHODS[facts.kind]).encode()
-            allowed = rest_methods(facts.rest) if facts.kind == request_facts.API else at_all
+            at_all = ", ".join(header_policy.METHODS[kind]).encode()
+            allowed = rest_methods(facts.rest) if kind == request_facts.API else at_all
             exchange.empty(204, [(b"allow", allowed)])
         elif view is None:
             self._refuse(exchange, _NOT_YET)
-        elif facts.kind == request_facts.METADATA:
-            assert self._issuers is not None
-            exchange.json(200, self._issuers.document(view.spec))
-        elif facts.kind == request_facts.MCP:
+        elif kind == request_facts.MCP:
             legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
             if method == "POST":
                 era = self._legacy if legacy else self._modern
@@ -387,11 +385,14 @@ class App:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
                 return self._get(exchange, get, view)
             self._refuse(exchange, _POST_ONLY)
-        elif facts.kind == request_facts.API:
+        elif kind == request_facts.METADATA:
+            assert self._issuers is not None
+            exchange.json(200, self._issuers.document(view.spec))
+        elif kind == request_facts.API:
             if method == "GET":
                 return self._rest.answer(exchange, method, view, self._version, b"")
             return self._post(exchange, self._rest.answer, method, view, self._version)
-        elif facts.kind == request_facts.SSE:
+        elif kind == request_facts.SSE:
             return self._get(exchange, self._sse.get, view)
         else:
             return self._post(exchange, self._said, self._sse.post, view)
@@ -478,11 +479,9 @@ class App:
         view: View,
         body: bytes,
     ) -> Pending:
-        raw_id = jsonrpc_bytes.NO_ID
+        message: Envelope | None = None
         try:
             message = mcp_request.read_again(body, exchange.head)
-            if message.method is not None:
-                raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
             principal = exchange.facts.principal
             if principal is not gate.USER or self._calls.audit is not None:
                 method = gate.ANSWER if message.method is None else message.method
@@ -493,6 +492,7 @@ class App:
                 self._go(exchange, where, body)
                 return None
         except NotUpYet as early:
+            raw_id = mcp_request.answer_id(message)
             if len(body) > EARLY_BYTES_MAX:
                 return self._refused(exchange, raw_id, early)
             call = self._calls.first_list(early.server)
@@ -500,11 +500,13 @@ class App:
             again = partial(self._said, exchange, post, body=body)
             return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, early))
         except ProtocolError as why:
-            return self._refused(exchange, raw_id, why)
+            return self._refused(exchange, mcp_request.answer_id(message), why)
         except Declined as declined:
-            self._decline(exchange, raw_id, declined)
+            self._decline(exchange, mcp_request.answer_id(message), declined)
             return None
-        return None if rest is None else self._later(exchange, raw_id, rest)
+        if rest is None:
+            return None
+        return self._later(exchange, mcp_request.answer_id(message), rest)
 
     def _up(
         self,

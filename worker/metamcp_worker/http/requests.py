@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVarTuple, Unpack
+from typing import Final, Protocol, TypeVarTuple, Unpack
 
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, MovedConnection
@@ -19,7 +19,7 @@ log = logging.getLogger("metamcp.http")
 
 Given = TypeVarTuple("Given")
 
-COPY_BYTES_MAX = 64 * 1024
+COPY_BYTES_MAX: Final = 64 * 1024
 """Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
 _FAILED = request_head.head(500, [request_head.JSON])
 _FAILURE = request_head.error_body(
