@@ -1,6 +1,6 @@
 # One verb, one job. Everything happens inside ./.venv and ./examples/demo; nothing is installed elsewhere.
 PYTHON ?= python3
-LANES ?= 3
+LANES ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -59,7 +59,7 @@ test: $(STAMP) $(SUITE) ## everything: check, then the real processes
 	@# Side by side, because none of them keeps all processors busy.
 	@$(MAKE) --no-print-directory --jobs=3 style types strict pure $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
 	@# In lanes, a file in one of them: most of these tests wait for processes.
-	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile tests
+	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder tests
 
 $(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
 	npm ci --prefix tests/conformance --silent --no-audit --no-fund
@@ -92,20 +92,20 @@ wheel: $(STAMP) $(PACKAGERS) ## dist/: the wheel and the source distribution of 
 wheel-compiled: $(STAMP) ## dist/: a wheel for this Python and this processor, its hot modules compiled: two minutes
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build -d dist -t wheel
 
-# Where what is compiled decides: a relay, both eras, conformance, crashes and faults.
-COMPILED_TESTS := tests/conformance tests/faults $(addprefix tests/live/test_, $(addsuffix .py, \
-	call crash eras fidelity fronts relay resumed_fronts sessions tasks upgrade))
-
-$(COMPILED): $(STAMP) pyproject.toml $(shell git ls-files worker supervisor deploy/compiled.py)
+$(COMPILED): $(STAMP) pyproject.toml requirements/dev.txt $(shell git ls-files worker supervisor deploy/compiled.py)
 	rm -rf $(@D)
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build -d $(@D)/dist -t wheel
-	$(BIN)/python -m tests.packages.installed $(@D)/dist/*.whl $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index $(@D)/dist/*.whl
 	@touch $@
 
-test-compiled: $(COMPILED) $(SUITE) $(CLIENTS) ## the tests of a call's way, on compiled modules
+test-compiled: $(COMPILED) $(SUITE) ## every test with real processes, and the pure ones of the worker, on compiled modules
+	@$(MAKE) --no-print-directory --jobs=2 $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
 	@# The sources of the checkout are not in the path, so what is imported is what is installed.
 	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "not live and not process" -n $(LANES) --dist worksteal tests/worker
-	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "live or process" -n $(LANES) --dist loadfile $(COMPILED_TESTS)
+	@# tests/packages builds wheels of its own.
+	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder tests --ignore tests/packages
 
 deb: wheel ## dist/: a .deb and an .rpm with everything in them, for this Python and this processor
 	$(BIN)/python -m deploy.packages.build dist

@@ -37,7 +37,9 @@ them by their names. Instructions per call in a worker: 39,700 to 38,500."""
 RAW = "class Raw(bytes):"
 """Line of msgspec's stub that is not true: `Raw` does not derive from `bytes`, so machine code that
 takes it for `bytes` would fail."""
-NOT_BYTES = "class Raw(Buffer):\n    def __len__(self) -> int: ..."
+NOT_BYTES = """class Raw(Buffer):
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ..."""
 
 
 def sources() -> list[str]:

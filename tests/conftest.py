@@ -5,7 +5,9 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -60,6 +62,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the longest limits begin first, so that no lane ends long after the others."""
+    limits: dict[Path, float] = {}
+    tests = Counter(item.path for item in items)
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        limits[item.path] = max(limits.get(item.path, 0.0), mark.args[0] if mark else 0.0)
+    items.sort(key=lambda item: (-limits[item.path], -tests[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)

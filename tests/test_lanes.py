@@ -53,3 +53,22 @@ def test_a_test_that_takes_too_long_says_where_it_is_also_in_a_lane(tmp_path: Pa
     )
     assert "node down" in done.stdout
     assert 'test_one.py", line 5 in test_hangs' in done.stderr
+
+
+@pytest.mark.process
+def test_the_file_that_may_take_longest_begins_first(tmp_path: Path) -> None:
+    test = "import pytest\n\n{mark}def test_it() -> None: ...\n"
+    marks = {"a": "", "b": "@pytest.mark.timeout(300)\n", "c": "@pytest.mark.timeout(900)\n"}
+    for name, mark in marks.items():
+        (tmp_path / f"test_{name}.py").write_text(test.format(mark=mark))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--collect-only", "--quiet"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    found = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
+    assert found == ["test_c.py", "test_b.py", "test_a.py"]

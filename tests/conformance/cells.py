@@ -158,10 +158,6 @@ class Played:
     def name(self) -> str:
         return f"{self.revision}/client/{'auth' if self.scenarios else self.era}"
 
-    @property
-    def lane(self) -> str:
-        return self.name
-
 
 Cell = Direct | Behind | Played
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +121,16 @@ def gateway(cells: Sequence[Behind]) -> Generator[Gateway]:
 def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
     """All cells; those of one lane run one after the other."""
     behind = [cell for cell in cells if isinstance(cell, Behind)]
-    found: dict[Cell, Scores] = {}
+    found: dict[Cell, Scores] = {cell: {} for cell in cells}
     with ExitStack() as stack:
         running = stack.enter_context(gateway(behind)) if behind else None
-        lanes: dict[str, list[Cell]] = {}
-        for cell in cells:
-            lanes.setdefault(cell.lane, []).append(cell)
 
-        def work(lane: list[Cell]) -> None:
-            for cell in lane:
-                found[cell] = once(cell, running)
+        def work(lane: Lane) -> list[tuple[Cell, Scores]]:
+            return [(cell, once(cell, running, scenarios)) for cell, scenarios in lane]
 
         with ThreadPoolExecutor(LANES) as pool:
-            list(pool.map(work, sorted(lanes.values(), key=len, reverse=True)))
+            for cell, scores in chain.from_iterable(pool.map(work, lanes(cells))):
+                found[cell] = {**found[cell], **scores}
         for cell in cells:
             suspects = list(results.worse(found[cell], baseline.of(cell) or {}))
             if 0 < len(suspects) <= AGAIN_MAX:
@@ -140,10 +138,30 @@ def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
     return found
 
 
+Lane = list[tuple[Cell, Sequence[str]]]
+"""Cells and scenarios that run one after the other; without scenarios, all of the cell."""
+
+
+def lanes(cells: Sequence[Cell]) -> list[Lane]:
+    """The longest first. Scenarios of a client share nothing, so each has a lane of its own."""
+    shared: dict[str, Lane] = {}
+    alone: list[Lane] = []
+    for cell in cells:
+        if isinstance(cell, Played):
+            alone += [[(cell, (one,))] for one in scenarios_of(cell)]
+        else:
+            shared.setdefault(cell.lane, []).append((cell, ()))
+    return [*sorted(shared.values(), key=len, reverse=True), *alone]
+
+
+def scenarios_of(cell: Played) -> Sequence[str]:
+    return cell.scenarios or CLIENT_SCENARIOS[cell.revision]
+
+
 def once(cell: Cell, running: Gateway | None, scenarios: Sequence[str] = ()) -> Scores:
     """These scenarios, or all of the cell."""
     if isinstance(cell, Played):
-        return played(cell, scenarios or cell.scenarios or CLIENT_SCENARIOS[cell.revision])
+        return played(cell, scenarios or scenarios_of(cell))
     revision = "" if cell.scenarios else cell.revision
     with ExitStack() as stack:
         if isinstance(cell, Direct):

@@ -23,7 +23,9 @@ DOWN = -10001
 
 @pytest.fixture(params=range(GATEWAYS))
 def gateway() -> Iterator[Gateway]:
-    with Gateway({name: fake("--era", "both") for name in NAMES}) as running:
+    # How long a restart waits is no matter here, and callers would have the processor meanwhile.
+    server = {**fake("--era", "both"), "restart_delay_max": "100ms"}
+    with Gateway(dict.fromkeys(NAMES, server)) as running:
         yield running
 
 

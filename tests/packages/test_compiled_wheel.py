@@ -1,5 +1,7 @@
 """The compiled wheel: built once by mypyc, installed alone, and run compiled and pure."""
 
+import os
+import sys
 import sysconfig
 import zipfile
 from functools import partial
@@ -10,7 +12,7 @@ import pytest
 
 from deploy import compiled
 from tests.live.client import LEGACY, MODERN, Client
-from tests.packages.checkout import ROOT, VERSION, built, checkout, run
+from tests.packages.checkout import PACKAGERS, ROOT, VERSION, built, checkout, run
 from tests.packages.installed import installed, serving
 from tests.waiting import until
 
@@ -64,6 +66,27 @@ def test_the_wheel_has_an_object_beside_the_source_of_each_listed_module(wheel: 
     objects = {path.removesuffix(OBJECT) for path in found if path.endswith(OBJECT)}
     listed = {path.removesuffix(".py") for path in compiled.sources()}
     assert objects == {*listed, "metamcp_worker__mypyc"}
+
+
+def test_an_index_accepts_it_with_the_c_library_that_it_needs_in_its_name(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """The release does the same. An index refuses a wheel that is for Linux as such."""
+    audited = ("env", f"PATH={PACKAGERS}:{os.environ['PATH']}", PACKAGERS / "auditwheel")
+    run(*audited, "repair", "--wheel-dir", tmp_path, wheel, cwd=tmp_path)
+    (named,) = tmp_path.glob("*.whl")
+    assert "-manylinux" in named.name
+    assert {path for path in names(named) if not path.endswith("/")} == set(names(wheel))
+    run(PACKAGERS / "twine", "check", "--strict", named, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_what_the_compiler_is_told_of_raw_bytes_is_valid_for_each_python(
+    python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "one.py").write_text("import msgspec\n\nmsgspec.Raw(b'').copy()\n")
+    told = ("env", f"MYPYPATH={compiled.stubs(tmp_path / 'stubs')}", sys.executable, "-m", "mypy")
+    run(*told, "--strict", "--python-version", python, "one.py", cwd=tmp_path)
 
 
 def test_the_next_pure_wheel_of_the_checkout_has_no_object(
