@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from metamcp_worker.front import mcp_request
+from metamcp_worker.http.request_head import Head
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
@@ -104,6 +105,55 @@ def test_a_method_may_have_many_characters_but_not_too_many_bytes() -> None:
         else:
             with pytest.raises(ProtocolError):
                 mcp_request.read(body)
+
+
+ENVELOPES = (
+    b'{"jsonrpc":"2.0","id":%(id)b,"method":"tools/call","params":%(params)b}',
+    b'{"method":"tools/call","params":%(params)b,"jsonrpc":"2.0","id":%(id)b}',
+    b' {"id": %(id)b,"jsonrpc" :"2.0", "x":[{}],"params": %(params)b,"method":"tools/call"}\n',
+    b'{"id":%(id)b,"x":{"params":{}},"p\\u0061rams":%(params)b,"jsonrpc":"2.0","method":"tools/call"}',
+    b'{"x":{"id":%(id)b},"params":%(params)b,"jsonrpc":"2.0","i\\u0064":7,"method":"tools/call"}',
+)
+IDS = (b"7", b"0", b"07", b"-1", b"1" * 18, b"1" * 19, b'"7"', b"1.5", b"", b"7,", b"\xb2")
+PARAMS = (
+    b"{}", b'{"name":"t"}', b'{"id":1,"params":{"method":2}}', b'{"a":"\xc3\xa4"}', b'{"a":"\xe4"}',
+    b"[]", b"null", b"1", b"", b"{", b"{}}", b'{},"id":8', b'{},"method":"ping"',
+    b'{"a":1},"params":{}',
+    b'{"jsonrpc":"2.0","id":', b'{},"jsonrpc":"2.0","id":9', b'{"a":",\\"method\\":"}', b" {} ",
+    b'{"a":"%b"}' % (b"x" * codec.KNOWN_BODY_BYTES_MAX),
+)  # fmt: skip
+
+
+def outcome(body: bytes, head: Head | None) -> object:
+    """What a reader finds in this body: the members of the message, or the error."""
+    try:
+        read = mcp_request.read(body) if head is None else mcp_request.read_again(body, head)
+        params, meta = mcp_request.parameters(read)
+    except ProtocolError as why:
+        return why.code, why.message
+    return read.jsonrpc, bytes(read.id), read.method, bytes(read.params).strip(), params, meta
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES)
+def test_an_envelope_that_comes_again_is_read_as_if_it_were_the_first(envelope: bytes) -> None:
+    first = envelope % {b"id": b"12", b"params": b'{"name":"t","arguments":{}}'}
+    for other in ENVELOPES:
+        for raw_id in IDS:
+            for params in PARAMS:
+                head = Head("POST", b"/mcp", [])
+                mcp_request.read_again(first, head)
+                body = other % {b"id": raw_id, b"params": params}
+                assert outcome(body, head) == outcome(body, None), body
+
+
+def test_most_envelopes_are_decoded_once() -> None:
+    for envelope in ENVELOPES[:3]:
+        first = envelope % {b"id": b"1", b"params": b"{}"}
+        known = codec.known_envelope(first, mcp_request.read(first))
+        assert known is not None
+        again = known.request(envelope % {b"id": b"23", b"params": b'{"name":"t"}'})
+        assert again is not None
+        assert (bytes(again.id), again.method) == (b"23", "tools/call")
 
 
 JSON = strategies.recursive(

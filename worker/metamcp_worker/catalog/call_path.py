@@ -45,7 +45,7 @@ def explain(
 ) -> CallPath:
     """Return the path of a call as far as a front knows it. `everything`: all that is behind the
     endpoint, in view or not; `rules`: those for its clients."""
-    endpoint = view.spec.part_of or view.endpoint
+    endpoint = view.whole
     name, owner = _named(view, everything, asked.name)
     if owner is None:
         names = tuple(everything.tools)[:NAMES_MAX]

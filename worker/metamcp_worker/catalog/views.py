@@ -102,8 +102,9 @@ class ListPages:
 class View:
     """View of `principal` on one endpoint. `merged`: its lists and tables; `legacy`: those for
     clients of the earlier era, where a server speaks both; `shown`: what is in view beside the
-    built-in tools; `spec`: of the endpoint. `pages`: of a view with the same lists, to keep their
-    bytes once."""
+    built-in tools; `spec`: of the endpoint, or of the part of it that `endpoint` names; `whole`:
+    name of the endpoint itself. `pages`: of a view with the same lists, to keep their bytes
+    once."""
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class View:
     ) -> None:
         self.legacy = merged if legacy is None else legacy
         self.endpoint = merged.endpoint
+        self.whole = spec.part_of or merged.endpoint
         self.principal = principal
         self.merged = merged
         self.spec = spec

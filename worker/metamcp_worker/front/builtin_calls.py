@@ -431,8 +431,7 @@ def place(view: View, request: McpRequest) -> bytes:
 
 
 def _owner(view: View) -> ResultOwner:
-    spec = view.spec
-    return ResultOwner(spec.workspace, spec.part_of or view.endpoint, view.principal)
+    return ResultOwner(view.spec.workspace, view.whole, view.principal)
 
 
 def _shown(shown: Shown) -> Shown:
@@ -493,7 +492,7 @@ def tools(
     except ViewUnseen as unseen:
         done(codec.dump(ShownTools(endpoint=unseen.endpoint, refused=str(unseen))))
         return
-    endpoint = view.spec.part_of or view.endpoint
+    endpoint = view.whole
 
     def found(reply: ToolReply) -> None:
         done(codec.dump({"endpoint": endpoint, **(reply.structured or {})}))

@@ -22,6 +22,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Final
 
 from msgspec import structs
 
@@ -53,10 +54,10 @@ HELD_MAX = 1024
 once."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of the parameters of these calls; the number alone would allow 16 GiB."""
-WAITING_MAX = 16384
+WAITING_MAX: Final = 16384
 """Maximum number of calls that wait on one wire; more than any worker queues, so only a worker that
 does not read reaches it."""
-MARGIN_S = 5.0
+MARGIN_S: Final = 5.0
 """Seconds that the front waits longer than the worker, because the worker's answer is better."""
 QUESTION_S_MAX = 300.0
 """Seconds for a client, or its user, to answer a question of the server; the time of the call

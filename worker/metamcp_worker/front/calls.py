@@ -137,10 +137,10 @@ class Calls:
             gate.authorize(principal, view.endpoint, method, "")
         except ProtocolError as why:
             if self.audit is not None:
-                self.audit.refused(method, principal, _whole(view), "", why)
+                self.audit.refused(method, principal, view.whole, "", why)
             raise
         if self.audit is not None and method in LISTS:
-            self.audit.noted("list", method, principal, _whole(view))
+            self.audit.noted("list", method, principal, view.whole)
 
     def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         """Send the request to its server. `caller`: takes what comes before the answer. Raises
@@ -157,19 +157,18 @@ class Calls:
             rule = METHODS.get(request.method)
             subject = mcp_request.subject_of(rule, request) if rule is not None else ""
             parent = "" if request.run is None else request.run.id
-            self.audit.refused(
-                request.method, request.principal, _whole(view), subject, why, parent
-            )
+            self.audit.refused(request.method, request.principal, view.whole, subject, why, parent)
             raise
 
     def _start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
-        method, merged = request.method, view.merged if request.modern else view.legacy
+        method, spec = request.method, view.spec
+        merged = view.merged if request.modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
         subject = ""
         if rule is not None:
             subject = mcp_request.subject_of(rule, request)
-            kept = view.spec.results is not None and builtin_calls.is_result(method, subject)
+            kept = spec.results is not None and builtin_calls.is_result(method, subject)
             owner = builtin_calls.RESULT if kept else rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
@@ -181,7 +180,7 @@ class Calls:
         else:
             owner = mcp_request.only(merged, method)
         said = request.caller
-        if not request.modern and b"/tasks" in said:  # whether the slash is escaped or not
+        if not request.modern and said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
             said = mcp_request.without_tasks(said)
         server = owner.server
         if server in self.processes.apart:
@@ -194,8 +193,8 @@ class Calls:
             codec.dump(request.meta) if request.meta else b"", said,
             wants_progress=request.wants_progress, peer=request.peer,
             deadline_ms=self._timeouts_ms.get(owner.server, 0),
-            payer=payer(view.spec.workspace, request.principal.name),
-            results=b"" if view.spec.results is None else builtin_calls.place(view, request),
+            payer=payer(spec.workspace, request.principal.name),
+            results=b"" if spec.results is None else builtin_calls.place(view, request),
         )  # fmt: skip
         call = Call(
             server, frame, self.guarded.cancel, monotonic(),
@@ -203,13 +202,13 @@ class Calls:
             legacy=owner.legacy, caller=caller,
         )  # fmt: skip
         call.origin = CallOrigin(
-            view.spec.part_of or view.endpoint, subject if rule is not None and rule.named else "",
+            view.whole, subject if rule is not None and rule.named else "",
             request.caller, request.who, request.wants_progress, request.version,
             owner.original or subject if method == task_ids.CALL else "", request.principal,
         )  # fmt: skip
         if self.meters.any:
             key = request.principal.key
-            call.meters = self.meters.admit(key, _whole(view), owner.server, monotonic(), time())
+            call.meters = self.meters.admit(key, view.whole, owner.server, monotonic(), time())
         if self.witness is not None or self.audit is not None:
             self._begun(call, subject, request, params)
         if self._retries.any:
@@ -284,7 +283,7 @@ class Calls:
             legacy=not request.modern,
         )
         call.origin = CallOrigin(
-            view.spec.part_of or view.endpoint, name, request.caller, request.who,
+            view.whole, name, request.caller, request.who,
             request.wants_progress,
             request.version, name, request.principal,
         )  # fmt: skip
@@ -557,11 +556,6 @@ class Calls:
             self.audit.finished(call, answer, seconds, error_type)
         if answer is None or self.audit is None:
             call.answer.end(answer)
-
-
-def _whole(view: View) -> str:
-    """Return the endpoint of a view, which may show a part of it."""
-    return view.spec.part_of or view.endpoint
 
 
 def _expose_tasks(call: Call, merged: Merged) -> None:

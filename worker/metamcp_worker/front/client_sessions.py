@@ -9,7 +9,7 @@ stands for the data that the client sent with `initialize`, so later requests ne
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
 from metamcp_worker.http.resume import Memory, Tape, Tapes
@@ -20,7 +20,7 @@ HANDSHAKE_VERSIONS: tuple[str, ...] = ("2025-11-25", "2025-06-18", "2025-03-26",
 """Revisions of this era, newest first; the first answers a version that is not in the list."""
 PRIMED_SINCE = "2025-11-25"
 """First revision whose clients expect an event without data. Revisions compare as text."""
-IDLE_S = 30 * 60.0
+IDLE_S: Final = 30 * 60.0
 """Seconds without a request or a stream after which a session ends; clients seldom end it."""
 ROOM_IDLE_S = 60.0
 """Seconds after which an idle session may be closed for a new one, if the table is full."""
@@ -33,7 +33,7 @@ SESSIONS_MAX = 10_000
 """Maximum number of sessions, far more than usual; a session takes a few kilobytes."""
 CALLER_BYTES_MAX = 64 * 1024
 """Maximum bytes that a client sends about itself, icons included; kept as long as the session."""
-INFLIGHT_MAX = 1024
+INFLIGHT_MAX: Final = 1024
 """Maximum requests of one session at the same time: as many as one server takes."""
 MISSED_MAX = 100
 """Maximum number of updates of resources that wait for a stream; the oldest go first."""
@@ -341,7 +341,7 @@ class ClientSessions:
 
 def request_key(raw_id: bytes) -> bytes:
     """Return the id in its only spelling, so that ids can be compared; `7` and `"7"` differ."""
-    return codec.dump(codec.text(raw_id)) if b"\\" in raw_id else raw_id
+    return codec.dump(codec.text(raw_id)) if codec.BACKSLASH in raw_id else raw_id
 
 
 def negotiated(requested: str) -> str:

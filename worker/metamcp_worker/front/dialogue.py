@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from msgspec import Raw
 
@@ -28,7 +29,7 @@ from metamcp_worker.front.client_sessions import (
 from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest, SentRequest
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.resource_subscriptions import (
     SUBSCRIBE,
     UNSUBSCRIBE,
@@ -100,12 +101,12 @@ def ask_aside(session: ClientSession, question: Question) -> None:
         question.refuse("The client reads no event stream now, so it cannot be asked.")
 
 
-_NONE = Raw()
+_NONE: Final = Raw()
 _NULL = Raw(b"null")
 _OK = CallAnswer(b"{}")
 _INITIALIZED = "notifications/initialized"
 #: Requests that the gateway answers by itself.
-OURS = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
+OURS: Final = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE})
 #: Notifications that a worker trusts as the gateway's own; no client may send them.
 _RESERVED = frozenset({client_questions.SET_LEVEL, WATCH, roots.TOLD})
 
@@ -176,7 +177,7 @@ class Dialogue:
         if method == "ping":
             outlet.json(200, jsonrpc_bytes.result(raw_id, b"{}"))
             return None
-        key = request_key(raw_id) if b"\\" in raw_id else raw_id
+        key = request_key(raw_id) if codec.BACKSLASH in raw_id else raw_id
         if key in session.inflight:
             raise ProtocolError(Code.INVALID_REQUEST, "A request with this id is still in flight.")
         if len(session.inflight) >= INFLIGHT_MAX:
@@ -197,13 +198,13 @@ class Dialogue:
             unasked=session.unasked, roots=session.roots, version=session.protocol,
             headers=outlet.headers, principal=facts.principal,
         )  # fmt: skip
-        client = SessionRequest(outlet, session, raw_id, token)
+        client = SessionRequest(outlet, session, raw_id, token, key, view)
         if facts.prefers_sse:
             client.begin()
         if method in OURS:
-            return self._own(client, key, request, view)
+            return self._own(client, request)
         request.wants_progress = bool(token) and facts.accepts_sse
-        return self._call(client, key, request, view)
+        return self._call(client, request)
 
     # --- what needs no answer -------------------------------------------------------------------
 
@@ -251,13 +252,11 @@ class Dialogue:
 
     # --- requests -------------------------------------------------------------------------------
 
-    async def _own(
-        self, client: SessionRequest, key: bytes, request: McpRequest, view: View
-    ) -> None:
+    async def _own(self, client: SessionRequest, request: McpRequest) -> None:
         """Answer a request that the gateway handles by itself: a list, the log level, or a
         subscription."""
-        session = client.session
-        session.inflight[key] = _STEADY
+        session, view = client.session, client.view
+        session.inflight[client.key] = _STEADY
         try:
             try:
                 rest = client.finish(await self._answer(request, session, view), self._now())
@@ -267,7 +266,7 @@ class Dialogue:
                 await rest
         finally:
             client.close()
-            session.inflight.pop(key, None)
+            session.inflight.pop(client.key, None)
             session.used_at = self._now()
 
     async def _answer(
@@ -302,115 +301,113 @@ class Dialogue:
             process = self._calls.process(server, session)
             self._calls.tell(process, client_questions.SET_LEVEL, codec.dump({"level": level}))
 
-    def _call(self, client: SessionRequest, key: bytes, request: McpRequest, view: View) -> Pending:
+    def _call(self, client: SessionRequest, request: McpRequest) -> Pending:
         """Send the request to its server, and answer with the result."""
-        sent = SentRequest(client, key, view, "task" in request.params)
+        client.as_task = "task" in request.params
         try:
-            call = self._begun(sent, request)
+            call = self._begun(client, request)
         except NotUpYet as early:
             if client.outlet.waits and not client.outlet.facts.prefers_sse:
-                self._close(sent)
+                self._close(client)
                 raise
             rest = client.refuse(early, self._now())
-            self._close(sent)
+            self._close(client)
             return rest
         except ProtocolError as refused:
             rest = client.refuse(refused, self._now())
-            self._close(sent)
+            self._close(client)
             return rest
         except Unasked:
-            return self._inquire(sent, request)
-        return client.outlet.expect(call, partial(self._brought, sent))
+            return self._inquire(client, request)
+        return client.outlet.expect(call, partial(self._brought, client))
 
-    def _begun(self, sent: SentRequest, request: McpRequest) -> Call:
+    def _begun(self, client: SessionRequest, request: McpRequest) -> Call:
         """Begin the call of a request. Raises ProtocolError and Unasked."""
-        client = sent.client
-        call = sent.call = self._calls.start(sent.view, request, client)
-        client.session.inflight[sent.key] = call
+        call = self._calls.start(client.view, request, client)
+        client.session.inflight[client.key] = call
         client.sent(call)
         # A call that is not sent yet may still go to a different process than it was meant for.
         modern = not call.legacy or call.wire is None
-        sent.driven = modern and request.method in mrtr.METHODS
-        if sent.driven and (size := self._kept.take(request)) is not None:
-            sent.kept, sent.size = request, size
+        client.driven = modern and request.method in mrtr.METHODS
+        if client.driven and (size := self._kept.take(request)) is not None:
+            client.kept, client.kept_bytes = request, size
         client.outlet.on_lost = client.gone
         return call
 
-    async def _inquire(self, sent: SentRequest, request: McpRequest) -> None:
+    async def _inquire(self, client: SessionRequest, request: McpRequest) -> None:
         """Ask the client for its roots, which decide on the process that serves it; then go on."""
-        client, session = sent.client, sent.client.session
+        session = client.session
         client.outlet.on_lost = client.gone
         known = asyncio.Event()
         inquiry = Inquiry(session, client.ask, known.set)
-        session.inflight[sent.key] = inquiry
+        session.inflight[client.key] = inquiry
         brought = False
         try:
             await known.wait()
             self._calls.rooted(session)
             _placed(request, session)
             request.unasked = False
-            answer = None if inquiry.cancelled else await self._begun(sent, request).answer.wait()
+            answer = None if inquiry.cancelled else await self._begun(client, request).answer.wait()
             brought = True
-            rest = self._brought(sent, answer)
+            rest = self._brought(client, answer)
         except ProtocolError as refused:
             rest = client.refuse(refused, self._now())
         finally:
             if not brought:
-                self._close(sent)
+                self._close(client)
         if rest is not None:
             await rest
 
-    def _brought(self, sent: SentRequest, answer: CallAnswer | None) -> Pending:
+    def _brought(self, client: SessionRequest, answer: CallAnswer | None) -> Pending:
         rest: Pending = None
         try:
-            driven = sent.driven and sent.call is not None and not sent.call.legacy
+            driven = client.driven and client.call is not None and not client.call.legacy
             if driven and answer is not None and wants_input(answer):
-                rest = self._drive(sent, answer)
+                rest = self._drive(client, answer)
             else:
-                rest = self._finish(sent, answer)
+                rest = self._finish(client, answer)
         finally:
             if rest is None:
-                self._close(sent)
-        return None if rest is None else self._closing(sent, rest)
+                self._close(client)
+        return None if rest is None else self._closing(client, rest)
 
-    async def _drive(self, sent: SentRequest, answer: CallAnswer) -> None:
-        client, call = sent.client, sent.call
+    async def _drive(self, client: SessionRequest, answer: CallAnswer) -> None:
+        call = client.call
         assert call is not None
-        start = partial(self._again, client, sent.view)
-        drive = Drive(call, sent.kept, start, client.ask, self._mint)
-        client.session.inflight[sent.key] = drive
+        start = partial(self._again, client)
+        drive = Drive(call, client.kept, start, client.ask, self._mint)
+        client.session.inflight[client.key] = drive
         try:
-            rest = self._finish(sent, await drive.finish(answer))
+            rest = self._finish(client, await drive.finish(answer))
         except ProtocolError as refused:
             rest = client.refuse(refused, self._now())
         if rest is not None:
             await rest
 
-    def _finish(self, sent: SentRequest, answer: CallAnswer | None) -> Pending:
-        session = sent.client.session
-        if sent.as_task and answer is not None and not answer.code and not session.over:
-            self._tasks.created(sent.view, answer.body, session)
-        return sent.client.finish(answer, self._now())
+    def _finish(self, client: SessionRequest, answer: CallAnswer | None) -> Pending:
+        session = client.session
+        if client.as_task and answer is not None and not answer.code and not session.over:
+            self._tasks.created(client.view, answer.body, session)
+        return client.finish(answer, self._now())
 
-    async def _closing(self, sent: SentRequest, rest: Awaitable[None]) -> None:
+    async def _closing(self, client: SessionRequest, rest: Awaitable[None]) -> None:
         try:
             await rest
         finally:
-            self._close(sent)
+            self._close(client)
 
-    def _close(self, sent: SentRequest) -> None:
+    def _close(self, client: SessionRequest) -> None:
         """Forget a request that is over, answered or not."""
-        client = sent.client
         client.outlet.on_lost = None
         client.close()
-        client.session.inflight.pop(sent.key, None)
+        client.session.inflight.pop(client.key, None)
         client.session.used_at = self._now()
-        if sent.size:
-            self._kept.give(sent.size)
+        if client.kept_bytes:
+            self._kept.give(client.kept_bytes)
 
-    def _again(self, client: SessionRequest, before: View, request: McpRequest) -> Call:
+    def _again(self, client: SessionRequest, request: McpRequest) -> Call:
         """Send a request again, with the endpoint as it is now. Raises ProtocolError."""
-        view = self._calls.again(before)
+        view = self._calls.again(client.view)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, "This endpoint is not served any more.")
         call = self._calls.start(view, request, client)
@@ -427,7 +424,7 @@ class Dialogue:
     ) -> None:
         """Answer with the rest of a request whose stream was in a front that is gone: the messages
         of its server since then, and the answer, or an error if the call is lost."""
-        client, key, call = SessionRequest(outlet, session, lost.request, b""), b"", None
+        client, key, call = SessionRequest(outlet, session, lost.request, b"", b"", view), b"", None
         outlet.on_lost = client.gone
         try:
             client.inherit(lost)

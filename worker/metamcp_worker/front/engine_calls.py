@@ -74,7 +74,7 @@ def owner(view: View, request: McpRequest) -> RunOwner:
     """Return the owner of a run that this request begins."""
     who = request.principal
     return RunOwner(
-        endpoint=view.spec.part_of or view.endpoint, name=who.name,
+        endpoint=view.whole, name=who.name,
         workspace=view.spec.workspace,
         scopes=None if who.scopes is None else tuple(sorted(who.scopes)),
         servers=None if who.servers is None else tuple(sorted(who.servers)),

@@ -10,7 +10,7 @@ methods, deciding what to answer, the way to a server, the events that are kept 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Raw
 
@@ -18,18 +18,18 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions, front_recovery
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
-from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest, RequestFacts
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.http import request_head
 from metamcp_worker.http.connection_moves import NOBODY, Elsewhere
 from metamcp_worker.http.request_head import Headers
-from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, Pending
 from metamcp_worker.http.resume import Lost, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
-_OK = request_head.head(200, [request_head.JSON])
+_OK: Final = request_head.head(200, [request_head.JSON])
 
 
 class Declined(Exception):
@@ -106,10 +106,14 @@ class Exchange(HttpRequest):
         self.answer(request_head.head(200, [kind, (b"cache-control", b"no-store")]), body)
 
     def result(self, raw_id: bytes, body: bytes) -> Pending:
-        """Answer with a raw result, as `finish` does, but without a copy: a result may be large."""
+        """Answer with a raw result, as `finish` does, but without a copy of a large one."""
         if self._stream is not None:
             return self.finish(200, jsonrpc_bytes.result(raw_id, body))
-        self.answer(_OK, jsonrpc_bytes.HEAD, raw_id, jsonrpc_bytes.MIDDLE, body, jsonrpc_bytes.TAIL)
+        parts = jsonrpc_bytes.HEAD, raw_id, jsonrpc_bytes.MIDDLE, body, jsonrpc_bytes.TAIL
+        if len(body) > COPY_BYTES_MAX:
+            self.answer(_OK, *parts)
+        else:
+            self.answer(_OK, b"".join(parts))
         return None
 
     def empty(self, status: int, headers: Headers = ()) -> None:
@@ -124,7 +128,7 @@ class Exchange(HttpRequest):
         who = self.facts.principal
         standing = WaitingStream(
             stream, view.endpoint, view.principal, self.address, news, who.key,
-            view.spec.part_of or view.endpoint, who.expires,
+            view.whole, who.expires,
         )  # fmt: skip
         try:
             await self.streams.stand(standing)
@@ -237,18 +241,36 @@ class AnswerOutlet(Protocol):
 
 class SessionRequest:
     """Takes what comes for one request; a `client_questions.Caller`. `raw_id`: of the request;
-    `token`: its raw progress token, or empty."""
+    `token`: its raw progress token, or empty; `key`: its place among the requests of the session;
+    `call`: the call that answers it now. `as_task`: the client wants a task; `driven`: the server
+    may answer with questions; `kept`: the request to send again then, None if it was too large to
+    keep; `kept_bytes`: its size."""
 
-    __slots__ = ("_call", "_gone", "_stream", "_tape", "_token", "outlet", "raw_id", "session")
+    __slots__ = (
+        "_gone", "_stream", "_tape", "_token", "as_task", "call", "driven", "kept", "kept_bytes",
+        "key", "outlet", "raw_id", "session", "view",
+    )  # fmt: skip
 
     def __init__(
-        self, outlet: AnswerOutlet, session: ClientSession, raw_id: bytes, token: bytes
+        self,
+        outlet: AnswerOutlet,
+        session: ClientSession,
+        raw_id: bytes,
+        token: bytes,
+        key: bytes,
+        view: View,
     ) -> None:
         self.outlet = outlet
         self.session = session
         self.raw_id = raw_id
+        self.key = key
+        self.view = view
+        self.call: Call | None = None
+        self.as_task = False
+        self.driven = False
+        self.kept: McpRequest | None = None
+        self.kept_bytes = 0
         self._token = token
-        self._call: Call | None = None
         self._gone = False
         self._stream: Stream | None = None
         self._tape: Tape | None = None
@@ -303,7 +325,7 @@ class SessionRequest:
 
     def sent(self, call: Call) -> None:
         """Note the call that answers this request now."""
-        self._call = call
+        self.call = call
         if self._tape is not None:
             self._keep(self._tape)
 
@@ -334,7 +356,7 @@ class SessionRequest:
 
     def close(self) -> None:
         """Clean up after the request, whether it was answered or not."""
-        self._call = None  # else the two would hold each other, and a large answer with them
+        self.call = None  # else the two would hold each other, and a large answer with them
         if self._tape is not None and not self._tape.over:
             self._tape.forget()
 
@@ -370,9 +392,9 @@ class SessionRequest:
     def _keep(self, tape: Tape) -> None:
         """Keep the call, because there are events now for which a client can come back to another
         front."""
-        if self._call is not None:
+        if self.call is not None:
             session = self.session
-            front_recovery.keep(self._call, session.id, tape.name, self.raw_id, self._token)
+            front_recovery.keep(self.call, session.id, tape.name, self.raw_id, self._token)
 
     def _withdraw(self, raw_id: bytes) -> None:
         if self.session.asked.take(raw_id) is not None:

@@ -105,7 +105,7 @@ class GuardedCalls:
             return call
         facts = CallFacts(
             exposed=subject, arguments=bytes(params.get("arguments", b"{}")),
-            principal=request.principal, endpoint=view.spec.part_of or view.endpoint,
+            principal=request.principal, endpoint=view.whole,
             workspace=view.spec.workspace, who=request.who, client=request.caller,
             modern=request.modern, source="client" if request.run is None else request.run.source,
             state=bytes(params.get("requestState", b"")) if params.keys() & mrtr.ADDED else None,
@@ -295,7 +295,7 @@ class _HookedCall:
         if arguments != bytes(params.get("arguments", b"{}")):
             params["arguments"] = Raw(arguments)
         said = frame.caller
-        if b"/tasks" in said:  # whether the slash is escaped or not
+        if said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
             said = mcp_request.without_tasks(said)
         params_raw = codec.dump(params)
         self.call.frame = structs.replace(frame, params=params_raw, caller=said, results=b"")

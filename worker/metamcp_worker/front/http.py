@@ -369,16 +369,14 @@ class App:
             view = self._calls.view(facts.endpoint)
         else:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
+        kind = facts.kind
         if method == "OPTIONS":
-            at_all = ", ".join(header_policy.METHODS[facts.kind]).encode()
-            allowed = rest_methods(facts.rest) if facts.kind == request_facts.API else at_all
+            at_all = ", ".join(header_policy.METHODS[kind]).encode()
+            allowed = rest_methods(facts.rest) if kind == request_facts.API else at_all
             exchange.empty(204, [(b"allow", allowed)])
         elif view is None:
             self._refuse(exchange, _NOT_YET)
-        elif facts.kind == request_facts.METADATA:
-            assert self._issuers is not None
-            exchange.json(200, self._issuers.document(view.spec))
-        elif facts.kind == request_facts.MCP:
+        elif kind == request_facts.MCP:
             legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
             if method == "POST":
                 era = self._legacy if legacy else self._modern
@@ -387,11 +385,14 @@ class App:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
                 return self._get(exchange, get, view)
             self._refuse(exchange, _POST_ONLY)
-        elif facts.kind == request_facts.API:
+        elif kind == request_facts.METADATA:
+            assert self._issuers is not None
+            exchange.json(200, self._issuers.document(view.spec))
+        elif kind == request_facts.API:
             if method == "GET":
                 return self._rest.answer(exchange, method, view, self._version, b"")
             return self._post(exchange, self._rest.answer, method, view, self._version)
-        elif facts.kind == request_facts.SSE:
+        elif kind == request_facts.SSE:
             return self._get(exchange, self._sse.get, view)
         else:
             return self._post(exchange, self._said, self._sse.post, view)
@@ -480,7 +481,7 @@ class App:
     ) -> Pending:
         raw_id = jsonrpc_bytes.NO_ID
         try:
-            message = mcp_request.read(body)
+            message = mcp_request.read_again(body, exchange.head)
             if message.method is not None:
                 raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
             principal = exchange.facts.principal

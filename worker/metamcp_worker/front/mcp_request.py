@@ -23,9 +23,9 @@ from metamcp_worker.front.request_facts import NAME_BYTES_MAX, McpRequest, Rule
 from metamcp_worker.guard.conditions import ThingKind
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import Path
-from metamcp_worker.http.request_head import BLANKS, Headers
+from metamcp_worker.http.request_head import BLANKS, Head, Headers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.envelope import Envelope
+from metamcp_worker.ipc.envelope import Envelope, KnownRequest
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
 from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY, READ
@@ -46,15 +46,20 @@ def read(body: bytes) -> Envelope:
 
     A request has `method` and `id`, a notification has `method` alone, a response has no `method`.
     """
-    if not body.isascii():
-        _check_utf8(body)
+    if not body.isascii() and not _is_utf8(body):
+        raise ProtocolError(Code.PARSE_ERROR, "The body is not UTF-8.")
     try:
         message = codec.envelope(body)
     except codec.Malformed as error:
         raise _unreadable(body, error) from None
     beside = _beside(body, message) if len(body) > SMALL_BYTES else body
     count = beside.count
-    if count(b'"id"') > 1 or count(b'"method"') > 1 or count(b'"params"') > 1 or b"\\" in beside:
+    if (
+        count(b'"id"') > 1
+        or count(b'"method"') > 1
+        or count(b'"params"') > 1
+        or codec.BACKSLASH in beside
+    ):
         _check_keys(_beside(body, message))
     if message.jsonrpc != "2.0":
         raise ProtocolError(Code.INVALID_REQUEST, 'The member "jsonrpc" must be "2.0".')
@@ -79,8 +84,24 @@ def read(body: bytes) -> Envelope:
     return message
 
 
+def read_again(body: bytes, head: Head) -> Envelope:
+    """Return the message in `body`, as `read` does, without decoding an envelope that came with
+    this head before. Raises ProtocolError."""
+    known = head.envelope
+    if isinstance(known, codec.KnownEnvelope) and (body.isascii() or _is_utf8(body)):
+        again = known.request(body)
+        if again is not None:
+            return again
+    message = read(body)
+    if message.method == task_ids.CALL:
+        head.envelope = codec.known_envelope(body, message)
+    return message
+
+
 def members(message: Envelope) -> dict[str, Raw]:
     """Return `params`, one level deep. Raises ProtocolError."""
+    if type(message) is KnownRequest:
+        return message.members
     raw = message.params
     if not raw or (len(raw) == 4 and bytes(raw) == b"null"):
         return {}
@@ -104,11 +125,12 @@ def meta(raw: Raw) -> dict[str, Raw]:
         raise ProtocolError(Code.INVALID_PARAMS, "params._meta must be an object.") from None
 
 
-def _check_utf8(body: bytes) -> None:
+def _is_utf8(body: bytes) -> bool:
     try:
         body.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(Code.PARSE_ERROR, "The body is not UTF-8.") from None
+        return False
+    return True
 
 
 def _unreadable(body: bytes, error: codec.Malformed) -> ProtocolError:
@@ -141,7 +163,10 @@ def _beside(body: bytes, message: Envelope) -> bytes:
 def _check_keys(body: bytes) -> None:
     """Refuse a repeated member of the message itself, in whatever way its name is written."""
     count = body.count
-    if b"\\" not in body and max(count(b'"id"'), count(b'"method"'), count(b'"params"')) <= 1:
+    if (
+        codec.BACKSLASH not in body
+        and max(count(b'"id"'), count(b'"method"'), count(b'"params"')) <= 1
+    ):
         return
     if len(body) > BESIDE_BYTES_MAX:
         raise ProtocolError(
@@ -200,7 +225,7 @@ def header_text(value: bytes) -> str | None:
 def same(raw: Raw, header: bytes) -> bool:
     """Whether this raw JSON string and this header have the same text."""
     body = bytes(raw)
-    if body == b'"%b"' % header and b"\\" not in body and not header.startswith(b"=?"):
+    if body == b'"%b"' % header and codec.BACKSLASH not in body and not header.startswith(b"=?"):
         return body.isascii()
     text = codec.text(body)
     return text is not None and text == header_text(header)

@@ -7,7 +7,6 @@ A module that is compiled cannot define a msgspec Struct, so the classes stand h
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
@@ -16,11 +15,6 @@ from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.http.request_head import Headers
-
-if TYPE_CHECKING:
-    from metamcp_worker.catalog.views import View
-    from metamcp_worker.front.exchange import SessionRequest
-    from metamcp_worker.front.server_links import Call
 
 MCP, SSE, MESSAGES, API, METADATA = "mcp", "sse", "messages", "api", "metadata"
 """Kinds of paths."""
@@ -174,20 +168,6 @@ class ClientStamp(Struct, frozen=True, gc=False):
     caller: bytes
     level: str | None
     identity: bytes
-
-
-class SentRequest(Struct, gc=False):
-    """Request that is with its server. `driven`: the server may answer it with questions; `kept`:
-    the request to send again then, None if it was too large to keep; `size`: bytes of `kept`."""
-
-    client: "SessionRequest"
-    key: bytes
-    view: "View"
-    as_task: bool
-    call: "Call | None" = None
-    driven: bool = False
-    kept: McpRequest | None = None
-    size: int = 0
 
 
 class CallAnswer(Struct, frozen=True, gc=False):

@@ -11,6 +11,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import Final
 
 from metamcp_worker.catalog.catalog import ListEntry, Merged, sent_bytes
 from metamcp_worker.catalog.views import View
@@ -35,7 +36,7 @@ OTHER."""
 ALIASES_MAX = 4096
 """Maximum number of spellings of tools that are found in one step; the others take two. A server
 that renames its tools all the time makes more of them."""
-OTHER = "_OTHER"
+OTHER: Final = "_OTHER"
 
 Key = tuple[str, str, str, str, str]
 """Key of a series: server, method, revision, error type, and the tool if times are kept of each

@@ -27,7 +27,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from hmac import compare_digest
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -37,11 +37,13 @@ from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.http.requests import Handler, HttpRequest, last_words
 from metamcp_worker.ipc.errors import Code, MetaMCPError
 
-_IDLE, _HEAD, _BODY = range(3)
+_IDLE: Final = 0
+_HEAD: Final = 1
+_BODY: Final = 2
 
 KNOWN_BYTES_MAX = 4096
 """Maximum bytes of a head that a connection remembers."""
-LENGTH_DIGITS_MAX = 10
+LENGTH_DIGITS_MAX: Final = 10
 """Maximum digits of Content-Length in a head that is recognized."""
 
 #: A head with one of these says more than a length of the body.
@@ -107,7 +109,7 @@ class KnownHead:
         if self.secret:
             same = compare_digest(said[:first] + said[last:start], before + behind)
         else:
-            same = said.startswith(before) and said.startswith(behind, last)
+            same = said[:first] == before and said[last:start] == behind
         return (head, read[start:]) if same else None
 
 
@@ -139,7 +141,7 @@ def _traced(head: Head, trace: bytes) -> Head:
     headers = [(name, trace if name == _TRACEPARENT else value) for name, value in head.headers]
     return Head(
         head.method, head.target, headers, head.version, head.keeps_alive, head.awaits,
-        head.verdict, head.entry,
+        head.verdict, head.entry, head.envelope,
     )  # fmt: skip
 
 
@@ -415,13 +417,15 @@ class Connection(asyncio.Protocol):
         if self._starting:
             return
         self._starting = True
-        while self._queue and self._running is None and not self._write_paused:
+        queue = self._queue
+        while queue and self._running is None and not self._write_paused:
             if self.transport.is_closing():
                 break
-            request = self._running = self._queue.popleft()
+            request = self._running = queue.popleft()
             request.run(self._server.app, request)
         self._starting = False
-        self.throttle()
+        if queue or self.read_paused or self._stage != _IDLE:  # else nothing has to wait
+            self.throttle()
 
     def _wake(self) -> None:
         may_write, self._may_write = self._may_write, None

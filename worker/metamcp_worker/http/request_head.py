@@ -25,8 +25,8 @@ class Head(Struct, gc=False):
     `awaits`: the client sends the body when it is told to (`Expect: 100-continue`).
 
     A client begins request after request with the same bytes, so the requests of a connection may
-    share a head. `verdict`, `entry`: results of the application's checks of the head, kept here for
-    the next request.
+    share a head. `verdict`, `entry`: results of the application's checks of the head, `envelope`:
+    of the last body, kept here for the next request.
     """
 
     method: str
@@ -37,6 +37,7 @@ class Head(Struct, gc=False):
     awaits: bool = False
     verdict: object = None
     entry: object = None
+    envelope: object = None
 
 
 class MovedConnection(Struct, frozen=True):

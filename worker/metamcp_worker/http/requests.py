@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVarTuple, Unpack
+from typing import Final, Protocol, TypeVarTuple, Unpack
 
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, MovedConnection
@@ -19,7 +19,7 @@ log = logging.getLogger("metamcp.http")
 
 Given = TypeVarTuple("Given")
 
-COPY_BYTES_MAX = 64 * 1024
+COPY_BYTES_MAX: Final = 64 * 1024
 """Maximum bytes of parts that are copied together; sending larger parts apart costs less."""
 _FAILED = request_head.head(500, [request_head.JSON])
 _FAILURE = request_head.error_body(
@@ -276,12 +276,15 @@ def whole(head: bytes, body: Sequence[bytes], *, last: bool, bare: bool = False)
     """Return a whole HTTP answer: one part if it is small, else the parts that it came in. `head`:
     without the length; `last`: the connection closes after it; `bare`: leave out the body, for a
     HEAD request."""
-    size = sum(map(len, body))
+    size = len(body[0]) if len(body) == 1 else sum(map(len, body))
     end = b"connection: close\r\n\r\n" if last else b"\r\n"
     if not size and head.startswith(b"HTTP/1.1 204 "):
         return (head + end,)
-    parts = (head, b"content-length: %d\r\n" % size, end, *(() if bare else body))
-    return parts if size > COPY_BYTES_MAX else (b"".join(parts),)
+    length = b"content-length: %d\r\n" % size
+    if size > COPY_BYTES_MAX:
+        return (head, length, end, *(() if bare else body))
+    text = b"" if bare else body[0] if len(body) == 1 else b"".join(body)
+    return (b"".join((head, length, end, text)),)
 
 
 def last_words(status: int, body: bytes) -> bytes:

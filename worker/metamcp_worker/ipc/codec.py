@@ -1,7 +1,8 @@
 """JSON with most of it left unread: the only place that decodes and encodes message bodies.
 
-Owns: decoding of envelopes and of single levels of objects, encoding, the rule for ids. Never: the
-fields of an envelope (`envelope`), JSON-RPC semantics, schemas, I/O.
+Owns: decoding of envelopes and of single levels of objects, envelopes that are recognized because
+they come again, encoding, the rule for ids. Never: the fields of an envelope (`envelope`), JSON-RPC
+semantics, schemas, I/O.
 
 `msgspec.Raw` keeps a value as the bytes that it came in, so a value that is only forwarded is not
 opened. JavaScript cuts strings between two code units, so JSON may have half of a surrogate pair in
@@ -11,18 +12,32 @@ values get their own bytes back, and in decoded text each half becomes U+FFFD.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.ipc.envelope import Envelope
+from metamcp_worker.ipc.envelope import Envelope, KnownRequest
 
 T = TypeVar("T")
 
-ID_BYTES_MAX = 256
+ID_BYTES_MAX: Final = 256
 
-_INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
+BACKSLASH: Final = 0x5C
+"""Byte that begins an escape. Looking for a number in bytes costs a tenth of looking for bytes, for
+which Python raises and drops an error first."""
+
+KNOWN_BYTES_MAX = 1024
+"""Maximum bytes of an envelope that is recognized."""
+KNOWN_BODY_BYTES_MAX: Final = 16 * 1024
+"""Maximum bytes of a body whose envelope is recognized; a larger one would be copied twice."""
+ID_DIGITS_MAX: Final = 18
+"""Maximum digits of an id in an envelope that is recognized."""
+
+_PARAMS = re.compile(rb'"params"\s*:\s*')
+_NUMBER = re.compile(rb'"id"\s*:\s*([0-9]+)')
+_ZERO: Final = 0x30
+_INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)\Z")
 _HALVES = re.compile(
     rb"\\u([dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|[dD][c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89abAB].{2}\\u[dD][c-fC-F].{2}))"
@@ -41,8 +56,8 @@ class Malformed(ValueError):
     without the input."""
 
 
-_decode_envelope = msgspec.json.Decoder(Envelope).decode
-_decode_level = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_decode_level: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 _decode_any = msgspec.json.Decoder().decode
@@ -55,6 +70,77 @@ def envelope(data: bytes) -> Envelope:
         return _decode_envelope(data)
     except _FAILURES as error:
         return _mended(_decode_envelope, data, error)
+
+
+class KnownEnvelope:
+    """Envelope that is recognized by its bytes, so that it is not decoded and checked again.
+    `before`, `middle`, `behind`: its bytes around params and id; `id_first`: the id stands before
+    the params. `method`: of the request."""
+
+    __slots__ = ("before", "behind", "id_first", "method", "middle")
+
+    def __init__(
+        self, method: str, before: bytes, middle: bytes, behind: bytes, *, id_first: bool
+    ) -> None:
+        self.method = method
+        self.before = before
+        self.middle = middle
+        self.behind = behind
+        self.id_first = id_first
+
+    def request(self, body: bytes) -> Envelope | None:
+        """Return the request if the body has this envelope around an id in digits and params that
+        are an object, else None."""
+        if len(body) > KNOWN_BODY_BYTES_MAX:
+            return None
+        before, behind = self.before, self.behind
+        first, last = len(before), len(behind)
+        if self.id_first:
+            front, _, back = body.partition(self.middle)
+        else:
+            front, _, back = body.rpartition(self.middle)
+        # Compiled, a slice of bytes that ends before it begins is an error.
+        if len(front) <= first or len(back) <= last:
+            return None
+        raw_id, params = front[first:], back[:-last]
+        if not self.id_first:
+            raw_id, params = params, raw_id
+        if front[:first] != before or back[-last:] != behind or not raw_id.isdigit():
+            return None
+        if len(raw_id) > ID_DIGITS_MAX or raw_id[0] == _ZERO:
+            return None
+        try:
+            members = level(params)
+        except Malformed:
+            return None
+        return KnownRequest("2.0", Raw(raw_id), self.method, Raw(params), members=members)
+
+
+def known_envelope(body: bytes, message: Envelope) -> KnownEnvelope | None:
+    """Return how to recognize the envelope of this checked request when it comes again, with
+    another id and other params; None if its members could be mistaken for others. `body`: its
+    bytes."""
+    raw_id, params, method = bytes(message.id), bytes(message.params), message.method
+    found = _PARAMS.search(body)
+    if method is None or found is None or not raw_id.isdigit() or params[:1] != b"{":
+        return None
+    first = found.end()
+    last = first + len(params)
+    if body[first:last] != params or len(body) - len(params) > KNOWN_BYTES_MAX:
+        return None
+    outside = b"%b0%b" % (body[:first], body[last:])
+    once = all(outside.count(b'"%b"' % key) == 1 for key in (b"id", b"method", b"params"))
+    numbered = _NUMBER.search(outside)
+    if not once or BACKSLASH in outside or numbered is None or numbered[1] != raw_id:
+        return None
+    at, stop = numbered.span(1)
+    if at < first:
+        return KnownEnvelope(method, body[:at], body[stop:first], body[last:], id_first=True)
+    behind = len(outside) - stop
+    end = len(body) - behind
+    return KnownEnvelope(
+        method, body[:first], body[last : end - len(raw_id)], body[end:], id_first=False
+    )
 
 
 def level(data: bytes | Raw) -> dict[str, Raw]:

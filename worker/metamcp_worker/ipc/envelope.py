@@ -41,6 +41,12 @@ class Envelope(Struct, gc=False):
     error: Raw = _EMPTY
 
 
+class KnownRequest(Envelope, gc=False):
+    """Request whose envelope was recognized. `members`: its params, one level deep."""
+
+    members: dict[str, Raw] = {}
+
+
 class Glimpse(Struct, frozen=True):
     """Id of a message that was not decoded. `raw_id`: empty if it was not found; `answer`: the
     message answers a request of the other side."""

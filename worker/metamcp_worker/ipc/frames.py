@@ -52,7 +52,6 @@ NOBODY = 0
 
 
 @lru_cache(PAYERS_MAX)
-@lru_cache(maxsize=4096)
 def payer(workspace: str, principal: str) -> int:
     """Return the number under which calls take turns at a server, the same in all fronts: workspace
     in the upper 32 bits, principal in the lower ones. Two that get the same number share turns."""

@@ -6,19 +6,22 @@ between the eras (`converted`). Never: deciding what to answer, sending.
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
-NO_ID = b"null"
+NO_ID: Final = b"null"
 """Raw id of an answer to a message whose id could not be read."""
 REQUEST_CANCELLED = -32800
 """Code of the answer to a cancelled request, as the SDKs of the session era send it: a response
 over HTTP needs some end."""
 COMMENT = b": keep-alive\n\n"
-HEAD, MIDDLE, TAIL = b'{"jsonrpc":"2.0","id":', b',"result":', b"}"
+HEAD: Final = b'{"jsonrpc":"2.0","id":'
+MIDDLE: Final = b',"result":'
+TAIL: Final = b"}"
 """Raw pieces around the id and the body of a result."""
 
 
@@ -159,9 +162,9 @@ def _recoded(body: bytes, before: int, after: int) -> tuple[bytes, int]:
     return codec.dump(members), after
 
 
-_WELL = b'"isError":false}'
-_IS_ERROR = re.compile(rb'"isError"\s*:\s*true')
-_ENDS_WELL = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
+_WELL: Final = b'"isError":false}'
+_IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
+_ENDS_WELL: Final = re.compile(rb'"isError"\s*:\s*false\s*\}\s*\Z')
 
 
 def is_error(body: bytes) -> bool:
