@@ -1,4 +1,4 @@
-"""Write `docs/performance.md` and its charts anew from the newest result that is kept.
+"""Write `docs/performance.md` and its charts anew from the newest results that are kept.
 
     python -m benchmarks.page [FILE]
 
@@ -15,12 +15,14 @@ from benchmarks.figures import Result
 from benchmarks.machine import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
+COMPILED = RESULTS / "compiled"
+"""Results of a compiled gateway."""
 PAGE = ROOT / "docs" / "performance.md"
 
 
-def newest() -> Path | None:
+def newest(folder: Path = RESULTS) -> Path | None:
     """Their names are the times at which they were measured."""
-    return max(RESULTS.glob("*.json"), default=None)
+    return max(folder.glob("*.json"), default=None)
 
 
 def read(path: Path) -> Result:
@@ -31,7 +33,9 @@ def files(result: Result, text: str) -> dict[Path, str]:
     """Everything that is generated, by where it belongs. `text`: the page as it is."""
     folder = PAGE.parent / pages.FOLDER
     drawn = {folder / name: picture for name, picture in pages.pictures(result).items()}
-    return {PAGE: pages.filled(text, result), **drawn}
+    compiled = newest(COMPILED)
+    found = pages.filled(text, result, None if compiled is None else read(compiled))
+    return {PAGE: found, **drawn}
 
 
 def main() -> int:

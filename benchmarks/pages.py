@@ -32,9 +32,12 @@ CPU_AT = 64
 """Callers at which processor time is shown."""
 
 
-def filled(text: str, result: Result) -> str:
-    """The page with every part anew; one that this result has nothing for becomes empty."""
+def filled(text: str, result: Result, compiled: Result | None = None) -> str:
+    """The page with every part anew; one that this result has nothing for becomes empty.
+    `compiled`: result of a compiled gateway."""
     found = parts(result)
+    if compiled is not None:
+        found["compiled"] = f"{about(compiled)}{goals(compiled)}"
 
     def part(mark: re.Match[str]) -> str:
         name = mark["name"]

@@ -31,6 +31,15 @@ def test_the_page_says_how_the_gateway_and_its_interpreter_were_built() -> None:
     assert said in pages.about(run)
 
 
+def test_a_compiled_gateway_has_a_part_of_its_own() -> None:
+    text = "<!-- goals -->\n<!-- end goals -->\n<!-- compiled -->\nold\n<!-- end compiled -->\n"
+    assert "old" not in pages.filled(text, result(memory()))
+    run = replace(result(ladder()), machine={**MACHINE, **BUILT})
+    part = pages.filled(text, result(memory()), run).partition("<!-- compiled -->")[2]
+    assert "The gateway is compiled." in part
+    assert "| soon | 0.200 | at most 0.090 ms | 1.00x | **no** |" in part
+
+
 def test_charts_are_drawn_of_what_was_measured() -> None:
     assert set(pages.pictures(result(memory()))) == {"memory.svg"}
     found = pages.pictures(result(growth()))
@@ -43,7 +52,7 @@ def test_charts_are_drawn_of_what_was_measured() -> None:
 
 def test_every_scenario_has_its_part_of_the_page() -> None:
     text = page.PAGE.read_text()
-    for name in ("run", "goals", *SCENARIOS):
+    for name in ("run", "goals", "compiled", *SCENARIOS):
         assert text.count(f"<!-- {name} -->") == text.count(f"<!-- end {name} -->") == 1, name
 
 

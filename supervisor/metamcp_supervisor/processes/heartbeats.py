@@ -23,15 +23,25 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.runtime import after_fork
 
-TICK_S = 0.25
+TICK_S = 1.0
+"""Maximum seconds between two looks at all pulses; a look comes earlier when a verdict is due."""
+FEEL_S = 1.5
+"""Minimum seconds between two looks at the pulse in the file of a worker that sleeps: every other
+tick, so a worker that was woken and hangs is found in time."""
 PAUSE_S = 0.5
 """Seconds of delay of a tick above which this process itself stood still, not the workers."""
 
 
 class _Watched:
-    def __init__(self, on_verdict: Callable[[PulseVerdict], None]) -> None:
+    """`felt_at`: time of the last beat, or of the last look at the pulse in the file."""
+
+    def __init__(
+        self, on_verdict: Callable[[PulseVerdict], None], on_rest: Callable[[], None]
+    ) -> None:
         self.on_verdict = on_verdict
+        self.on_rest = on_rest
         self.pulse: FrontPulse | None = None
+        self.felt_at = 0.0
         self.halted = False
         self.verdict = PulseVerdict.FINE
 
@@ -53,15 +63,23 @@ class Heartbeats:
         self._signal = signal_worker
         self._clock = clock
         self._watched: dict[int, _Watched] = {}
-        self._looked = clock()
+        self._due = clock() + TICK_S
+        self._stood_still_until = 0.0
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def watch(
-        self, pid: int, on_verdict: Callable[[PulseVerdict], None], *, halted: bool | None = None
+        self,
+        pid: int,
+        on_verdict: Callable[[PulseVerdict], None],
+        *,
+        on_rest: Callable[[], None] = lambda: None,
+        halted: bool | None = None,
     ) -> None:
-        """Judge this worker from its first beat on; `on_verdict` is called on every change.
-        `halted`: given for a worker that beats already, and has the full time for its next beat."""
-        self._watched[pid] = _Watched(on_verdict)
+        """Judge this worker from its first beat on; `on_verdict` is called on every change,
+        `on_rest` each time when the worker sleeps again, because clients have not used it since
+        its last beat. `halted`: given for a worker that beats already, and has the full time for
+        its next beat."""
+        self._watched[pid] = _Watched(on_verdict, on_rest)
         if halted is not None:
             self.halted(pid, halted)
 
@@ -75,7 +93,8 @@ class Heartbeats:
         self._on_lag(role, lag_ms / 1000)
         self._forgive()
         if watched := self._watched.get(pid):
-            watched.pulse = FrontPulse(self._clock(), watched.halted)
+            watched.felt_at = self._clock()
+            watched.pulse = FrontPulse(watched.felt_at, watched.halted)
             self._judge(pid, watched)
 
     def halted(self, pid: int, yes: bool) -> None:
@@ -83,11 +102,12 @@ class Heartbeats:
         self._forgive()
         if watched := self._watched.get(pid):
             watched.halted = yes
-            if watched.pulse is None or not yes:
-                # A resumed worker gets the full time for its next beat.
-                watched.pulse = FrontPulse(self._clock(), yes)
-            else:
-                watched.pulse = FrontPulse(watched.pulse.beat_at, yes)
+            beat_at = watched.felt_at = self._clock()
+            if watched.pulse is not None and yes:
+                # A resumed worker gets the full time for its next beat; a stopped one does not
+                # wake up by itself.
+                beat_at = min(beat_at, watched.pulse.beat_at)
+            watched.pulse = FrontPulse(beat_at, yes)
             self._judge(pid, watched)
 
     def ages_s(self) -> dict[int, float]:
@@ -98,7 +118,7 @@ class Heartbeats:
 
     def lag_s(self) -> float:
         """Return by how many seconds this process's own event loop is late with the next look."""
-        return max(0.0, self._clock() - self._looked - TICK_S)
+        return max(0.0, self._clock() - self._due)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -107,34 +127,42 @@ class Heartbeats:
     def look(self) -> None:
         """Judge all workers, as the ticker does."""
         self._forgive()
-        self._looked = self._clock()
+        now = self._clock()
+        self._due = now + TICK_S - now % TICK_S  # a whole second, at which others wake up too
         for pid, watched in list(self._watched.items()):
             if watched.pulse is None:
                 continue
-            if self._looked - watched.pulse.beat_at >= after_fork.PULSE_S:
-                self._feel(pid, watched)
-            elif watched.verdict is PulseVerdict.FINE:
-                continue  # because every beat and every halt is judged at once
-            self._judge(pid, watched)
+            if now >= min(watched.felt_at + FEEL_S, watched.pulse.beat_at + workers.BEAT_S):
+                self._feel(pid, watched, now)
+            if watched.verdict is not PulseVerdict.FINE or now >= watched.pulse.beat_at:
+                self._judge(pid, watched)
+                self._due = min(self._due, workers.due(watched.pulse, now))
 
-    def _feel(self, pid: int, watched: _Watched) -> None:
-        """Take the pulse of a worker that did not beat for a while, perhaps for want of news."""
+    def _feel(self, pid: int, watched: _Watched, now: float) -> None:
+        """Take the pulse of a worker that did not beat for a while, perhaps for want of work."""
         assert watched.pulse is not None
-        found = self._pulse_of(pid)
-        if found is not None and watched.pulse.beat_at < found[0] <= self._clock():
-            self._on_lag("worker", found[1] if found[1] > 0 else 0.0)
-            watched.pulse = FrontPulse(found[0], watched.halted)
+        watched.felt_at = now
+        found, known = self._pulse_of(pid), watched.pulse.beat_at
+        if found is None or watched.halted or found[0] == known:
+            return
+        beat_at, lag_s = found
+        # Only a worker that was woken has an older pulse than before.
+        if (beat_at > known or known > now) and beat_at <= now + after_fork.REST_S_MAX:
+            self._on_lag("worker", lag_s if lag_s > 0 else 0.0)
+            watched.pulse = FrontPulse(max(beat_at, self._stood_still_until))
+            if beat_at > now:
+                watched.on_rest()
 
     def _forgive(self) -> None:
         """Move the deadlines if this process stood still since the last tick: the workers were not
         late then. Beats that wait in the sockets are read before the ticker runs, so workers are
         not judged before their beats are read."""
-        now = self._clock()
-        late_s = now - self._looked - TICK_S
+        late_s = self.lag_s()
         if late_s <= PAUSE_S:
             return
         self._on_lag("supervisor", late_s)
-        self._looked = now
+        self._due += late_s
+        self._stood_still_until = self._clock()
         for watched in self._watched.values():
             if watched.pulse is not None:
                 watched.pulse = workers.forgive(watched.pulse, late_s)
@@ -143,8 +171,9 @@ class Heartbeats:
         late_s = self.lag_s()
         if late_s <= PAUSE_S:  # `_forgive` reports longer ones
             self._on_lag("supervisor", late_s)
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self.look()
+        wait_s = self._due - self._clock()
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
     def _judge(self, pid: int, watched: _Watched) -> None:
         assert watched.pulse is not None

@@ -9,13 +9,14 @@ read of the nursery's socket. So a worker is first *expected*, and news of it wa
 is *claimed* it belongs to its caller, and the news follows. A worker whose caller has left is
 *disowned*: its end is not reported. An end removes the entry, so a second end is ignored.
 
-A worker beats once a second from its event loop, or every two seconds while it has nothing to tell,
-so a missing beat means that the loop is stuck or that the process is stopped. A long-running call
-does not delay beats. When this process itself stood still (a suspended machine, a stopped
-supervisor), late beats are not the workers' fault: the caller measures the pause and `forgive`
-moves the deadline by it.
+A worker beats once a second from its event loop, so a missing beat means that the loop is stuck or
+that the process is stopped. A long-running call does not delay beats. The beat of a worker that
+sleeps for want of work lies in the future: a second before it wakes up. When this process itself
+stood still (a suspended machine, a stopped supervisor), late beats are not the workers' fault: the
+caller measures the pause and `forgive` moves the deadline by it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -106,8 +107,8 @@ class PulseVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FrontPulse:
-    """`beat_at`: time of the last beat, or of the first sign of life. `halted`: stopped by a
-    signal."""
+    """`beat_at`: time of the last beat, or of the first sign of life; in the future if the worker
+    sleeps. `halted`: stopped by a signal."""
 
     beat_at: float
     halted: bool = False
@@ -133,3 +134,10 @@ def verdict(pulse: FrontPulse, now: float) -> PulseVerdict:
     if silent_s >= LATE_S or pulse.halted:
         return PulseVerdict.LATE
     return PulseVerdict.FINE
+
+
+def due(pulse: FrontPulse, now: float) -> float:
+    """Return when the verdict is different next if no beat comes."""
+    steps = (HUNG_S,) if pulse.halted else (LATE_S, HUNG_S, DEAD_S)
+    times = (pulse.beat_at + BEAT_S + step for step in steps)
+    return min((time for time in times if time > now), default=math.inf)

@@ -134,8 +134,7 @@ class Crew:
         instance.go_on(found.instance)
         self._tuned = None  # it has the log settings of the previous program
         self._copies[worker.pid] = copy
-        heard = partial(self._judged, copy, instance)
-        self._hearts.watch(worker.pid, heard, halted=found.halted)
+        self._watch(copy, instance, halted=found.halted)
         if found.due is not None:
             copy.deadline(found.due - asyncio.get_running_loop().time(), self._overdue)
 
@@ -338,7 +337,7 @@ class Crew:
         instance = copy.instance = Instance(entry.name, copy.generation, worker, self)
         copy.launch = None
         self._copies[worker.pid] = copy
-        self._hearts.watch(worker.pid, partial(self._judged, copy, instance))
+        self._watch(copy, instance)
         if copy.stopping:
             self.ask_to_stop(copy, 0.0)  # it was stopped meanwhile
             return
@@ -384,6 +383,14 @@ class Crew:
         self._journal.add(copy.entry.name, "kill", "its worker was killed and its end is not told")
         self._forker.suspect()
         self._kill(copy)
+
+    def _watch(self, copy: Copy, instance: Instance, *, halted: bool | None = None) -> None:
+        judged = partial(self._judged, copy, instance)
+        self._hearts.watch(instance.pid, judged, on_rest=partial(self._rests, copy), halted=halted)
+
+    def _rests(self, copy: Copy) -> None:
+        """Act on a worker that was not used since its last beat."""
+        self._lives.idle(copy, asyncio.get_running_loop().time() - copy.entry.used_at)
 
     def _judged(self, copy: Copy, instance: Instance, verdict: PulseVerdict) -> None:
         if verdict in (PulseVerdict.HUNG, PulseVerdict.DEAD):

@@ -51,6 +51,7 @@ class Gauges:
         self._nursery = nursery
         self._roles = roles
         self._measured = True
+        self._known = usage.Known()
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -59,14 +60,14 @@ class Gauges:
                 await self._look()
             except Exception as error:  # noqa: BLE001 - the root of a task, on which limits depend
                 self._journal.add("gateway", "bug", f"nothing was measured: {error!r}")
-            await asyncio.sleep(USAGE_S)
+            await asyncio.sleep(USAGE_S - self._loop.time() % USAGE_S)
 
     async def _look(self) -> None:
         entries = self._tree.entries
         roots = status.roots(entries, self._fronts.slots, self._nursery.pid, self._roles)
         servers = {name: entry.server for name, entry in entries.items()}
         closely = limits.closely(roots, servers)
-        self.usages = await asyncio.to_thread(usage.sample, roots, closely)
+        self.usages = await asyncio.to_thread(usage.sample, roots, closely, self._known)
         self._seen(bool(self.usages))
         self._metrics.usage(self.usages)
         self._metrics.remember(self._loop.time())

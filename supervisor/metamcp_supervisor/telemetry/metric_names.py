@@ -112,9 +112,10 @@ _SUPERVISION = (
     MetricFamily("metamcp_backoff_seconds", "gauge", ("server",),
            "Until the next planned start, 0 if none is planned."),
     MetricFamily("metamcp_heartbeat_age_seconds", "gauge", ("server", "role"),
-           "Since the last sign of life of a process of the gateway, the oldest one of its role."),
+           "Since the last sign of life of a process of the gateway, the oldest one of its role;"
+           " 0 while a worker sleeps."),
     MetricFamily("metamcp_loop_lag_seconds", "histogram", ("role",),
-           "How late event loops were with what was due, looked at once a second or more often.",
+           "How late event loops were with what was due, looked at every second while they work.",
            LAG_BUCKETS_S),
     MetricFamily("metamcp_spares_ready", "gauge", ("server",),
            "Copies that could take the place of the one that serves."),

@@ -5,8 +5,9 @@ on a port. Never: when to measure, limits, names of metrics. The only file that 
 block for some milliseconds: run them in a thread, one at a time.
 
 On Linux a pass reads a few files of each process and follows the kernel's lists of children. So
-processes of others cost nothing, however many there are. Elsewhere psutil reads the table of all
-processes.
+processes of others cost nothing, however many there are. A process with the same line of figures as
+in the pass before did nothing; only every fifth pass reads its other files again, or each pass if
+its memory has a limit. Elsewhere psutil reads the table of all processes.
 """
 
 import os
@@ -25,7 +26,11 @@ PROCESSES_MAX = 256
 """Maximum number of processes per tree that are examined; a server with more has other problems."""
 COMMAND_CHARACTERS_MAX = 1000
 """Maximum characters of each argument of a command."""
+WHOLE_LOOKS = 5
+"""Number of looks, of which one reads all files of processes that do nothing."""
 _PIECE_BYTES = 4096
+_LAST_BYTES_MAX = 4000
+"""A shorter piece of a file of /proc is the last one, because an entry is never cut in two."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = resource.getpagesize()
 _LINUX = sys.platform == "linux"
@@ -70,7 +75,45 @@ class Usage(Struct, frozen=True, kw_only=True):
         return self.rss_bytes if self.pss_bytes is None else self.pss_bytes
 
 
-def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> dict[K, Usage]:
+class _Process(Struct):
+    """Figures of one process, and what was read of it until these changed. `line`: from /proc,
+    empty on other systems; `children`, `descriptors`: None before they are read."""
+
+    line: bytes
+    cpu_s: float
+    rss_bytes: int
+    threads: int
+    children: list[int] | None = None
+    descriptors: tuple[int, int] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether only its exit code is left."""
+        return self.line[self.line.rfind(b")") + 2 :].startswith(b"Z")
+
+
+class Known:
+    """The processes that a look found, for the next look at the same roots."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, _Process] = {}
+        self._looks = 0
+
+    def old(self) -> Mapping[int, _Process]:
+        """Return the processes of which not everything is to be read again, at each look once."""
+        self._looks = (self._looks + 1) % WHOLE_LOOKS
+        return self.processes if self._looks else {}
+
+    def look_closer(self) -> None:
+        """Read everything in the next look."""
+        self._looks = WHOLE_LOOKS - 1
+
+
+def sample(
+    roots: Mapping[K, int],
+    closely: Mapping[K, int] | None = None,
+    known: Known | None = None,
+) -> dict[K, Usage]:
     """Measure each root with the processes below it, down to the next root.
 
     A process below two roots counts for the nearest one, so the sum over all roots is the sum over
@@ -80,13 +123,15 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
     cannot be read, as when no descriptor is free: old figures would be taken for new ones.
     `closely`: roots whose shared pages are counted in part if they have more resident memory than
     this number of bytes. For that the kernel walks through all pages of the processes; with less
-    memory the difference does not matter.
+    memory the difference does not matter. `known`: of the last look.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
+    known = known or Known()
     try:
-        members = _members(owner_of)
+        members = _members(owner_of, known, closely or {})
     except (OSError, psutil.Error):
         return {}
+    known.processes = {pid: one for own in members.values() for pid, one in own.items()}
     found: dict[K, Usage] = {}
     for pid, key in owner_of.items():
         own = members.get(key, {})
@@ -108,53 +153,61 @@ def sample(roots: Mapping[K, int], closely: Mapping[K, int] | None = None) -> di
     return found
 
 
-class _Measured(Struct, frozen=True):
-    """Figures of one process."""
-
-    cpu_s: float
-    rss_bytes: int
-    threads: int
-
-
-def _members(owner_of: Mapping[int, K]) -> dict[K, dict[int, _Measured]]:
+def _members(
+    owner_of: Mapping[int, K], known: Known, closely: Collection[K]
+) -> dict[K, dict[int, _Process]]:
     """Return the processes that count for each root, by process id. Raises OSError and
     psutil.Error."""
-    children = _children()
-    measured = {pid: one for pid in owner_of if (one := _measured(pid)) is not None}
+    children, found_before = _children(), known.old()
+    measured = {pid: one for pid in owner_of if (one := _measured(pid, found_before)) is not None}
     heirs = _heirs({owner_of[pid] for pid in measured})
-    found: dict[K, dict[int, _Measured]] = {}
+    found: dict[K, dict[int, _Process]] = {}
     for root, process in measured.items():
         found.setdefault(owner_of[root], {})[root] = process
-        heir = found.setdefault(heirs.get(owner_of[root], owner_of[root]), {})
+        counts_for = heirs.get(owner_of[root], owner_of[root])
+        heir = found.setdefault(counts_for, {})
+        old = found_before
+        if counts_for in closely:
+            old, process.children = {}, None
         waiting = [(root, process)]
         while waiting:
             above, parent = waiting.pop()
-            for pid in children(above, parent.threads):
-                if pid not in owner_of and pid not in heir and (one := _measured(pid)) is not None:
+            if parent.children is None:
+                parent.children = list(children(above, parent.threads))
+            for pid in parent.children:
+                if pid in owner_of or pid in heir:
+                    continue
+                if (one := _measured(pid, old)) is not None:
                     heir[pid] = one
                     waiting.append((pid, one))
+                if pid in old and one is not old[pid] and (one is None or one.ended):
+                    known.look_closer()  # its children have another parent now
     return found
 
 
-def _measured(pid: int) -> _Measured | None:
-    """Measure one process; None if it has ended, or if another user has it. Raises OSError."""
+def _measured(pid: int, old: Mapping[int, _Process] | None = None) -> _Process | None:
+    """Measure one process; None if it has ended, or if another user has it. `old`: returned again
+    if nothing has changed. Raises OSError."""
     if not _LINUX:
         return _measured_by_psutil(pid)
     try:
         stat = _read(f"/proc/{pid}/stat")
     except _GONE:
         return None
+    if old is not None and (before := old.get(pid)) is not None and before.line == stat:
+        return before
     # "pid (name) state ppid …"; the name may hold anything, parentheses and spaces too.
     fields = stat[stat.rindex(b")") + 2 :].split()
     ticks = int(fields[11]) + int(fields[12])
-    return _Measured(ticks / _TICKS_PER_S, int(fields[21]) * _PAGE_BYTES, int(fields[17]))
+    rss_bytes, threads = int(fields[21]) * _PAGE_BYTES, int(fields[17])
+    return _Process(stat, ticks / _TICKS_PER_S, rss_bytes, threads)
 
 
-def _measured_by_psutil(pid: int) -> _Measured | None:
+def _measured_by_psutil(pid: int) -> _Process | None:
     try:
         process = psutil.Process(pid)
         times, rss_bytes = process.cpu_times(), process.memory_info().rss
-        return _Measured(times.user + times.system, rss_bytes, process.num_threads())
+        return _Process(b"", times.user + times.system, rss_bytes, process.num_threads())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
 
@@ -186,7 +239,7 @@ def _read(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         whole = piece = os.read(fd, _PIECE_BYTES)
-        while piece:
+        while len(piece) > _LAST_BYTES_MAX:
             piece = os.read(fd, _PIECE_BYTES)
             whole += piece
     finally:
@@ -205,15 +258,17 @@ def _heirs(alive: Collection[K]) -> dict[K, K]:
     }
 
 
-def _descriptors(pids: Iterable[int]) -> tuple[int, int]:
+def _descriptors(processes: Mapping[int, _Process]) -> tuple[int, int]:
     """Return the number of open descriptors and the limit of the process that is nearest to its
     limit."""
     nearest = 0, 0
-    for pid in islice(pids, PROCESSES_MAX):
-        try:
-            used, most = _open_descriptors(pid), _descriptors_max(pid)
-        except (OSError, psutil.Error, AttributeError):  # AttributeError: not on every system
-            continue
+    for pid, process in islice(processes.items(), PROCESSES_MAX):
+        if process.descriptors is None:
+            try:
+                process.descriptors = _open_descriptors(pid), _descriptors_max(pid)
+            except (OSError, psutil.Error, AttributeError):  # AttributeError: not on every system
+                process.descriptors = 0, 0
+        used, most = process.descriptors
         if most > 0 and used * (nearest[1] or most) >= nearest[0] * most:
             nearest = used, most
     return nearest

@@ -26,7 +26,11 @@ class Watch:
             lambda role, seconds: self.lags.append((role, seconds)),
             lambda pid: self.pulse,
         )
-        self.hearts.watch(1, self.verdicts.append)
+        self.rests = 0
+        self.hearts.watch(1, self.verdicts.append, on_rest=self._rest)
+
+    def _rest(self) -> None:
+        self.rests += 1
 
     def wait(self, seconds: float) -> None:
         """Let time pass in ticks, as it does when nothing stands still."""
@@ -119,6 +123,76 @@ def test_a_worker_without_news_is_judged_by_its_pulse_as_by_its_beats() -> None:
 
     watch = watched(act)
     assert watch.lags.count(("worker", 0.02)) == 5
+
+
+def test_a_worker_that_sleeps_is_judged_from_the_time_at_which_it_wakes_up() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.pulse = 9.0, 0.02  # it wakes up at 10
+        watch.wait(10)
+        assert watch.hearts.ages_s() == {1: 1.0}
+        assert watch.rests == 1
+        watch.wait(1)
+        assert watch.verdicts == []
+        watch.wait(1)
+        assert watch.verdicts == [PulseVerdict.LATE]
+        watch.pulse = 19.0, 0.0
+        watch.wait(1)
+        assert watch.verdicts == [PulseVerdict.LATE, PulseVerdict.FINE]
+        assert watch.rests == 2
+
+    assert watched(act).signals == []
+
+
+def test_a_worker_that_is_woken_and_hangs_is_late_after_three_seconds() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.pulse = 9.0, 0.0
+        watch.wait(3)
+        watch.pulse = 4.0, 0.0  # a call wakes it
+        watch.wait(3)
+        assert watch.verdicts == []
+        watch.wait(1)
+        assert watch.verdicts == [PulseVerdict.LATE]
+
+    watched(act)
+
+
+def test_a_pause_of_the_machine_is_not_the_fault_of_workers_that_slept_or_were_woken() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        for woken in False, True:
+            watch.pulse = watch.now + 5.0, 0.0
+            watch.wait(3)
+            if woken:
+                watch.pulse = watch.now, 0.0
+            watch.now += 3600.0
+            watch.wait(2)
+
+    assert watched(act).verdicts == []
+
+
+def test_a_worker_that_sleeps_and_is_stopped_is_killed_as_early_as_others() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.pulse = 9.0, 0.0
+        watch.wait(3)
+        watch.hearts.halted(1, True)
+        watch.wait(6)
+
+    assert watched(act).signals == [signal.SIGKILL]
+
+
+def test_a_worker_that_slept_goes_on_to_sleep_after_it_was_stopped() -> None:
+    def act(watch: Watch) -> None:
+        watch.hearts.beat(1)
+        watch.pulse = 9.0, 0.0
+        watch.wait(3)
+        watch.hearts.halted(1, True)
+        watch.hearts.halted(1, False)
+        watch.wait(6)
+
+    assert watched(act).verdicts == [PulseVerdict.LATE, PulseVerdict.FINE]
 
 
 @pytest.mark.parametrize("pulse", [(1e9, 0.0), (math.nan, 0.0), (-1.0, -1.0), None])

@@ -1,5 +1,7 @@
 """Verdicts about heartbeats, with values for the clock."""
 
+import math
+
 import pytest
 
 from metamcp_supervisor.processes import workers
@@ -26,6 +28,13 @@ def test_a_silent_worker_is_late_then_hung_then_dead(
 def test_a_stopped_worker_is_late_at_once_and_dead_instead_of_hung() -> None:
     assert workers.verdict(FrontPulse(100.0, halted=True), 100.0) is PulseVerdict.LATE
     assert workers.verdict(FrontPulse(100.0, halted=True), 106.0) is PulseVerdict.DEAD
+
+
+@pytest.mark.parametrize(
+    ("now", "due"), [(100.0, 103.0), (103.0, 106.0), (106.5, 107.0), (107.0, math.inf)]
+)
+def test_the_next_verdict_is_due_at_a_time_known_before(now: float, due: float) -> None:
+    assert workers.due(FrontPulse(100.0), now) == due
 
 
 def test_a_beat_makes_it_fine_again() -> None:

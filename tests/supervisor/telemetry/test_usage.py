@@ -1,11 +1,14 @@
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
-from metamcp_supervisor.telemetry.usage import MeasuredProcess, sample
+from metamcp_supervisor.telemetry.usage import WHOLE_LOOKS, Known, MeasuredProcess, sample
+from tests.waiting import until
 
 HELD_BYTES = 64 * 1024 * 1024
 CHILD = (
@@ -69,6 +72,81 @@ LOOK = (
 def test_only_processes_below_a_root_are_looked_at_whichever_thread_started_them() -> None:
     told = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, check=True, text=True)
     assert told.stdout.split() == ["2", "2"]
+
+
+AGAIN = (
+    "import os, signal, sys\n"
+    "from metamcp_supervisor.telemetry.usage import Known, sample\n"
+    "from subprocess import Popen, PIPE\n"
+    "opened = []\n"
+    "child = Popen(['cat'], stdin=PIPE)\n"
+    "child.send_signal(signal.SIGSTOP)\n"
+    "os.waitpid(child.pid, os.WUNTRACED)\n"
+    "known = Known()\n"
+    "sys.addaudithook(lambda event, args: event == 'open' and opened.append(args[0]))\n"
+    "for look in range(6):\n"
+    "    assert sample({'cat': child.pid}, None, known)['cat'].processes == 1\n"
+    "    print(len(opened))\n"
+    "    opened.clear()\n"
+    "child.kill()\n"
+)
+
+
+def test_of_a_process_that_does_nothing_one_file_is_read_and_all_at_each_fifth_look() -> None:
+    told = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, check=True, text=True)
+    assert told.stdout.split() == ["2", "1", "1", "1", "2", "1"]
+
+
+STARTING = (
+    "import subprocess, sys\n"
+    "print(flush=True)\n"
+    "sys.stdin.readline()\n"
+    "child = subprocess.Popen(['sleep', '60'])\n"
+    "print(flush=True)\n"
+    "sys.stdin.readline()\n"
+    "child.kill()\n"
+)
+
+
+def test_a_process_that_is_started_between_two_looks_is_found_by_one_of_the_next_five() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        known = Known()
+        for processes in 1, 2:
+            parent.stdout.readline()
+            looks = [sample({"tree": parent.pid}, None, known)["tree"] for _ in range(WHOLE_LOOKS)]
+            assert looks[-1].processes == processes
+            parent.stdin.write(b"\n")
+            parent.stdin.flush()
+
+
+ORPHANED = (
+    "import subprocess, sys\n"
+    "from metamcp_worker.runtime import orphans\n"
+    "orphans.become_subreaper()\n"
+    "child = subprocess.Popen(['sh', '-c', 'sleep 60 & echo $$; wait'])\n"
+    "sys.stdin.readline()\n"
+    "orphans.sweep(())\n"
+)
+
+
+def test_a_process_whose_parent_ends_is_found_again_by_the_second_look() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as root:
+        assert root.stdout is not None
+        shell, known = int(root.stdout.readline()), Known()
+        for _ in range(2):
+            assert sample({"tree": root.pid}, None, known)["tree"].processes == 3
+        os.kill(shell, signal.SIGKILL)
+        until(lambda: b") Z " in Path(f"/proc/{shell}/stat").read_bytes(), "it has ended")
+        for _ in range(2):
+            last = sample({"tree": root.pid}, None, known)["tree"]
+        root.communicate(b"\n", timeout=20)
+    assert last.processes == 3, "the root, the one that ended and its child"
 
 
 def test_a_process_below_two_roots_counts_for_the_nearest_one() -> None:

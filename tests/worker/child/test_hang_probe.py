@@ -2,9 +2,10 @@
 
 import pytest
 
-from metamcp_worker.child.actions import CountOnce, Fail, ReplyToFront, WarnInLog
+from metamcp_worker.child.actions import Action, CountOnce, Fail, ReplyToFront, WarnInLog
 from metamcp_worker.child.hang_probe import MISSES_MAX, PROBE_S_MAX
 from metamcp_worker.child.server_calls import LINGER_S_MAX
+from metamcp_worker.runtime.after_fork import REST_S_MAX
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
 
 INTERVAL_S = 30.0
@@ -72,6 +73,27 @@ def test_a_server_that_misses_three_probes_in_a_row_hangs() -> None:
     assert wait(talk, 60) == [Fail("hang", "it has not answered a ping for 70 s")]
     warned = [one.text for one in talk.actions if isinstance(one, WarnInLog)]
     assert warned[0] == "it has not answered a ping for 10 s; after 2 more it is ended"
+
+
+def rest(talk: Talk, seconds: float) -> list[Fail]:
+    """Let time pass with ticks only when they are due, or after ten seconds."""
+    found, end = list[Action](), talk.now + seconds
+    while talk.now < end:
+        wait_s = min(talk.session.due(talk.now) - talk.now, REST_S_MAX, end - talk.now)
+        found += talk.tick(max(wait_s, TICK_S))
+    return [one for one in found if isinstance(one, Fail)]
+
+
+def test_few_ticks_are_enough_for_the_probes_of_a_worker_that_rests() -> None:
+    talk = ready_legacy()
+    for _ in range(5):
+        assert rest(talk, INTERVAL_S) == []
+        talk.answers("ping", {})
+        assert rest(talk, TICK_S) == []
+    assert probes(talk) == ["ping"] * 5
+    assert rest(talk, HUNG_S - 1) == []
+    assert talk.session.probes_missed == MISSES_MAX - 1
+    assert len(rest(talk, 2)) == 1
 
 
 def test_any_word_of_the_server_forgives_the_probes_that_it_missed() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metamcp_worker.child.server_calls import OTHER, SERIES_MAX, TIMED_MAX, Timing
+from metamcp_worker.child.server_calls import OTHER, SERIES_MAX, TIMED_MAX, Timing, error_type
 from metamcp_worker.ipc import figures
 from metamcp_worker.ipc.figures import BUCKETS_S, Timed
 
@@ -20,9 +20,9 @@ def told(timing: Timing) -> bool:
 def test_an_answer_is_timed_by_method_and_error() -> None:
     timing = Timing()
     assert timing.stats() == ()
-    timing.answered("tools/call", 0.0006)
-    timing.answered("tools/call", 400.0)
-    timing.answered("tools/call", 0.1, b'{"code":-32603,"message":"no"}')
+    timing.ended("tools/call", 0.0006)
+    timing.ended("tools/call", 400.0)
+    timing.ended("tools/call", 0.1, error_type(b'{"code":-32603,"message":"no"}'))
     timing.ended("tools/call", 60.0, "-10002")
     assert told(timing)
     assert ends(timing) == {
@@ -37,15 +37,15 @@ def test_an_answer_is_timed_by_method_and_error() -> None:
 @pytest.mark.parametrize("code", [b'"text"', b"1e9", b"12345678901234567890", b"{}", b"1.5"])
 def test_what_is_no_code_is_another(code: bytes) -> None:
     timing = Timing()
-    timing.answered("ping", 0.1, b'{"code":%b}' % code)
+    timing.ended("ping", 0.1, error_type(b'{"code":%b}' % code))
     assert ends(timing) == {("ping", OTHER): 1}
 
 
 def test_a_server_cannot_make_series_without_end() -> None:
     timing = Timing()
     for code in range(10 * SERIES_MAX):
-        timing.answered("tools/call", 0.1, b'{"code":%d}' % code)
-        timing.answered(f"x/{code}", 0.1)
+        timing.ended("tools/call", 0.1, error_type(b'{"code":%d}' % code))
+        timing.ended(f"x/{code}", 0.1)
     found = ends(timing)
     assert len(found) <= SERIES_MAX + 2
     assert sum(found.values()) == 20 * SERIES_MAX

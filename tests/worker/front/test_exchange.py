@@ -3,7 +3,8 @@
 import pytest
 
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
+from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.http.requests import HttpRequest, Pending

@@ -2,14 +2,19 @@
 
 import pytest
 
-from metamcp_worker.front.header_policy import HeaderPolicy, accepted, is_json, prefers_stream
+from metamcp_worker.front.header_policy import (
+    HeaderPolicy,
+    RequestFacts,
+    accepted,
+    is_json,
+    prefers_stream,
+)
 from metamcp_worker.front.request_facts import (
     API,
     MCP,
     MESSAGES,
     SSE,
     HeaderRefusal,
-    RequestFacts,
     Route,
 )
 from metamcp_worker.http.request_head import Headers, place_of
@@ -41,7 +46,10 @@ def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
         (b"x-other", b"2"),
     ]
     facts = POLICY.check("POST", b"/metamcp/a/mcp?x=/mcp", headers)
-    assert facts == RequestFacts("a", True, b"2026-07-28", b"s", b"tools/call", b"t", b"")
+    assert isinstance(facts, RequestFacts)
+    assert (facts.endpoint, facts.accepts_sse, facts.repeated) == ("a", True, b"")
+    assert (facts.version, facts.session) == (b"2026-07-28", b"s")
+    assert (facts.method, facts.name) == (b"tools/call", b"t")
 
 
 @pytest.mark.parametrize(

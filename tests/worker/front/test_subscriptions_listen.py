@@ -9,7 +9,7 @@ from msgspec import Raw
 from metamcp_worker.access import gate
 from metamcp_worker.front import subscriptions_listen
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.request_facts import RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.front.tasks import Tasks

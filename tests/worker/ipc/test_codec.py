@@ -129,3 +129,45 @@ def test_half_of_a_surrogate_pair_stays_the_bytes_it_is_and_is_replaced_where_it
 def test_half_of_a_surrogate_pair_excuses_nothing_else(raw: bytes) -> None:
     with pytest.raises(codec.Malformed):
         codec.level(raw)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":7,"result":{}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":{"id":8,"result":{}}}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"t":"\xc3\xa4,\\"result\\":{}}"}}',
+        b'{"result":{"a":{}},"jsonrpc":"2.0","id":7}',
+        b'{"result":{"a":{"b":1,"jsonrpc":"2.0","id":8}},"jsonrpc":"2.0","id":7}',
+    ],
+)
+def test_a_plain_answer_is_read_as_its_envelope_is(line: bytes) -> None:
+    found = codec.envelope(line)
+    assert codec.plain_answer(line) == (bytes(found.id), bytes(found.result))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":07,"result":{}}',
+        b'{"jsonrpc":"2.0","id":"7","result":{}}',
+        b'{"jsonrpc":"2.0","id":7,"x":1,"result":{}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{},"error":{}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{}}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":}}',
+        b'{"jsonrpc":"2.0","id":7,"result":null}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":{}}',
+        b'{"jsonrpc":"2.0","id":7,"error":{}}',
+        b'{"jsonrpc":"2.0","id":7}',
+        b'{"result":{},"jsonrpc":"2.0","id":7,"x":1}',
+        b'{"result":{},"result":{},"jsonrpc":"2.0","id":7}',
+        b'{"result":{"a":{},"jsonrpc":"2.0","id":7}}',
+        b'{"result":{"jsonrpc":"2.0","id":7}',
+        b'{"result":{},"id":7}',
+        b'{"result":}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":"%b"}}' % (b"x" * codec.KNOWN_BODY_BYTES_MAX),
+        b"",
+    ],
+)
+def test_any_other_answer_is_not_a_plain_one(line: bytes) -> None:
+    assert codec.plain_answer(line) == (b"", b"")

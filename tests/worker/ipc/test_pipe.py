@@ -108,6 +108,18 @@ def test_a_large_frame_does_not_overtake_what_waits() -> None:
     with_pipe(talk)
 
 
+def test_a_closed_pipe_passes_on_no_more_frames() -> None:
+    async def talk(end: Pipe, far: Connection, inbox: Inbox) -> None:
+        end.data_received(frame_bytes.pack(Result(1, b"{}")))
+        end.close()
+        end.data_received(frame_bytes.pack(Result(2, b"{}")))
+        assert await inbox.gone.get() == "closed"
+        assert inbox.frames.get_nowait() == Result(1, b"{}")
+        assert inbox.frames.empty()
+
+    with_pipe(talk)
+
+
 def writes() -> int:
     """How often this process has written so far."""
     figures = Path("/proc/self/io").read_text().split()

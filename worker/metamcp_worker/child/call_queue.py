@@ -192,15 +192,12 @@ class Turns:
     """
 
     def __init__(self, calls_max: int) -> None:
+        self.count = 0
         self._calls_max = calls_max
         self._all = _Share()
 
-    @property
-    def count(self) -> int:
-        return self._all.count
-
     def __len__(self) -> int:
-        return self._all.count
+        return self.count
 
     def __iter__(self) -> Iterator[WaitingCall]:
         """Yield the calls caller by caller, those of each in order."""
@@ -220,11 +217,14 @@ class Turns:
                 return one
             self._all.drop_newest(moved.seat)
         self._all.put(one, seat)
+        self.count = self._all.count
         return moved
 
     def take(self) -> WaitingCall:
         """Take out the call whose turn it is. Raises IndexError if none waits."""
-        return self._all.take()
+        one = self._all.take()
+        self.count = self._all.count
+        return one
 
     def ahead(self, seat: Seat) -> int:
         """Maximum number of calls that are sent before one that is added at this place now."""
@@ -235,6 +235,7 @@ class Turns:
         gone = [one for one in self if unwanted(one)]
         if gone:
             self._all.keep(lambda one: not unwanted(one))
+            self.count = self._all.count
         return gone
 
 

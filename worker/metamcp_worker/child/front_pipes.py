@@ -8,39 +8,33 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
     Ask,
-    CallFrame,
-    Cancel,
-    Claim,
     Error,
     Frame,
-    Keep,
     Notice,
     Progress,
-    Release,
-    ReplyFrame,
     Result,
-    Tell,
 )
 from metamcp_worker.ipc.pipe import Pipe
 
-BEHIND_BYTES = 16 * 1024 * 1024
+BEHIND_BYTES: Final = 16 * 1024 * 1024
 """Bytes that may wait for a front before the server is not read for a while."""
-RESERVE_BYTES = 1024 * 1024
+RESERVE_BYTES: Final = 1024 * 1024
 """Bytes of room that only errors may use: enough to tell as many callers as there can be that their
 answers do not fit."""
-NEWS_BYTES_MAX = BEHIND_BYTES // 2
+NEWS_BYTES_MAX: Final = BEHIND_BYTES // 2
 """Bytes that may wait for a front before notifications are left out for it: a caller needs its
 answer more than a notification."""
 CLOSE_S_MAX = 1.0
 """Seconds for the fronts to take the last frames when the worker ends."""
 
-Received = CallFrame | Cancel | ReplyFrame | Tell | Keep | Claim | Release
-Receive = Callable[[int, Received], None]
+Receive = Callable[[int, Frame], None]
 Gone = Callable[[int], None]
 
 
@@ -65,15 +59,10 @@ class FrontPipes:
         """Take over descriptor `fd`, the end of a pipe to this front, in place of an older one."""
         self.detach(front)
 
-        def on_frame(frame: Frame) -> None:
-            # A pipe that was replaced may still deliver what its front sent before it died.
-            if isinstance(frame, Received) and self._pipes.get(front) is pipe:
-                self._receive(front, frame)
-
         def on_gone(_: str) -> None:
             self._closed(front, pipe)
 
-        pipe = Pipe(on_frame, on_gone)
+        pipe = Pipe(partial(self._receive, front), on_gone)
         self._pipes[front] = pipe
         task = asyncio.get_running_loop().create_task(self._open(front, pipe, fd))
         self._opening.add(task)
@@ -93,7 +82,7 @@ class FrontPipes:
             return False
         try:
             if isinstance(frame, Result):
-                queued = pipe.send(frame, reserve_bytes=RESERVE_BYTES)
+                queued = pipe.send(frame, RESERVE_BYTES)
             else:
                 queued = self._beside(pipe, frame)
         except (PipeFull, TooLarge):
@@ -161,7 +150,7 @@ class FrontPipes:
         """Send a frame that is not a result. Raises PipeFull, TooLarge."""
         if isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
             raise PipeFull("this front has enough to read")
-        return pipe.send(frame, reserve_bytes=RESERVE_BYTES if isinstance(frame, Ask) else 0)
+        return pipe.send(frame, RESERVE_BYTES if isinstance(frame, Ask) else 0)
 
     def _closed(self, front: int, pipe: Pipe) -> None:
         self._closing.discard(pipe)

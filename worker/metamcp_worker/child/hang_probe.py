@@ -41,8 +41,8 @@ MISSES_MAX = 3
 """Number of probes missed in a row, without any sign of life, after which a server counts as
 hanging."""
 STILL_S = 4.5
-"""Seconds between two ticks that show that this process stood still, and probably the whole
-machine: a worker that rests ticks every 4 s. The time of a probe then begins anew."""
+"""Seconds by which a tick is late that show that this process stood still, and probably the whole
+machine. The time of a probe then begins anew."""
 
 
 class Probing:
@@ -64,9 +64,11 @@ class Probing:
         self.missed = 0
 
     def due(self, now: float) -> float:
-        """Return when the next probe is sent if the server stays silent: `now` while one is open or
-        was missed."""
-        return now if self._waits or self.missed else self._quiet_since + self._interval_s
+        """Return when the next tick is due if the server stays silent: `now` after a missed
+        probe."""
+        if self._waits:
+            return self._asked_at + self._limit_s
+        return now if self.missed else self._quiet_since + self._interval_s
 
     def answered(self) -> None:
         """Note that the server answers probes. The answer counts as a sign of life elsewhere, like
@@ -76,7 +78,7 @@ class Probing:
     def tick(self, now: float, heard_at: float, calls: ServerCalls) -> Actions:
         """Send a probe or judge the open one. `heard_at`: when the last message of the server
         came."""
-        stood_still = now - self._ticked_at > STILL_S
+        stood_still = now - max(self._ticked_at, self.due(self._ticked_at)) > STILL_S
         self._ticked_at = now
         if stood_still:
             self._quiet_since = self._asked_at = now

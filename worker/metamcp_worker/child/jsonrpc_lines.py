@@ -13,6 +13,7 @@ line of limited length.
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec import Raw
 
@@ -210,12 +211,21 @@ _STAMP_BYTES_MAX = 4096
 made anew at each call."""
 
 
+_NEWLINE: Final = 0x0A
+_RETURN: Final = 0x0D
+"""Bytes as numbers, because Python looks for a number five times as fast as for bytes."""
+_ID: Final = b'{"jsonrpc":"2.0","id":'
+_METHOD: Final = b',"method":'
+_PARAMS: Final = b',"params":'
+
+
 def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
     """Return the line of a request. `key`: the id as on the wire. `meta`: a raw object, or
     empty."""
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}\n' % (
-        key, codec.dump(method), _one_line(with_meta(params, meta)),
-    )  # fmt: skip
+    body = with_meta(params, meta) if meta else params.strip() or b"{}"
+    if _NEWLINE in body or _RETURN in body:
+        body = _one_line(body)
+    return b"".join((_ID, key, _METHOD, codec.dump(method), _PARAMS, body, b"}\n"))
 
 
 def notification(method: str, params: bytes = b"") -> bytes:
@@ -253,7 +263,7 @@ def with_meta(params: bytes, meta: bytes) -> bytes:
     body = params.strip() or b"{}"
     if not meta:
         return body
-    if _EMPTY_OBJECT.match(body):
+    if body[1:2] != b'"' and _EMPTY_OBJECT.match(body):
         return b'{"_meta":' + meta + b"}"
     return b"".join((b'{"_meta":', meta, b",", body[1:]))
 
@@ -272,14 +282,13 @@ class Stamp:
         """Return the `_meta` of this call, or nothing if there is nothing to say."""
         if not (self._modern or call.wants_progress or call.meta):
             return b""
-        parts: list[bytes] = []
-        if self._modern:
-            parts.append(self._stamp(call.caller))
+        parts = [self._stamp(call.caller)] if self._modern else []
         if call.wants_progress:
             parts.append(b'"progressToken":' + key)
-        others = call.meta.strip()[1:-1].strip()
-        if others:
-            parts.append(others)
+        if call.meta:
+            others = call.meta.strip()[1:-1].strip()
+            if others:
+                parts.append(others)
         return b"{" + b",".join(parts) + b"}" if parts else b""
 
     def own(self, caller: bytes = b"") -> bytes:
@@ -338,7 +347,7 @@ def _one_line(message: bytes) -> bytes:
     return message.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
-FIT = b'{"content":['
+FIT: Final = b'{"content":['
 """Bytes with which nearly all results begin. Only other results are looked at, in less than a
 microsecond."""
 NULL_WITHIN_BYTES = 64

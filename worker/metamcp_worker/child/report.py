@@ -83,6 +83,11 @@ class Report:
     def count(self, counter: str, times: int = 1) -> None:
         self._counts[counter] += times
 
+    @property
+    def unsent(self) -> bool:
+        """Whether something was counted since the last call of `counted`."""
+        return bool(self._counts)
+
     def counted(self) -> None:
         """Send the counters since the last call, and log the counts of repeated lines."""
         logs.count()

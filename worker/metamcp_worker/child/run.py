@@ -27,7 +27,7 @@ from metamcp_worker.child.actions import (
     WarnInLog,
     WriteToServer,
 )
-from metamcp_worker.child.front_pipes import FrontPipes, Received
+from metamcp_worker.child.front_pipes import FrontPipes
 from metamcp_worker.child.report import Report
 from metamcp_worker.child.server_session import LINES_PER_MESSAGE, ServerSession
 from metamcp_worker.child.stdio import StdioTransport
@@ -42,6 +42,7 @@ from metamcp_worker.ipc.frames import (
     Claim,
     Down,
     Error,
+    Frame,
     Keep,
     Release,
     Result,
@@ -61,14 +62,17 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import after_fork, loop, memory, orphans
-from metamcp_worker.runtime.after_fork import BEAT_S, PULSE_S
+from metamcp_worker.runtime.after_fork import BEAT_S
 
 TICK_S = 0.25
 """Seconds between two ticks, which look at deadlines; also how long a log line may wait."""
 AWAKE_S = 1.0
 """Seconds after something happened in which a worker does not rest."""
-REST_S = 4.0
-"""Seconds between two ticks of a worker that rests; heartbeats between them are only pulses."""
+REST_S = after_fork.REST_S_MAX
+"""Maximum seconds between two ticks of a worker that rests."""
+NAP_S = 2.0
+"""The same of a worker that runs code of others, which may hang while nothing happens, and of one
+that must tell the supervisor at each tick."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
 waits for one of these."""
@@ -117,6 +121,9 @@ class ServerWorker:
         self._spawned_at = 0.0
         self._due = self._beat_due = self._loop.time()
         self._resting = False
+        self._rest_s = REST_S
+        self._shown = False
+        self._told = 0.0, 0
         self._rest_until = self._roused_at = 0.0
         self._lag_s = 0.0
         self._trimmed_at = self._heard_at = self._loop.time()
@@ -242,6 +249,8 @@ class ServerWorker:
             self._finish(Fail("spawn", f"what the worker was told to start is broken: {error}"))
             return
         self._report.begin(spec)
+        if not spec.command and spec.url is None:
+            self._rest_s = NAP_S
         self._spawned_at = self._loop.time()
         try:
             self._connection = launch(spec, version, self)
@@ -264,25 +273,33 @@ class ServerWorker:
 
     # --- fronts -----------------------------------------------------------------------------
 
-    def _front_says(self, front: int, frame: Received) -> None:
+    def _front_says(self, front: int, frame: Frame) -> None:
         session, connection, now = self._session, self._connection, monotonic()
         if self._resting:
             self._rouse()
         if session is None or connection is None:
-            if isinstance(frame, Claim):
-                self._fronts.send(front, frames.KeptFrame(frame.id))
-            elif isinstance(frame, CallFrame):
-                body = jsonrpc_lines.error_object(
-                    Code.SERVER_DOWN, "the server has not been started yet"
-                )
-                self._fronts.send(front, Error(frame.id, body))
-            return
+            self._answer_early(front, frame)
+        elif isinstance(frame, CallFrame):
+            self._needed_at = now
+            self._do(session.call(front, frame, now, connection.stuck()))
+            if frame.id & figures.MASK == figures.MASK:
+                session.timing.sent(front, frame.id, now, monotonic())
+        else:
+            self._front_tells(session, front, frame, now)
+
+    def _answer_early(self, front: int, frame: Frame) -> None:
+        """Answer a frame that came before the server was started."""
+        if isinstance(frame, Claim):
+            self._fronts.send(front, frames.KeptFrame(frame.id))
+        elif isinstance(frame, CallFrame):
+            body = jsonrpc_lines.error_object(
+                Code.SERVER_DOWN, "the server has not been started yet"
+            )
+            self._fronts.send(front, Error(frame.id, body))
+
+    def _front_tells(self, session: ServerSession, front: int, frame: Frame, now: float) -> None:
+        """Handle a frame of a front that is not a call."""
         match frame:
-            case CallFrame():
-                self._needed_at = now
-                self._do(session.call(front, frame, now, stuck=connection.stuck()))
-                if frame.id & figures.MASK == figures.MASK:
-                    session.timing.sent(front, frame.id, now, monotonic())
             case Cancel():
                 self._do(session.cancel(front, frame, now))
             case frames.ReplyFrame():
@@ -295,6 +312,8 @@ class ServerWorker:
                 self._do(session.orphans.claim(front, frame, now))
             case Release():
                 self._do(session.orphans.release(front, frame, now))
+            case _:
+                pass  # only workers send the other frames
 
     def _front_gone(self, front: int) -> None:
         if self._session is not None:
@@ -306,7 +325,7 @@ class ServerWorker:
         assert self._session is not None
         now = self._heard_at = monotonic()
         if self._resting:
-            self._rouse()
+            self._stir()
         for line in lines:
             self._do(self._session.receive(line, now, stream, via))
         assert self._connection is not None
@@ -361,39 +380,51 @@ class ServerWorker:
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
-            match action:
-                case ReplyToFront(front, frame):
-                    assert self._session is not None
-                    if isinstance(frame, Result) and frame.id & figures.MASK == figures.MASK:
-                        timing, now = self._session.timing, monotonic()
-                        times = timing.replied(front, frame.id, self._heard_at, now)
-                        self._fronts.send(front, times)
-                    sent = self._fronts.send(front, frame)
-                    if not sent and isinstance(frame, Ask):
-                        self._do(self._session.unasked(frame.question, self._loop.time()))
-                    elif self._session.orphans.any:
-                        self._session.orphans.sent(front, frame, self._loop.time())
-                case KeepResult():
-                    self._do([ReplyToFront(action.front, self._shortened(action))])
-                case ServerRequest():
-                    self._ask(action)
-                case WriteToServer() | Drop():
-                    self._send(action)
-                case TellFronts(frame):
-                    self._fronts.announce(frame)
-                case CountOnce(counter):
-                    self._report.count(counter)
-                case Ready() | Relisted():
-                    self._report.lists(action, self._loop.time() - self._spawned_at)
-                case Fail():
-                    self._describe(action)
-                    self._finish(action)
-                case WarnInLog(text):
-                    assert self._connection is not None
-                    self._connection.warn(text)
-                case Stray(line):
-                    assert self._connection is not None
-                    self._connection.stray(line)
+            # The two actions of nearly every call come first.
+            if type(action) is ReplyToFront:
+                self._reply(action)
+            elif type(action) is ServerRequest:
+                self._ask(action)
+            else:
+                self._do_more(action)
+
+    def _do_more(self, action: Action) -> None:
+        match action:
+            case ReplyToFront():
+                self._reply(action)
+            case ServerRequest():
+                self._ask(action)
+            case KeepResult():
+                self._reply(ReplyToFront(action.front, self._shortened(action)))
+            case WriteToServer() | Drop():
+                self._send(action)
+            case TellFronts(frame):
+                self._fronts.announce(frame)
+            case CountOnce(counter):
+                self._report.count(counter)
+            case Ready() | Relisted():
+                self._report.lists(action, self._loop.time() - self._spawned_at)
+            case Fail():
+                self._describe(action)
+                self._finish(action)
+            case WarnInLog(text):
+                assert self._connection is not None
+                self._connection.warn(text)
+            case Stray(line):
+                assert self._connection is not None
+                self._connection.stray(line)
+
+    def _reply(self, reply: ReplyToFront) -> None:
+        session, front, frame = self._session, reply.front, reply.frame
+        assert session is not None
+        if isinstance(frame, Result) and frame.id & figures.MASK == figures.MASK:
+            times = session.timing.replied(front, frame.id, self._heard_at, monotonic())
+            self._fronts.send(front, times)
+        sent = self._fronts.send(front, frame)
+        if not sent and isinstance(frame, Ask):
+            self._do(session.unasked(frame.question, self._loop.time()))
+        elif session.orphans.any:
+            session.orphans.sent(front, frame, self._loop.time())
 
     def _shortened(self, answer: KeepResult) -> Result | Error:
         """Return the answer for the front: the result, or a short one if the result is large."""
@@ -446,13 +477,9 @@ class ServerWorker:
     # --- time -------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Tick, or only beat while nothing happens."""
         now = self._loop.time()
         self._lag_s = max(self._lag_s, now - self._due)
-        if self._resting and now < self._rest_until and after_fork.write_pulse(now, self._lag_s):
-            self._lag_s = 0.0
-        else:
-            self._tick(now)
+        self._tick(now)
         self._plan(now)
 
     def _tick(self, now: float) -> None:
@@ -469,35 +496,65 @@ class ServerWorker:
             self._trimmed_at = now
             memory.trim()
         rested, self._resting = self._resting, self._rests(now)
-        if now >= self._beat_due or (self._resting and not rested):
+        if rested and not self._resting:
+            self._beat_due = after_fork.next_beat(now, BEAT_S)
+        if self._shown and self._told == self._news:
+            self._lag_s = 0.0
+        elif self._resting or now >= self._beat_due:
             self._beat(now)
+
+    @property
+    def _news(self) -> tuple[float, int]:
+        """The facts that a beat tells besides that this process lives."""
+        return self._needed_at, self._session.probes_missed if self._session is not None else 0
 
     def _beat(self, now: float) -> None:
         self._beat_due = after_fork.next_beat(now, BEAT_S)
         self._report.beat(self._session, self._lag_s, now - self._needed_at)
         self._report.answers(self._session)
+        self._told = self._news
         self._lag_s = 0.0
 
     def _rests(self, now: float) -> bool:
-        """Whether nothing happens and nothing is due soon."""
+        """Whether nothing happens and nothing is due soon. The pulse shows until when."""
+        self._shown = False
         if self._session is None or self._throttled or now < self._roused_at + AWAKE_S:
             return False
-        long = after_fork.next_beat(now + REST_S - PULSE_S, PULSE_S)
-        self._rest_until = min(long, self._session.due(now))
-        return self._rest_until > now + TICK_S
+        due, nap = self._session.due(now), after_fork.next_beat(now, NAP_S)
+        until = min(due, after_fork.next_beat(now + self._rest_s - NAP_S, NAP_S))
+        if until <= now + TICK_S:
+            return False
+        if not self._session.needed:
+            self._shown = self._show_rest(now, until)
+        self._rest_until = until if self._shown else min(due, nap)
+        return True
+
+    def _show_rest(self, now: float, until: float) -> bool:
+        return after_fork.write_pulse(max(now, until - BEAT_S), self._lag_s)
+
+    def _stir(self) -> None:
+        """Rest on after a message that is only the answer to a probe, for example."""
+        now = self._loop.time()
+        after_fork.write_pulse(now, 0.0)
+        self._loop.call_soon(self._settle, now)
+
+    def _settle(self, now: float) -> None:
+        if self._resting and self._session is not None:
+            if self._session.due(now) <= now + TICK_S or self._report.unsent:
+                self._rouse()
+            elif self._shown:
+                self._show_rest(now, self._rest_until)
 
     def _rouse(self) -> None:
         """Tick often again, because something happens."""
         self._resting, self._roused_at = False, self._loop.time()
+        after_fork.write_pulse(self._roused_at, 0.0)
         self._timer.cancel()
         self._plan(self._roused_at)
 
     def _plan(self, now: float) -> None:
         # After a pause of the whole machine the ticks that were missed are not made up for.
-        if self._resting:
-            self._due = min(after_fork.next_beat(now, PULSE_S), self._rest_until)
-        else:
-            self._due = after_fork.next_beat(now, TICK_S)
+        self._due = self._rest_until if self._resting else after_fork.next_beat(now, TICK_S)
         self._timer = self._loop.call_at(self._due, self._turn)
 
     def _tell_news(self) -> None:

@@ -74,7 +74,9 @@ class ServerCalls:
 
     def free(self) -> bool:
         """Whether a new call can be sent at once, without overtaking others."""
-        return not self._turns.count and self._has_place()
+        if self._turns.count:
+            return False
+        return len(self.in_flight) < self._concurrency or self._has_place()
 
     def send(
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
@@ -82,18 +84,20 @@ class ServerCalls:
         """Note the call as in flight, and return its id."""
         key = b"%d" % self._next_id
         self._next_id += 1
+        results = frame.results
         self.in_flight[key] = SentCall(
             front, frame.id, frame.method, deadline, timeout_s, frame.wants_progress,
-            frame.peer, frame.caller, now, traced=frame.traced,
+            frame.peer, frame.caller, now, True, frame.traced,
+            0, results, _tool(frame) if results else "",
         )  # fmt: skip
-        if frame.results:
-            self.in_flight[key].results, self.in_flight[key].tool = frame.results, _tool(frame)
         if deadline < self._earliest:
             self._earliest = deadline
         return key
 
     def answered(self, key: bytes, now: float) -> SentCall | None:
         """Forget and return the call that the server answered; None if it is not in flight."""
+        if not (self._asked or self._turns.count):
+            return self.in_flight.pop(key, None)
         found = self.drop(key)
         if found is not None and found.alone and self._turns.count:
             self._pace.served(now - found.since)
@@ -292,12 +296,11 @@ class Timing:
         self._series: dict[tuple[str, str], _Series] = {}
         self._timed: dict[tuple[int, int], tuple[float, float]] = {}
 
-    def answered(self, method: str, seconds: float, error: bytes = b"") -> None:
-        """Count an answer of the server. `error`: the raw error object, or empty."""
-        self.ended(method, seconds, _code(error) if error else "")
-
-    def ended(self, method: str, seconds: float, error_type: str) -> None:
-        series = self._series.get((method, error_type)) or self._begun(method, error_type)
+    def ended(self, method: str, seconds: float, error_type: str = "") -> None:
+        """Count the end of a call. `error_type`: as in `AnswerStats`."""
+        series = self._series.get((method, error_type))
+        if series is None:
+            series = self._begun(method, error_type)
         series.seconds += seconds
         series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
         self.news = True
@@ -336,7 +339,7 @@ def _tool(frame: CallFrame) -> str:
         return frame.method
 
 
-def _code(error: bytes) -> str:
+def error_type(error: bytes) -> str:
     """Return the code of a raw error object, as text; OTHER if it cannot be read."""
     try:
         code = bytes(codec.level(error).get("code", b""))

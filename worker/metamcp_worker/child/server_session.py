@@ -16,9 +16,8 @@ are free, but they come through the same pipe: up to 64 KiB stand before an answ
 which the worker reads within a second or two. A burst is free, because it ends by itself.
 """
 
-from metamcp_worker.child import jsonrpc_lines, notices, subscriptions
+from metamcp_worker.child import jsonrpc_lines, notices
 from metamcp_worker.child.actions import (
-    Action,
     Actions,
     CountOnce,
     Drop,
@@ -37,10 +36,15 @@ from metamcp_worker.child.hang_probe import Probing
 from metamcp_worker.child.jsonrpc_lines import FIT, Faults
 from metamcp_worker.child.lists import CHANGES, declared
 from metamcp_worker.child.own_requests import Own, OwnRequest
-from metamcp_worker.child.server_calls import ServerCalls, Timing
+from metamcp_worker.child.server_calls import ServerCalls, Timing, error_type
 from metamcp_worker.child.server_log import Levels
 from metamcp_worker.child.server_questions import Asks
-from metamcp_worker.child.subscriptions import LegacySubscriptions, ModernSubscriptions, stripped
+from metamcp_worker.child.subscriptions import (
+    METHODS,
+    LegacySubscriptions,
+    ModernSubscriptions,
+    stripped,
+)
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.envelope import Envelope, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
@@ -66,6 +70,7 @@ class ServerSession:
 
     def __init__(self, spec: ServerSpec, version: str, now: float) -> None:
         self._spec = spec
+        self._timeout_s = spec.timeout_s
         self._faults = Faults(spec.name)
         self._calls = ServerCalls(concurrency=spec.concurrency, queue=spec.queue)
         self.timing = Timing()
@@ -119,7 +124,7 @@ class ServerSession:
 
     def due(self, now: float) -> float:
         """Return when the next tick is due if nothing comes before: `now` if somebody waits for the
-        server or for news of it, or else the time of the next probe."""
+        server or for news of it, or else the next time for probes."""
         if self.in_flight or self.queued or self.orphans.any or self._opening.busy:
             return now
         if self._updates.merging:
@@ -137,10 +142,10 @@ class ServerSession:
         """Send the first request, because the server runs."""
         return self._opening.start()
 
-    def call(self, front: int, frame: CallFrame, now: float, *, stuck: bool = False) -> Actions:
+    def call(self, front: int, frame: CallFrame, now: float, stuck: bool = False) -> Actions:
         """Send a call of a front, or queue or refuse it. `stuck`: whether the server does not read
         its input."""
-        timeout_s = frame.deadline_ms / 1000 or self._spec.timeout_s
+        timeout_s = frame.deadline_ms / 1000 or self._timeout_s
         if self._draining or self._failed:
             return [self._faults.answer(front, frame.id, Code.SERVER_DOWN, "is stopping")]
         if stuck:
@@ -263,6 +268,10 @@ class ServerSession:
             # The decoder does not look into the strings of what it leaves raw.
             if not line.isascii():
                 line.decode()
+            key, result = codec.plain_answer(line)
+            if key:
+                self._heard_at = now
+                return self._answered(key, result, b"", now)
             envelope = codec.envelope(line)
         except (codec.Malformed, UnicodeDecodeError) as error:
             return self._unreadable(line, str(error), now)
@@ -270,42 +279,51 @@ class ServerSession:
             return self._noise(line)
         self._heard_at = now
         if envelope.method is None:
-            return self._answered(envelope, now)
+            return self._answered(
+                bytes(envelope.id), bytes(envelope.result), bytes(envelope.error), now
+            )
         self.budget.spend(len(line))
         if envelope.id:
             return self._asked(envelope, stream, via, now)
         return self._notified(envelope.method, bytes(envelope.params), stream, via, now)
 
-    def _answered(self, envelope: Envelope, now: float) -> Actions:
-        key, result, error = bytes(envelope.id), bytes(envelope.result), bytes(envelope.error)
-        # Some servers send the other member as null, as JSON-RPC 1.0 does.
-        if error == b"null" and result:
-            error = b""
-        elif result == b"null" and error:
-            result = b""
-        broken: Actions = []
-        if bool(result) == bool(error) or (error and not error.startswith(b"{")):
-            broken = [CountOnce("broken_reply")]
-            why = "sent an answer that has not either a result or an error object"
-            result, error = b"", self._faults.body(Code.INTERNAL_ERROR, why)
+    def _answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
+        actions: Actions = []
+        if error or not result:
+            result, error = self._failure(result, error, actions)
         found = self._calls.answered(key, now)
         if found is None:
-            return [*broken, *self._own_answered(key, result, error, now)]
-        if not error and result[: len(FIT)] != FIT:
+            return [*actions, *self._own_answered(key, result, error, now)]
+        if not error and not result.startswith(FIT):
             error = self._faults.unfit(found.method, result)
-            broken += [CountOnce("broken_reply")] if error else []
-        self.timing.answered(found.method, now - found.since, error)
+            actions += [CountOnce("broken_reply")] if error else []
+        self.timing.ended(found.method, now - found.since, error_type(error) if error else "")
         if self._asks.asking:
-            broken += self._asks.over(key, told=True)
+            actions += self._asks.over(key, told=True)
         if found.traced:
-            broken.append(notices.leg(found, now, far=self._spec.url is not None))
-        frame = Error(found.call, error) if error else Result(found.call, result)
-        reply: Action = ReplyToFront(found.front, frame)
-        if found.results and len(result) > RESULT_BYTES_MIN and isinstance(frame, Result):
-            reply = KeepResult(found.front, frame, found.results, self._spec.name, found.tool)
-        if not broken and not self._calls.queued:
-            return [reply]
-        return [*broken, reply, *self._next_turns(now)]
+            actions.append(notices.leg(found, now, far=self._spec.url is not None))
+        if error:
+            actions.append(ReplyToFront(found.front, Error(found.call, error)))
+        elif found.results and len(result) > RESULT_BYTES_MIN:
+            frame = Result(found.call, result)
+            name = self._spec.name
+            actions.append(KeepResult(found.front, frame, found.results, name, found.tool))
+        else:
+            actions.append(ReplyToFront(found.front, Result(found.call, result)))
+        if self._calls.queued:
+            actions += self._next_turns(now)
+        return actions
+
+    def _failure(self, result: bytes, error: bytes, actions: Actions) -> tuple[bytes, bytes]:
+        """Return result and error of an answer that has not just a result: one of both is empty."""
+        # Some servers send the other member as null, as JSON-RPC 1.0 does.
+        if error == b"null" and result:
+            return result, b""
+        if error.startswith(b"{") and (not result or result == b"null"):
+            return b"", error
+        actions.append(CountOnce("broken_reply"))
+        why = "sent an answer that has not either a result or an error object"
+        return b"", self._faults.body(Code.INTERNAL_ERROR, why)
 
     def _own_answered(
         self, key: bytes, result: bytes, error: bytes, now: float, *, lost: bool = False
@@ -477,13 +495,15 @@ class ServerSession:
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float, now: float
     ) -> Actions:
         """Send a call to the server; subscriptions are handled here."""
-        if frame.method in subscriptions.METHODS:
+        method = frame.method
+        if method in METHODS:
             return self._watched.call(front, frame, deadline, timeout_s, now)
         key = self._calls.send(front, frame, deadline, timeout_s, now)
-        line = jsonrpc_lines.request(key, frame.method, frame.params, self._stamp.of(frame, key))
-        request = ServerRequest(key, line, frame.method, frame.params, frame.caller)
+        params, caller = frame.params, frame.caller
+        line = jsonrpc_lines.request(key, method, params, self._stamp.of(frame, key))
+        request = ServerRequest(key, line, method, params, caller)
         if self._logs:
-            return [*self._set_level(frame.caller), request]
+            return [*self._set_level(caller), request]
         return [request]
 
     def _set_level(self, caller: bytes) -> Actions:

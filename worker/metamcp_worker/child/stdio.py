@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
 from metamcp_worker.child.jsonrpc_lines import (
@@ -93,7 +94,9 @@ class StdioTransport:
 
     def stuck(self) -> bool:
         """Whether the server does not read its input."""
-        return self._stdin.stuck(self._loop.time())
+        stdin = self._stdin
+        too_much = stdin.queued_bytes > QUEUE_BYTES_MAX
+        return too_much or (stdin.blocked and stdin.late(self._loop.time()))
 
     def request(self, request: ServerRequest) -> bool:
         """Send one request. Returns False if it is lost."""
@@ -251,11 +254,11 @@ class StdioTransport:
             self._listener.lost(failure)
 
 
-READ_BYTES = 64 * 1024
+READ_BYTES: Final = 64 * 1024
 """Bytes of one read, as many as a pipe holds; with longer reads a noisy server would keep the
 loop."""
-WRITES_PER_TURN = 16
-QUEUE_BYTES_MAX = 32 * 1024 * 1024
+WRITES_PER_TURN: Final = 16
+QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Maximum bytes that wait for a server which does not read: two of the largest messages."""
 WRITE_S_MAX = 5.0
 """Seconds without reading after which a server gets no more calls until it reads again."""
@@ -325,17 +328,18 @@ class PipeReader:
 
 class Writer:
     """The gateway's end of a server's stdin. All lines of one turn of the loop leave in one
-    write."""
+    write. `queued_bytes`: bytes that the server has not taken yet. `blocked`: whether the server
+    did not take all of the last write."""
 
     def __init__(self, fd: int, on_end: Callable[[], None]) -> None:
         self._fd = fd
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
+        self.queued_bytes = 0
+        self.blocked = False
         self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
         self._current = memoryview(b"")
         self._scheduled = False
-        self._blocked = False
         self._moved_at = 0.0
         os.set_blocking(fd, False)
 
@@ -343,22 +347,17 @@ class Writer:
     def closed(self) -> bool:
         return self._fd < 0
 
-    @property
-    def queued_bytes(self) -> int:
-        return self._waiting_bytes + len(self._current)
-
-    def stuck(self, now: float) -> bool:
-        """Whether the server does not read."""
-        late = self._blocked and now - self._moved_at > WRITE_S_MAX
-        return late or self._waiting_bytes + len(self._current) > QUEUE_BYTES_MAX
+    def late(self, now: float) -> bool:
+        """Whether bytes wait, and the server has taken none for WRITE_S_MAX."""
+        return self.blocked and now - self._moved_at > WRITE_S_MAX
 
     def write(self, line: bytes) -> bool:
         """Queue one line. Returns False if it is lost, because the pipe is closed or the queue is
         full."""
-        if self._fd < 0 or self._waiting_bytes + len(self._current) > QUEUE_BYTES_MAX:
+        if self._fd < 0 or self.queued_bytes > QUEUE_BYTES_MAX:
             return False
         self._waiting.append(line)
-        self._waiting_bytes += len(line)
+        self.queued_bytes += len(line)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -375,10 +374,11 @@ class Writer:
         if self.closed:
             return
         self._scheduled = False
-        moved = not self._blocked
+        moved = not self.blocked
         for _ in range(WRITES_PER_TURN):
             if not self._current:
-                self._next()
+                self._current = memoryview(b"".join(self._waiting))
+                self._waiting.clear()
             if not self._current:
                 self._unblock()
                 return
@@ -392,22 +392,17 @@ class Writer:
                 return
             moved = True
             self._current = self._current[wrote:]
+            self.queued_bytes -= wrote
         if moved:
             self._moved_at = self._loop.time()
-        if not self._blocked:
-            self._blocked = True
+        if not self.blocked:
+            self.blocked = True
             self._loop.add_writer(self._fd, self._flush)
         self._scheduled = True
 
-    def _next(self) -> None:
-        """Join all waiting lines for the next write."""
-        self._current = memoryview(b"".join(self._waiting))
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
     def _unblock(self) -> None:
-        if self._blocked:
-            self._blocked = False
+        if self.blocked:
+            self.blocked = False
             self._loop.remove_writer(self._fd)
 
     def _shut(self) -> None:
@@ -416,5 +411,5 @@ class Writer:
             os.close(self._fd)
             self._fd = -1
         self._waiting.clear()
-        self._waiting_bytes = 0
+        self.queued_bytes = 0
         self._current = memoryview(b"")

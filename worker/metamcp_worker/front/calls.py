@@ -187,9 +187,8 @@ class Calls:
             server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
-        routing = self._routing
         frame = CallFrame(
-            routing.new_id(), method, codec.dump(params),
+            self._routing.new_id(), method, codec.dump(params),
             codec.dump(request.meta) if request.meta else b"", said,
             wants_progress=request.wants_progress, peer=request.peer,
             deadline_ms=self._timeouts_ms.get(owner.server, 0),
@@ -217,7 +216,7 @@ class Calls:
             _expose_tasks(call, merged)
         if owner.guard is not None and method in guard_rules.KINDS:
             return self.guarded.start(call, owner, view, request, params)
-        routing.start(call)
+        self._routing.start(call)
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
         return call

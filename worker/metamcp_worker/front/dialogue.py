@@ -184,7 +184,7 @@ class Dialogue:
             raise ProtocolError(
                 Code.OVERLOADED, f"This session has {INFLIGHT_MAX} requests in flight."
             )
-        token = bytes(meta.pop("progressToken", _NONE))
+        token = bytes(meta.pop("progressToken", _NONE)) if meta else b""
         if token and not codec.id_ok(token):
             raise ProtocolError(
                 Code.INVALID_PARAMS, "The progress token must be a string or an integer."

@@ -18,7 +18,8 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions, front_recovery
 from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest, RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
+from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.http import request_head

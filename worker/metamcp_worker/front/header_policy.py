@@ -1,7 +1,8 @@
 """Header policy: the checks of a request before its body is read.
 
 Owns: the kinds of paths, the rules for Host, Origin, target, path, method, Content-Type, Accept and
-Content-Length, and the text of each refusal. Never: bytes of a body, MCP, sending.
+Content-Length, the text of each refusal, the facts of a head that passes. Never: bytes of a body,
+MCP, sending.
 
 HTTP servers are not strict about everything, so the front checks all of this again, in the raw list
 of headers, which still shows a repeated header. Browsers are the reason to check Host and Origin: a
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
 from metamcp_worker.access.door import Denial
+from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.front.request_facts import (
     API,
     MCP,
@@ -21,8 +23,6 @@ from metamcp_worker.front.request_facts import (
     METADATA,
     SSE,
     HeaderRefusal,
-    KnownVerdict,
-    RequestFacts,
     Route,
 )
 from metamcp_worker.http.request_head import (
@@ -104,6 +104,66 @@ def paths_of(endpoint: EndpointSpec) -> dict[bytes, Route]:
     return paths
 
 
+class RequestFacts:
+    """Facts about a request that passed. Values of headers are stripped of blanks; an absent header
+    is None. `repeated`: a routing header that came more than once.
+    `prefers_sse`: the client prefers a stream to JSON. `directory`: folder that the client works
+    in, if it says so.
+
+    The other facts are not set for a POST of MCP. `rest`: the part of the path below a route that
+    leads to a whole tree; `query`: the part behind the question mark; both as they came. `resume`:
+    the header Last-Event-ID. `principal`: who sends the request, as the door found.
+    """
+
+    __slots__ = (
+        "accepts_sse", "directory", "endpoint", "kind", "method", "name", "prefers_sse",
+        "principal", "query", "repeated", "rest", "resume", "session", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        accepts_sse: bool,
+        version: bytes | None = None,
+        session: bytes | None = None,
+        method: bytes | None = None,
+        name: bytes | None = None,
+        repeated: bytes = b"",
+        resume: bytes | None = None,
+        kind: str = MCP,
+        rest: bytes = b"",
+        query: bytes = b"",
+        prefers_sse: bool = False,
+        directory: str = "",
+        principal: Principal = USER,
+    ) -> None:
+        self.endpoint = endpoint
+        self.accepts_sse = accepts_sse
+        self.version = version
+        self.session = session
+        self.method = method
+        self.name = name
+        self.repeated = repeated
+        self.resume = resume
+        self.kind = kind
+        self.rest = rest
+        self.query = query
+        self.prefers_sse = prefers_sse
+        self.directory = directory
+        self.principal = principal
+
+
+class KnownVerdict:
+    """Result of `HeaderPolicy.check` that is kept with a head."""
+
+    __slots__ = ("found", "policy")
+
+    def __init__(self, policy: "HeaderPolicy", found: RequestFacts | HeaderRefusal) -> None:
+        self.policy = policy
+        self.found = found
+
+
 class HeaderPolicy:
     """Header policy of one configuration. `hosts`: as in `request_head.Hosts`; `paths`: the route
     of each path. A path that ends with a slash leads there with everything below it."""
@@ -149,12 +209,12 @@ class HeaderPolicy:
         routed, subject = get(b"mcp-method"), get(b"mcp-name")
         facts = RequestFacts(
             route.endpoint,
-            accepts_sse,
-            version and version.strip(BLANKS),
-            session and session.strip(BLANKS),
-            routed and routed.strip(BLANKS),
-            subject and subject.strip(BLANKS),
-            repeated,
+            accepts_sse=accepts_sse,
+            version=version and version.strip(BLANKS),
+            session=session and session.strip(BLANKS),
+            method=routed and routed.strip(BLANKS),
+            name=subject and subject.strip(BLANKS),
+            repeated=repeated,
             prefers_sse=prefers_sse,
             directory=_directory(get(DIRECTORY)),
         )

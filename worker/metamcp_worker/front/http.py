@@ -33,11 +33,11 @@ from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSessi
 from metamcp_worker.front.dialogue import Dialogue, Notices
 from metamcp_worker.front.exchange import Declined, Exchange
 from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.header_policy import HeaderPolicy
+from metamcp_worker.front.header_policy import HeaderPolicy, RequestFacts
 from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
-from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal, RequestFacts
+from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
 from metamcp_worker.front.stats import Stats
@@ -479,11 +479,9 @@ class App:
         view: View,
         body: bytes,
     ) -> Pending:
-        raw_id = jsonrpc_bytes.NO_ID
+        message: Envelope | None = None
         try:
             message = mcp_request.read_again(body, exchange.head)
-            if message.method is not None:
-                raw_id = bytes(message.id) or jsonrpc_bytes.NO_ID
             principal = exchange.facts.principal
             if principal is not gate.USER or self._calls.audit is not None:
                 method = gate.ANSWER if message.method is None else message.method
@@ -494,6 +492,7 @@ class App:
                 self._go(exchange, where, body)
                 return None
         except NotUpYet as early:
+            raw_id = mcp_request.answer_id(message)
             if len(body) > EARLY_BYTES_MAX:
                 return self._refused(exchange, raw_id, early)
             call = self._calls.first_list(early.server)
@@ -501,11 +500,13 @@ class App:
             again = partial(self._said, exchange, post, body=body)
             return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, early))
         except ProtocolError as why:
-            return self._refused(exchange, raw_id, why)
+            return self._refused(exchange, mcp_request.answer_id(message), why)
         except Declined as declined:
-            self._decline(exchange, raw_id, declined)
+            self._decline(exchange, mcp_request.answer_id(message), declined)
             return None
-        return None if rest is None else self._later(exchange, raw_id, rest)
+        if rest is None:
+            return None
+        return self._later(exchange, mcp_request.answer_id(message), rest)
 
     def _up(
         self,

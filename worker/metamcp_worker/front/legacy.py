@@ -25,7 +25,8 @@ from metamcp_worker.front.client_sessions import (
 )
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange
-from metamcp_worker.front.request_facts import CallAnswer, RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
+from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.http.connection_moves import Elsewhere, missing

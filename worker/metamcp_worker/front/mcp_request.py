@@ -28,7 +28,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope, KnownRequest
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
-from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY, READ
+from metamcp_worker.ipc.jsonrpc_bytes import NO_ID, NOT_FOUND_LEGACY, READ
 
 BESIDE_BYTES_MAX = 64 * 1024
 """Maximum bytes of a message beside its params, if repeated members have to be looked for; nothing
@@ -96,6 +96,13 @@ def read_again(body: bytes, head: Head) -> Envelope:
     if message.method == task_ids.CALL:
         head.envelope = codec.known_envelope(body, message)
     return message
+
+
+def answer_id(message: Envelope | None) -> bytes:
+    """Return the raw id of the answer to a message; None: it could not be read."""
+    if message is None or message.method is None:
+        return NO_ID
+    return bytes(message.id) or NO_ID
 
 
 def members(message: Envelope) -> dict[str, Raw]:

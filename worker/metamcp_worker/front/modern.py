@@ -22,6 +22,7 @@ from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
+from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.mcp_request import METHODS, Wishes, subject_of
 from metamcp_worker.front.mrtr_io import Parking, Talk
 from metamcp_worker.front.request_facts import (
@@ -29,7 +30,6 @@ from metamcp_worker.front.request_facts import (
     CheckedRequest,
     ClientStamp,
     McpRequest,
-    RequestFacts,
 )
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.server_processes import Unasked

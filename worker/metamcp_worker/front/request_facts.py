@@ -1,7 +1,7 @@
 """Values that a request of a client and its call carry through a front.
 
-Owns: facts of the request's head and the refusal of a head, the checked message, the rule that
-finds its server, the origin of the call and its answer. Never: what is done with them.
+Owns: the destination of a path, the refusal of a head, the checked message, the rule that finds its
+server, the origin of the call and its answer. Never: what is done with them.
 
 A module that is compiled cannot define a msgspec Struct, so the classes stand here.
 """
@@ -30,33 +30,6 @@ class Route(Struct, frozen=True, gc=False):
     kind: str = MCP
 
 
-class RequestFacts(Struct, gc=False):
-    """Facts about a request that passed. Values of headers are stripped of blanks; an absent header
-    is None. `repeated`: a routing header that came more than once.
-    `prefers_sse`: the client prefers a stream to JSON. `directory`: folder that the client works
-    in, if it says so.
-
-    The other facts are not set for a POST of MCP. `rest`: the part of the path below a route that
-    leads to a whole tree; `query`: the part behind the question mark; both as they came. `resume`:
-    the header Last-Event-ID. `principal`: who sends the request, as the door found.
-    """
-
-    endpoint: str
-    accepts_sse: bool
-    version: bytes | None = None
-    session: bytes | None = None
-    method: bytes | None = None
-    name: bytes | None = None
-    repeated: bytes = b""
-    resume: bytes | None = None
-    kind: str = MCP
-    rest: bytes = b""
-    query: bytes = b""
-    prefers_sse: bool = False
-    directory: str = ""
-    principal: Principal = USER
-
-
 class HeaderRefusal(Struct, frozen=True, gc=False):
     """Refusal of a request. `reason`: a word for the counters; `close`: the rest of the body is
     unwelcome; `headers`: further ones of the answer; `endpoint`: where the path leads, None if that
@@ -68,13 +41,6 @@ class HeaderRefusal(Struct, frozen=True, gc=False):
     close: bool = False
     headers: Headers = ()
     endpoint: str | None = None
-
-
-class KnownVerdict(Struct, frozen=True, gc=False):
-    """Result of `HeaderPolicy.check` that is kept with a head."""
-
-    policy: object
-    found: RequestFacts | HeaderRefusal
 
 
 class KnownEntry(Struct, frozen=True, gc=False):

@@ -408,8 +408,9 @@ class FrontWorker:
 
     async def _beat(self) -> None:
         for number in itertools.count(1):
-            due = self._loop.time() + BEAT_S
-            await asyncio.sleep(BEAT_S)
+            now = self._loop.time()
+            due = now + BEAT_S - now % BEAT_S  # with the other work of whole seconds
+            await asyncio.sleep(due - now)
             lag_ms = (self._loop.time() - due) * 1000
             held = self._calls.held()
             inflight = sum(self._calls.inflight().values()) - held
@@ -418,7 +419,7 @@ class FrontWorker:
 
     async def _report(self) -> None:
         while True:
-            await asyncio.sleep(STATS_S)
+            await asyncio.sleep(STATS_S - self._loop.time() % STATS_S)
             self._tell_figures()
 
     def _tell_use(self) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_worker.access.use_limits import Owner
-from metamcp_worker.front.request_facts import RequestFacts
+from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.http import request_head
 from metamcp_worker.ipc import jsonrpc_bytes
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX

@@ -7,7 +7,7 @@ counting, arguments and answers.
 """
 
 import struct
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Raw, Struct, field
 
@@ -149,12 +149,12 @@ class DayCounts(Message, frozen=True, kw_only=True):
 
 #: Upper bounds of the latency buckets in seconds: finer than the OpenTelemetry MCP convention
 #: below 10 ms, equal to it above.
-BUCKETS_S = (
+BUCKETS_S: Final[tuple[float, ...]] = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 )  # fmt: skip
 #: Upper bounds, in seconds, of the buckets of the gateway's own time per call.
-OVERHEAD_BUCKETS_S = (
+OVERHEAD_BUCKETS_S: Final[tuple[float, ...]] = (
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
 )  # fmt: skip
 
@@ -327,11 +327,11 @@ class CallUnderWay(Struct, frozen=True, kw_only=True):
     progress: bool
 
 
-SAMPLED_OF_CALLS = 32
+SAMPLED_OF_CALLS: Final = 32
 """Calls per timed call: a single call out of this number is timed. A power of two."""
-MASK = SAMPLED_OF_CALLS - 1
+MASK: Final = SAMPLED_OF_CALLS - 1
 """Mask of call ids: if `id & MASK == MASK`, the call is timed."""
-NEXT = MASK - 1
+NEXT: Final = MASK - 1
 """Masked id of the call before a timed call: if `id & MASK == NEXT`, the next call is timed."""
 NOTICE = "metamcp/timed"
 """Method of the notice that a worker sends before the answer to a timed call. A notification that a

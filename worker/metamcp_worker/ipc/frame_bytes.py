@@ -10,6 +10,7 @@ payload: one fixed header, then variable parts whose lengths it names, then the 
 
 from collections.abc import Callable, Mapping
 from struct import Struct as Layout
+from typing import Final
 
 from metamcp_worker.ipc.errors import FrameBroken, TooLarge
 from metamcp_worker.ipc.frames import (
@@ -36,21 +37,29 @@ from metamcp_worker.ipc.frames import (
     Withdraw,
 )
 
-_PREFIX = Layout("!i")
+_PREFIX: Final = Layout("!i")
 # Length of what follows, version, kind, id, deadline in ms, peer or question, lengths of: method,
 # meta, caller; the rest is the body.
-_HEAD = Layout("!iBBQIIHII")
+_HEAD: Final = Layout("!iBBQIIHII")
 _Head = tuple[int, int, int, int, int, int, int, int, int]
-_HEADER_BYTES = _HEAD.size - _PREFIX.size
-_RESULT, _CALL = int(Kind.RESULT), int(Kind.CALL)
+_unpack_head: Final = _HEAD.unpack_from
+_pack_head: Final = _HEAD.pack
+_HEAD_BYTES: Final = _HEAD.size
+_PREFIX_BYTES: Final = _PREFIX.size
+_HEADER_BYTES: Final = _HEAD_BYTES - _PREFIX_BYTES
+_CALL: Final = int(Kind.CALL)
+_RESULT: Final = int(Kind.RESULT)
 # The lowest bits of a call's deadline say whether progress is wanted, and whether it is traced.
-_FLAG_BITS, _PROGRESS, _TRACED = 2, 1, 2
+_FLAG_BITS: Final = 2
+_PROGRESS: Final = 1
+_TRACED: Final = 2
 # Kinds of a call with a payer, which stands behind the caller, and of one whose large result is
 # kept: then the place for it stands behind the payer.
-_PAID_CALL, _KEPT_CALL = _CALL | 0x80, _CALL | 0xC0
-_CALLS = frozenset({_CALL, _PAID_CALL, _KEPT_CALL})
-_PAYER, _PLACE = Layout("!Q"), Layout("!QI")
-_DEADLINE_MS_MAX = 2 ** (32 - _FLAG_BITS) - 1
+_PAID_CALL: Final = _CALL | 0x80
+_KEPT_CALL: Final = _CALL | 0xC0
+_PAYER: Final = Layout("!Q")
+_PLACE: Final = Layout("!QI")
+_DEADLINE_MS_MAX: Final = 2 ** (32 - _FLAG_BITS) - 1
 
 
 def pack(frame: Frame) -> bytes:
@@ -60,11 +69,22 @@ def pack(frame: Frame) -> bytes:
 
 def parts(frame: Frame) -> tuple[bytes, bytes]:
     """Encode a frame as two pieces; the second is the body, so that a large body is not copied."""
+    # Nearly all frames are results in one direction and calls in the other.
+    if type(frame) is Result:
+        result = frame.body
+        size = _HEADER_BYTES + len(result)
+        if size > FRAME_BYTES_MAX:
+            raise TooLarge("a frame", size, FRAME_BYTES_MAX)
+        return _pack_head(size, VERSION, _RESULT, frame.id, 0, 0, 0, 0, 0), result
+    if isinstance(frame, CallFrame):
+        return _call_head(frame), frame.params
+    return _other_parts(frame)
+
+
+def _other_parts(frame: Frame) -> tuple[bytes, bytes]:
     match frame:
-        case CallFrame():
-            return _call_head(frame), frame.params
-        case Result(id, body):
-            return _head(_RESULT, id, len(body)), body
+        case CallFrame() | Result():
+            raise AssertionError("calls and results do not come here")
         case Error(id, body):
             return _head(Kind.ERROR, id, len(body)), body
         case Progress(id, body):
@@ -129,6 +149,8 @@ class FrameCutter:
             self._cut(data, frames)
         except (FrameBroken, TooLarge) as error:
             self.broken = error
+        except UnicodeDecodeError:
+            self.broken = FrameBroken("a method name in a frame is not UTF-8")
         return frames
 
     def _cut(self, data: bytes, frames: list[Frame]) -> None:
@@ -136,10 +158,10 @@ class FrameCutter:
         if self._missing:
             at, data = self._go_on(data, frames)
         end = len(data)
-        while end - at >= _HEAD.size:
-            head: _Head = _HEAD.unpack_from(data, at)
+        while end - at >= _HEAD_BYTES:
+            head: _Head = _unpack_head(data, at)
             size, version, kind, id, _, _, first, second, third = head  # noqa: A001 - the wire's
-            front_at, stop = at + _HEAD.size, at + _PREFIX.size + size
+            front_at, stop = at + _HEAD_BYTES, at + _PREFIX_BYTES + size
             body_at = front_at + first + second + third
             if version != VERSION or size > FRAME_BYTES_MAX or body_at > stop:
                 raise _refusal(size, version)
@@ -148,6 +170,8 @@ class FrameCutter:
             body = data[body_at:stop]
             if kind == _RESULT:
                 frames.append(Result(id, body))
+            elif kind == _CALL:
+                frames.append(_call(head, data, front_at, body))
             else:
                 frames.append(_frame(head, data[front_at:body_at], body))
             at = stop
@@ -167,20 +191,20 @@ class FrameCutter:
     def _hold(self, rest: bytes) -> None:
         """Hold the beginning of a frame until the rest comes."""
         here = len(rest)
-        if here >= _PREFIX.size:
+        if here >= _PREFIX_BYTES:
             (size,) = _PREFIX.unpack_from(rest)
             if not _HEADER_BYTES <= size <= FRAME_BYTES_MAX:
                 raise _refusal(size, VERSION)
-        if here < _HEAD.size:
-            self._pieces, self._missing = [rest], _HEAD.size - here
+        if here < _HEAD_BYTES:
+            self._pieces, self._missing = [rest], _HEAD_BYTES - here
             return
-        head: _Head = _HEAD.unpack_from(rest)
-        body_at = _HEAD.size + sum(head[6:])
+        head: _Head = _unpack_head(rest)
+        body_at = _HEAD_BYTES + head[6] + head[7] + head[8]
         if here < body_at:
             self._pieces, self._missing = [rest], body_at - here
         else:
-            self._begun = head, rest[_HEAD.size : body_at]
-            self._pieces, self._missing = [rest[body_at:]], _PREFIX.size + head[0] - here
+            self._begun = head, rest[_HEAD_BYTES:body_at]
+            self._pieces, self._missing = [rest[body_at:]], _PREFIX_BYTES + head[0] - here
 
 
 #: Kinds that have no more than an id and a body.
@@ -209,26 +233,18 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     """Build a frame from its parts. `front`: the parts between header and body. Raises
     FrameBroken."""
     _, _, kind, id, deadline, number, first, second, _ = head  # noqa: A001 - the wire's own name
-    if kind in _CALLS:
-        middle, payer, results = first + second, NOBODY, b""
-        if kind == _KEPT_CALL:
-            payer, results, front = _place(front, middle)
-        elif kind == _PAID_CALL:
-            if len(front) - middle < _PAYER.size:
-                raise FrameBroken("a call has no room for its payer")
-            (payer,) = _PAYER.unpack_from(front, len(front) - _PAYER.size)
-            front = front[: -_PAYER.size]
-        return CallFrame(
-            id, _text(front[:first]), body, front[first:middle], front[middle:],
-            deadline >> _FLAG_BITS, bool(deadline & _PROGRESS), number, bool(deadline & _TRACED),
-            payer, results,
-        )  # fmt: skip
     if kind == _RESULT:
         return Result(id, body)
+    if kind == _CALL:
+        return _call(head, front, 0, body)
+    if kind in (_PAID_CALL, _KEPT_CALL):
+        taken = _place if kind == _KEPT_CALL else _payer
+        payer, results, front = taken(front, first + second)
+        return _call(head, front, 0, body, payer, results)
     if kind in _PLAIN:
         return _PLAIN[kind](id, body)
     if kind in _NAMED:
-        return _NAMED[kind](id, number, _text(front), body)
+        return _NAMED[kind](id, number, front.decode(), body)
     if kind == Kind.REPLY:
         return ReplyFrame(number, body, bool(deadline))
     if kind == Kind.WITHDRAW:
@@ -236,6 +252,30 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     if kind in _OWNED:
         return _OWNED[kind](id, number, front[:second], front[second:], body)
     raise FrameBroken(f"unknown kind of frame: {kind}")
+
+
+def _call(
+    head: _Head, data: bytes, at: int, body: bytes, payer: int = NOBODY, results: bytes = b""
+) -> CallFrame:
+    """Build a call whose variable parts begin at `data[at]`."""
+    _, _, _, id, deadline, peer, first, second, third = head  # noqa: A001 - the wire's own name
+    meta_at = at + first
+    caller_at = meta_at + second
+    return CallFrame(
+        id, data[at:meta_at].decode(), body,
+        data[meta_at:caller_at], data[caller_at : caller_at + third],
+        deadline >> _FLAG_BITS, (deadline & _PROGRESS) != 0, peer, (deadline & _TRACED) != 0,
+        payer, results,
+    )  # fmt: skip
+
+
+def _payer(front: bytes, middle: int) -> tuple[int, bytes, bytes]:
+    """Return as `_place` does the payer of a call whose result has no place."""
+    end = len(front) - _PAYER.size
+    if end < middle:
+        raise FrameBroken("a call has no room for its payer")
+    (payer,) = _PAYER.unpack_from(front, end)
+    return payer, b"", front[:end]
 
 
 def _place(front: bytes, middle: int) -> tuple[int, bytes, bytes]:
@@ -271,7 +311,7 @@ def _head(
     size = _HEADER_BYTES + first + second + third + body_bytes
     if size > FRAME_BYTES_MAX:
         raise TooLarge("a frame", size, FRAME_BYTES_MAX)
-    return _HEAD.pack(size, VERSION, kind, id, deadline, number, first, second, third)
+    return _pack_head(size, VERSION, kind, id, deadline, number, first, second, third)
 
 
 def _named(kind: Kind, id: int, number: int, method: str, body: bytes) -> bytes:  # noqa: A002 - as above
@@ -296,7 +336,10 @@ def _call_head(frame: CallFrame) -> bytes:
     name, meta, caller, params = frame.method.encode(), frame.meta, frame.caller, frame.params
     if len(name) > METHOD_BYTES_MAX:
         raise TooLarge("a method name", len(name), METHOD_BYTES_MAX)
-    deadline = min(frame.deadline_ms, _DEADLINE_MS_MAX) << _FLAG_BITS | frame.wants_progress
+    deadline = frame.deadline_ms
+    if deadline > _DEADLINE_MS_MAX:
+        deadline = _DEADLINE_MS_MAX
+    deadline = deadline << _FLAG_BITS | frame.wants_progress
     if frame.traced:
         deadline |= _TRACED
     kind = _CALL
@@ -308,7 +351,7 @@ def _call_head(frame: CallFrame) -> bytes:
     size = _HEADER_BYTES + len(name) + len(meta) + len(caller) + len(params)
     if size > FRAME_BYTES_MAX:
         raise TooLarge("a frame", size, FRAME_BYTES_MAX)
-    head = _HEAD.pack(
+    head = _pack_head(
         size, VERSION, kind, frame.id, deadline, frame.peer, len(name), len(meta), len(caller)
     )
     return b"%b%b%b%b" % (head, name, meta, caller)
@@ -319,10 +362,3 @@ def _method_bytes(method: str) -> bytes:
     if len(name) > METHOD_BYTES_MAX:
         raise TooLarge("a method name", len(name), METHOD_BYTES_MAX)
     return name
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise FrameBroken("a method name in a frame is not UTF-8") from None

@@ -6,21 +6,22 @@ Owns: the kinds of frames and their meaning, the version, the limits. Never: the
 
 from enum import IntEnum
 from functools import lru_cache
+from typing import Final
 from zlib import crc32
 
 from msgspec import Struct
 
 from metamcp_worker.ipc.process_names import DEFAULT
 
-VERSION = 3
-BODY_BYTES_MAX = 16 * 1024 * 1024
+VERSION: Final = 3
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum bytes of a JSON-RPC message of a client."""
-MESSAGE_BYTES = 64 * 1024 * 1024
+MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of a JSON-RPC message of a server, unless the configuration sets another limit."""
-MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest limit in bytes that the configuration may set for a message of a server."""
-FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + 64 * 1024
-METHOD_BYTES_MAX = 256
+FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 64 * 1024
+METHOD_BYTES_MAX: Final = 256
 
 NUMBER_MAX = 2**32 - 1
 """Largest number of a peer or a question that the header of a frame can hold."""
@@ -47,7 +48,7 @@ class Kind(IntEnum):
 PAYERS_MAX = 4096
 """Maximum numbers of workspaces and principals that a process keeps; any other one is computed
 again."""
-NOBODY = 0
+NOBODY: Final = 0
 """Payer of the gateway's own requests, and of the user of this machine in the default workspace."""
 
 

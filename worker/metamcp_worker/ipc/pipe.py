@@ -11,16 +11,16 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 from metamcp_worker.ipc.errors import PipeFull
 from metamcp_worker.ipc.frame_bytes import FrameCutter, parts
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Frame
 
-QUEUE_BYTES_MAX = 64 * 1024 * 1024
+QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum bytes that wait for a peer that does not read. A new frame counts as BODY_BYTES_MAX at
 most, so that a larger answer of a server still fits; there is one such answer at a time."""
-APART_BYTES = 64 * 1024
+APART_BYTES: Final = 64 * 1024
 """Bytes from which head and body are written as two pieces; copying a smaller body behind its head
 is cheaper."""
 
@@ -41,6 +41,9 @@ class Pipe(asyncio.Protocol):
         self._cutter = FrameCutter()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
+        self._unsent_bytes = 0
+        """Maximum bytes that the transport still holds of earlier turns of the loop. While frames
+        wait here, it gets no more."""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -70,25 +73,24 @@ class Pipe(asyncio.Protocol):
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._waiting_bytes + waiting
 
-    def send(self, frame: Frame, *, reserve_bytes: int = 0) -> int:
+    def send(self, frame: Frame, reserve_bytes: int = 0) -> int:
         """Queue one frame and return how many bytes wait then. `reserve_bytes`: part of the queue
         that this frame must leave free. Raises PipeFull or TooLarge. On a closed pipe, do nothing:
         `on_gone` tells the owner."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        waiting = self._waiting
+        if not waiting and not self._begin_turn():
             return 0
         head, body = parts(frame)
         size = len(head) + len(body)
-        queued = self._waiting_bytes + transport.get_write_buffer_size()
-        if queued + min(size, BODY_BYTES_MAX) + reserve_bytes > QUEUE_BYTES_MAX:
-            raise PipeFull("the queue of this pipe is full")
+        queued = self._unsent_bytes + self._waiting_bytes
+        if queued + size + reserve_bytes > QUEUE_BYTES_MAX:
+            self._check_room(queued + reserve_bytes, size)
         if size >= APART_BYTES:
-            self._flush()
-            transport.writelines((head, body))
+            self._write_apart(head, body)
         else:
-            if not self._waiting:
+            if not waiting:
                 self._loop.call_soon(self._flush)
-            self._waiting.append(head + body)
+            waiting.append(head + body)
             self._waiting_bytes += size
         return queued + size
 
@@ -102,7 +104,8 @@ class Pipe(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Send what waits, then close. `on_gone` follows."""
+        """Send what waits, then close. No frame is passed on any more. `on_gone` follows."""
+        self._on_frame = _ignore
         if self._transport is not None and not self._transport.is_closing():
             self._flush()
             self._transport.close()
@@ -131,8 +134,29 @@ class Pipe(asyncio.Protocol):
             broken = self._cutter.broken or exc
             on_gone(str(broken) if broken else "closed")
 
+    def _begin_turn(self) -> bool:
+        """Look how much the transport holds. Return False if it takes no more frames."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        self._unsent_bytes = transport.get_write_buffer_size()
+        return True
+
+    def _check_room(self, queued: int, size: int) -> None:
+        if queued + min(size, BODY_BYTES_MAX) > QUEUE_BYTES_MAX:
+            raise PipeFull("the queue of this pipe is full")
+
+    def _write_apart(self, head: bytes, body: bytes) -> None:
+        self._flush()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines((head, body))
+
     def _flush(self) -> None:
         if self._waiting and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._waiting))
         self._waiting.clear()
         self._waiting_bytes = 0
+
+
+def _ignore(frame: Frame) -> None:
+    """Take a frame that came after the end."""

@@ -8,8 +8,9 @@ The steps are short, because each worker takes them: Python code that runs here,
 a worker, costs each worker the memory pages that the code lies on.
 
 A heartbeat as a message wakes the supervisor and costs both sides some hundred microseconds. A
-worker with nothing to tell writes the time into the file for its stacks instead, which costs one,
-and the supervisor reads this pulse when a heartbeat would be due.
+worker with nothing to do sleeps for some seconds instead. Before that, the worker writes a pulse
+into the file for its stacks: the time of a heartbeat in the future, after which the next one is due
+when the worker wakes up. A worker that is woken earlier writes the time of now.
 """
 
 import contextlib
@@ -35,9 +36,8 @@ supervisor knows this number too."""
 
 BEAT_S = 1.0
 """Seconds between two heartbeats."""
-PULSE_S = 2.0
-"""Seconds between two heartbeats of a worker with nothing to tell. The supervisor waits for a
-second more before it calls a worker late."""
+REST_S_MAX = 10.0
+"""Maximum seconds for which a worker with nothing to do sleeps."""
 PHASES = 4
 """Number of groups of workers, each with its own time for heartbeats within a second. Workers that
 beat together find code and data in the caches of the processor and take a third of the time; all of
@@ -82,13 +82,14 @@ def next_beat(now: float, step_s: float) -> float:
     return math.floor((now - phase_s) / step_s + 1) * step_s + phase_s
 
 
-def write_pulse(now: float, lag_s: float) -> bool:
-    """Write the pulse. Returns False if the supervisor gave this process no file. `now`: monotonic
-    seconds; `lag_s`: by how many seconds the event loop was late."""
+def write_pulse(beat_at: float, lag_s: float) -> bool:
+    """Write the pulse. Returns False if the supervisor gave this process no file. `beat_at`:
+    monotonic seconds, in the future for a process that sleeps; `lag_s`: by how many seconds the
+    event loop was late."""
     if not _file:
         return False
     try:
-        return os.pwrite(_file[0], _FORM.pack(now, lag_s), PULSE_AT) == PULSE_BYTES
+        return os.pwrite(_file[0], _FORM.pack(beat_at, lag_s), PULSE_AT) == PULSE_BYTES
     except OSError:
         return False
 

@@ -251,9 +251,10 @@ def count() -> None:
 
 
 async def counting() -> None:
-    """Call `count` once a second, until cancelled."""
+    """Call `count` at every whole second, until cancelled."""
+    now = asyncio.get_running_loop().time
     while True:
-        await asyncio.sleep(COUNT_S)
+        await asyncio.sleep(COUNT_S - now() % COUNT_S)
         count()
 
 
