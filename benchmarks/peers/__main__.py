@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.figures import Effort, Result, Table
 from benchmarks.peers import crash, measures, page, verdict
-from benchmarks.peers.plans import GATEWAY, PEERS, Peer
+from benchmarks.peers.plans import GATEWAY, GATEWAY_COMPILED, PEERS, Peer
 from benchmarks.peers.running import Failed, Running, started, versions
 
 FLOOR_S, FLOOR_ROUNDS = 1.0, 3
@@ -30,8 +30,9 @@ PAGE = machine.ROOT / "docs" / "peers.md"
 
 
 def compare(peers: Sequence[Peer], effort: Effort, servers: int) -> Result:
-    """All of it: our gateway and those others."""
-    taking = [GATEWAY, *peers]
+    """All of it: our gateway, pure and as far as it is installed compiled, and those others."""
+    compiled = [GATEWAY_COMPILED] if machine.gateway() == machine.COMPILED else []
+    taking = [GATEWAY, *compiled, *peers]
     begun = time.strftime("%Y-%m-%d", time.gmtime())
     before = machine.floor(min(FLOOR_S, effort.seconds), effort.of(FLOOR_ROUNDS, 1))
     tables: list[Table] = []
@@ -39,8 +40,7 @@ def compare(peers: Sequence[Peer], effort: Effort, servers: int) -> Result:
         single = up(stack, taking, 1, tables, "one")
         measures.warm(single, effort)
         ladder = measures.ladder(single, effort)
-        bars = verdict.bars(ladder, compiled=machine.gateway() == machine.COMPILED)
-        tables += [replace(ladder, bars=bars), measures.large(single, effort)]
+        tables += [replace(ladder, bars=verdict.bars(ladder)), measures.large(single, effort)]
         with ExitStack() as second:
             several = up(second, [peer for peer in taking if peer.many], servers, tables, "many")
             measures.warm(several, effort)
@@ -70,7 +70,7 @@ def up(
         try:
             running.append(stack.enter_context(started(peer, count)))
         except Failed as failure:
-            if peer is GATEWAY:
+            if peer.plan is None:
                 raise
             failed.append(str(failure))
             print(failure, file=sys.stderr)
@@ -106,6 +106,9 @@ def main() -> int:
     if options.page_only:
         publish(page.parsed(RESULTS.read_bytes()))
         return 0
+    if wrong := machine.elsewhere():
+        print(wrong, file=sys.stderr)
+        return 2
     machine.compile_ahead()
     effort = (
         Effort(0.3, 1, quick=True) if options.quick else Effort(options.seconds, options.rounds)

@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks.figures import Result, Row, Table, speed
 from benchmarks.peers import ratios
-from benchmarks.peers.plans import NAMES, OURS, PEERS
+from benchmarks.peers.plans import NAMES, OWN, PEERS
 from benchmarks.peers.taken import (
     CALLERS,
     CALLERS_OF_MANY,
@@ -68,11 +68,10 @@ def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 def run(result: Result) -> str:
     machine, floor = result.machine, result.floor
     commit = f", commit `{result.commit}`" if result.commit else ""
-    built = f", the gateway {machine['gateway']}" if "gateway" in machine else ""
     rounds = max((row.rounds for table in result.tables for row in table.rows), default=1)
     return (
         f"\nRun of {result.date[:10]}{commit}: {machine['cores']} cores of {machine['cpu']},"
-        f" {machine['kernel']}, Python {machine['python']}{built}, Node.js"
+        f" {machine['kernel']}, Python {machine['python']}, Node.js"
         f" {result.versions.get('node', NONE)}; {rounds} rounds of {digits(result.seconds)} s. The"
         f" server straight over its pipes, one call at a time: {digits(floor['before'])} calls/s"
         f" before and {digits(floor['after'])} after everything else.{busy(floor)}\n\n"
@@ -103,28 +102,32 @@ def compared(result: Result) -> str:
 
 
 def places(result: Result) -> str:
+    found = ratios.places(result)
+    own = [name for name in OWN if any(name in place.own for place in found)]
     body = [
         [
             place.resource.what,
-            digits(place.ours),
+            *(digits(place.own[name]) if name in place.own else NONE for name in own),
             f"{place.against}: {digits(place.theirs)}",
-            f"{OURS}, {digits(place.factor)} times"
-            if place.factor >= 1
-            else f"{place.against}, {digits(1 / place.factor)} times",
+            f"{place.best}, {digits(place.factor)} times",
         ]
-        for place in ratios.places(result)
+        for place in found
     ]
-    return markdown(["", OURS, "best of the others", "who is better"], body)
+    return markdown(["", *own, "best of the others", "who is better"], body)
 
 
 def factors(result: Result) -> str:
-    found = {name: ratios.factors(result, name) for name in NAMES[1:]}
+    found = {
+        f"{own} beside {peer.name}": ratios.factors(result, own, peer.name)
+        for own in OWN
+        for peer in PEERS
+    }
     body = [
         [name, *(NONE if one is None else digits(one) for one in ones)]
         for name, ones in found.items()
         if any(ones)
     ]
-    return markdown([f"{OURS} beside", *(one.what for one in ratios.RESOURCES)], body)
+    return markdown(["", *(one.what for one in ratios.RESOURCES)], body)
 
 
 def rates(result: Result) -> str:

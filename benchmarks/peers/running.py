@@ -23,6 +23,7 @@ from benchmarks.machine import CHILD
 from benchmarks.peers.doors import FAILURES, Door, door
 from benchmarks.peers.plans import GATEWAY, Peer, Site, script
 from benchmarks.peers.taken import TOOLS
+from metamcp_worker import PURE
 from tests.live import processes
 from tests.live.gateway import Gateway, free_port
 from tests.waiting import until
@@ -38,6 +39,8 @@ PROGRAMS = Path(
 """Where the gateways are that no package registry has: one program each."""
 ASK_S_MAX = 20
 NUMBERED = re.compile(r"\d+\.\d+\.\d+[-.\w]*")
+PROFILED = re.compile(r'"build_profile": *"([-\w]+)"')
+"""How agentgateway says the profile of Cargo that it was built with."""
 
 
 class Failed(Exception):
@@ -89,7 +92,9 @@ def started(peer: Peer, count: int, programs: Path = PROGRAMS) -> Generator[Runn
     begun = time.perf_counter()
     if peer.plan is None:
         entries = {name: {"command": command} for name, command in servers.items()}
-        with Gateway(entries, wait=False) as gateway:
+        gateway = Gateway(entries, wait=False)
+        gateway.environ[PURE] = "1" if peer is GATEWAY else ""
+        with gateway:
             yield _ready(peer, gateway.pid, gateway.port, servers, begun)
         return
     folder = Path(tempfile.mkdtemp(prefix="metamcp-peer-"))
@@ -172,13 +177,13 @@ def _in_session(pid: int, leader: int) -> bool:
 def versions(peers: Sequence[Peer], programs: Path = PROGRAMS) -> dict[str, str]:
     """As they are named in the files that they are installed from, or as the program itself says;
     and what runs them."""
-    found = {peer.name: _version(peer, programs) for peer in peers if peer is not GATEWAY}
+    found = {peer.name: _version(peer, programs) for peer in peers if peer.plan is not None}
     from_npm = any(peer.registry == "npm" for peer in peers)
     return found | ({"node": _node()} if from_npm else {}) | {"python": sys.version.split()[0]}
 
 
 def _version(peer: Peer, programs: Path) -> str:
-    """Empty, if the program does not say it."""
+    """Empty, if the program does not say it. With the profile of its build, if it says that too."""
     if not peer.program:
         return peer.version
     done = subprocess.run(
@@ -186,7 +191,8 @@ def _version(peer: Peer, programs: Path) -> str:
         capture_output=True, text=True, check=False, timeout=ASK_S_MAX,
     )  # fmt: skip
     said = NUMBERED.search(done.stdout)
-    return said[0] if said else ""
+    profile = PROFILED.search(done.stdout)
+    return (said[0] if said else "") + (f", profile {profile[1]}" if profile else "")
 
 
 def _node() -> str:

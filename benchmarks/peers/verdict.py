@@ -3,30 +3,32 @@
 Owns: the goals and what they are computed from. Never: measuring.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
-from benchmarks.figures import Bar, Table, compared, least, most
-from benchmarks.peers.plans import OURS, PEERS
+from benchmarks.figures import Bar, Row, Table, compared, least, most
+from benchmarks.peers.plans import OURS, OWN, PEERS
 
 RATES = (("mcp-proxy (npm)", 64, 3.5, 3.5), ("mcp-hub", 64, 1.6, 2.2))
 """Beside whom, at how many callers, how many times its calls/s: pure, and compiled."""
-INTERPRETED = tuple(peer.name for peer in PEERS if not peer.compiled)
+INTERPRETED = tuple(peer.name for peer in PEERS if not peer.program)
 """Beside whom latencies have goals. Beside the others the page has figures."""
 LATENCIES = ("p50 ms", "p99 ms")
 
 
-def bars(ladder: Table, *, compiled: bool = False) -> tuple[Bar, ...]:
-    """`compiled`: our gateway was."""
+def bars(ladder: Table) -> tuple[Bar, ...]:
+    """Those of the pure gateway, then those of the compiled one, as far as they were measured."""
     rows = {row.name: row for row in ladder.rows}
-    judged: list[Bar] = []
+    return tuple(bar for at, name in enumerate(OWN) for bar in _bars_of(name, at, rows))
+
+
+def _bars_of(own: str, at: int, rows: Mapping[str, Row]) -> Iterator[Bar]:
     for name, callers, *limits in RATES:
-        ours, theirs = rows.get(f"{OURS} {callers}"), rows.get(f"{name} {callers}")
+        ours, theirs = rows.get(f"{own} {callers}"), rows.get(f"{name} {callers}")
         if ours is not None and theirs is not None:
             found = compared(ours, theirs, "calls/s")
-            what = f"calls/s beside {name}, callers: {callers}"
-            judged.append(least(what, found, limits[compiled]))
+            yield least(f"{own}, calls/s beside {name}, callers: {callers}", found, limits[at])
     for callers in callers_of(rows):
-        ours = rows.get(f"{OURS} {callers}")
+        ours = rows.get(f"{own} {callers}")
         for figure in LATENCIES:
             others = {
                 name: row
@@ -35,9 +37,9 @@ def bars(ladder: Table, *, compiled: bool = False) -> tuple[Bar, ...]:
             }
             if ours is not None and others:
                 name = min(others, key=lambda name: others[name][figure])
-                what = f"{figure.split()[0]} beside the least, that of {name}, callers: {callers}"
-                judged.append(most(what, compared(ours, others[name], figure), 1.0))
-    return tuple(judged)
+                what = f"{own}, {figure.split()[0]} beside the least, that of {name}"
+                found = compared(ours, others[name], figure)
+                yield most(f"{what}, callers: {callers}", found, 1.0)
 
 
 def callers_of(names: Iterable[str]) -> list[int]:
