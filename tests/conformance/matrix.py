@@ -148,7 +148,8 @@ def lanes(cells: Sequence[Cell]) -> list[Lane]:
     alone: list[Lane] = []
     for cell in cells:
         if isinstance(cell, Played):
-            alone += [[(cell, (one,))] for one in scenarios_of(cell)]
+            each: list[Lane] = [[(cell, (one,))] for one in scenarios_of(cell)]
+            alone += each
         else:
             shared.setdefault(cell.lane, []).append((cell, ()))
     return [*sorted(shared.values(), key=len, reverse=True), *alone]

@@ -9,9 +9,11 @@ from enum import IntEnum
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from deploy.docs import commands, man, notes, write
 from deploy.docs.reference import either
+from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import builtin_definitions
@@ -35,6 +37,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_the_reference_is_what_the_program_says() -> None:
     stale = [path.name for path, text in write.files().items() if path.read_text() != text]
     assert stale == [], "'make reference' writes these pages again"
+
+
+def test_a_verb_has_the_same_options_after_it_has_run() -> None:
+    before = commands.tree()
+    CliRunner().invoke(main, ["status", "-h"])
+    assert commands.tree() == before
 
 
 def test_the_page_of_verbs_has_each_verb_with_each_of_its_options(metamcp: commands.Verb) -> None:

@@ -166,7 +166,7 @@ def _members(
         found.setdefault(owner_of[root], {})[root] = process
         counts_for = heirs.get(owner_of[root], owner_of[root])
         heir = found.setdefault(counts_for, {})
-        old = found_before
+        old: Mapping[int, _Process] = found_before
         if counts_for in closely:
             old, process.children = {}, None
         waiting = [(root, process)]
