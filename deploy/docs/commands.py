@@ -56,9 +56,9 @@ def all_below(verb: Verb) -> Iterator[Verb]:
 
 
 def _verb(command: click.Command, context: click.Context, words: tuple[str, ...]) -> Verb:
+    help_option = command.get_help_option(context)  # with the names of its first use
     options = [
-        # click keeps the option for help with the names of its first use.
-        (", ".join(context.help_option_names), record[1]) if each.name == "help" else record
+        (", ".join(context.help_option_names), record[1]) if each is help_option else record
         for each in command.get_params(context)
         if isinstance(each, click.Option) and (record := each.get_help_record(context))
     ]
