@@ -25,7 +25,6 @@ def take_out() -> None:
     for owner, name, instead in (
         (Stats, "observe", nothing),
         (jsonrpc_bytes, "is_error", nothing),  # opens answers to know what they count as
-        (Timing, "answered", nothing),
         (Timing, "ended", nothing),
         (figures, "MASK", NO_CALL),
         (figures, "NEXT", NO_CALL),
