@@ -1,6 +1,6 @@
 # One verb, one job. Everything happens inside ./.venv and ./examples/demo; nothing is installed elsewhere.
 PYTHON ?= python3
-LANES ?= 4
+LANES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

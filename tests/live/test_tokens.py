@@ -45,8 +45,14 @@ def gateway() -> Iterator[Gateway]:
 
 @pytest.mark.promise("M38")
 def test_what_is_told_of_an_endpoint_is_what_its_client_has_in_context(gateway: Gateway) -> None:
-    until(lambda: len(views(gateway)) == 6, "the front has told of all views")
-    found, now = endpoints(gateway), views(gateway)
+    found = endpoints(gateway)
+
+    def all_told() -> bool:
+        told = views(gateway)
+        return len(told) == 6 and told["all"]["everything"] == found["all"]["at_start"]
+
+    until(all_told, "the front has told of all views, with both servers")
+    now = views(gateway)
     for name in ("toolset", "servers", "search", "code"):
         tokens = cost(gateway, name)
         assert tokens == found[name]["at_start"] == now[name]["tokens"], name

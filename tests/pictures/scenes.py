@@ -239,4 +239,5 @@ def _measured(folder: Path) -> bool:
         cwd=folder, env=_environ(folder), capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     servers = {each["name"]: each for each in json.loads(done.stdout)["servers"]}
-    return servers["git"]["calls"] >= CALLS and all(servers[name]["rss_bytes"] for name in SERVERS)
+    counted = servers["git"]["calls"] >= CALLS and servers["git"]["p95_s"] is not None
+    return counted and all(servers[name]["rss_bytes"] for name in SERVERS)

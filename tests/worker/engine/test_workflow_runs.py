@@ -181,12 +181,15 @@ def test_a_failure_ends_the_pauses_beside_it(tmp_path: Path, pause: dict[str, An
     def wrong(ask: HostAsk) -> HostDone:
         return HostDone(call=ask.call, result=result("no such file", failed=True))
 
+    def once(step: dict[str, Any]) -> bool:
+        return bool(step["attempts"] == 1)
+
     held: list[HostAsk] = []
     with engine(tmp_path) as running:
         peer = running.peer({"b": held.append, "c": wrong})
         steps = workflow({"parallel": [pause, call("b")]}, call("d"))
         order = peer.order("workflow/run", definition=steps)
-        reached(peer, lambda found: bool(held) and found["steps"][0]["attempts"] == 1)
+        reached(peer, lambda found: bool(held and found["steps"]) and once(found["steps"][0]))
         peer.send(wrong(held[0]))
         done = peer.done(order)
         assert done is not None

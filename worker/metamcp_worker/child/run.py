@@ -540,7 +540,8 @@ class ServerWorker:
 
     def _settle(self, now: float) -> None:
         if self._resting and self._session is not None:
-            if self._session.due(now) <= now + TICK_S or self._report.unsent:
+            due = self._throttled or self._session.due(now) <= now + TICK_S
+            if due or self._report.unsent:
                 self._rouse()
             elif self._shown:
                 self._show_rest(now, self._rest_until)
