@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, Route, expect
 
 from metamcp_worker.access import api_key
 from tests.browser.visits import Console, judge
@@ -94,6 +94,25 @@ def test_a_key_that_is_revoked_on_its_page_ends_the_streams_that_are_open(
         crowd.hear(lambda ear: ear.ended_s > 0)
     assert "3 streams, 0 sessions and" in asked[0]
     assert asked[0].startswith("Revoke the key laptop (")
+
+
+def test_a_page_that_was_asked_for_before_a_key_was_made_does_not_replace_the_key(
+    page: Page, console: Console, asked: list[str]
+) -> None:
+    console.open(page, "/keys")
+    held: list[Route] = []
+    page.route("**/f/keys", lambda route: held.append(route), times=1)
+    with page.expect_request("**/f/keys"):
+        page.keyboard.press("r")  # as news do
+    page.get_by_text("New key").click()
+    page.get_by_label("Name", exact=True).fill("late")
+    page.get_by_role("button", name="Make the key").click()
+    shown = page.locator("figure.code code").first
+    expect(shown).to_contain_text(api_key.PREFIX)
+    with page.expect_event("requestfinished", lambda request: request.method == "GET"):
+        held.pop().continue_()
+    page.get_by_role("link", name="all keys").hover()
+    expect(shown).to_contain_text(api_key.PREFIX)
 
 
 def test_a_call_that_waits_appears_by_itself_and_runs_after_a_click(

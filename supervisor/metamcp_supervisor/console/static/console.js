@@ -97,6 +97,9 @@ const get = (path) => fetch(path, { headers: { Authorization: `Bearer ${token()}
 
 const here = () => location.pathname + location.search;
 
+/* Return the kinds of news that concern the page. */
+const live = () => (document.getElementById("page")?.dataset.live || "").split(" ");
+
 async function frame() {
   const answer = await get("/frame");
   if (answer.status === 401) return closed((await answer.text()).replace(/<[^>]*>/g, ""));
@@ -154,6 +157,12 @@ document.addEventListener("htmx:before:response", (event) => {
   event.preventDefault();
   ended();
 });
+/* A page that was asked for before a change was answered does not replace the answer. */
+document.addEventListener("htmx:after:request", (event) => {
+  const { request, swap } = event.detail.ctx;
+  if (request.method === "POST") noticed = Date.now();
+  else if (swap === "innerMorph" && noticed >= loaded) { event.preventDefault(); wake(live()); }
+});
 document.addEventListener("htmx:error", () => {
   main.removeAttribute("aria-busy");
   say("The gateway does not answer. The page is as it was.");
@@ -162,7 +171,6 @@ document.addEventListener("htmx:after:settle", settled);
 document.addEventListener("htmx:finally:request", (event) => {
   settled();
   if (event.detail.ctx.request.method !== "POST") return;
-  noticed = Date.now();
   main.querySelector(".notice")?.scrollIntoView({ block: "nearest" });
 });
 addEventListener("popstate", () => load());
@@ -275,12 +283,11 @@ function wake(kinds) {
 async function show() {
   timer = 0;
   if (!token()) return;
-  const live = (document.getElementById("page")?.dataset.live || "").split(" ");
   const busy = document.hidden || main.getAttribute("aria-busy") || inField() || getSelection()?.type === "Range"
     || Date.now() - noticed < NOTICE_MS || main.querySelector("[data-keep], input[name=names]:checked") || document.querySelector("dialog[open]");
   if (busy) { if (!document.hidden) timer = setTimeout(show, 1000); return; }
   const logsOpen = [...main.querySelectorAll("[data-log]")].map((log) => log.id.replace(/^log-/, "logs:"));
-  const concerns = [...live, ...logsOpen].some((kind) => waiting.has(kind));
+  const concerns = [...live(), ...logsOpen].some((kind) => waiting.has(kind));
   waiting.clear();
   if (concerns) await load(true);
 }
@@ -291,7 +298,7 @@ function pulse() {
   const silent = Date.now() - fresh;
   const [word, tone] = silent < SILENT_MS ? ["live", "ok"] : fresh && silent < 60_000 ? [`${Math.round(silent / 1000)} s ago`, "warn"] : ["lost", "bad"];
   if (shown.textContent !== word) { shown.textContent = word; shown.className = `state ${tone}`; }
-  const counts = (document.getElementById("page")?.dataset.live || "").split(" ").includes("times");
+  const counts = live().includes("times");
   if (counts && word === "live" && !document.hidden && Date.now() - loaded >= TIMES_MS) wake(["times"]);
 }
 
