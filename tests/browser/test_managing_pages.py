@@ -101,7 +101,11 @@ def test_a_page_that_was_asked_for_before_a_key_was_made_does_not_replace_the_ke
 ) -> None:
     console.open(page, "/keys")
     held: list[Route] = []
-    page.route("**/f/keys", lambda route: held.append(route), times=1)
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/f/keys", hold, times=1)
     with page.expect_request("**/f/keys"):
         page.keyboard.press("r")  # as news do
     page.get_by_text("New key").click()
