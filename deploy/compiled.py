@@ -26,7 +26,7 @@ MODULES = {
         " header_policy http legacy mcp_request modern server_links stats"
     ),
     "http": "connection connection_moves requests",
-    "ipc": "codec frame_bytes jsonrpc_bytes pipe",
+    "ipc": "codec frame_bytes jsonrpc_bytes pipe process_names",
 }
 """Compiled modules of `metamcp_worker`, by package. None of them defines a `msgspec.Struct`: mypyc
 drops the annotations that a Struct is made of."""

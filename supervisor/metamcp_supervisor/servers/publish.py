@@ -304,6 +304,8 @@ LEFT_OUT_TOLD_MAX = 10
 """Maximum number of definitions that a line of the journal names; 'metamcp tools' names all."""
 AGAIN_S = 1.0
 """Seconds until the next try after a pipe or catalogue found no free descriptor."""
+ARRIVED_S = 2.0
+"""Seconds after such a try without a word of its failure, until the pipe counts as there."""
 
 
 class Deliveries:
@@ -315,6 +317,8 @@ class Deliveries:
     ) -> None:
         self.owed = 0
         self.missing: dict[str, str] = {}
+        self._arriving: dict[str, asyncio.TimerHandle] = {}
+        """By server: when a pipe that was sent again counts as there."""
         self._pinned = pinned
         self._entries = entries
         self._routes = routes
@@ -326,22 +330,38 @@ class Deliveries:
         """Make a pipe between the server, if it is ready, and this front, or every front."""
         entry = self._entries.get(server)
         if entry is None or entry.instance is None or entry.life.phase is not ServerPhase.READY:
-            self.missing.pop(server, None)
+            self._arrived(server)
             return
         try:
             self._routes.connect(entry.instance, front)
-            self.missing.pop(server, None)
         except OSError as error:
             self._journal.add(server, "error", no_descriptor(error), entry.life.generation)
             self.connect_again(server, front, no_descriptor(error))
+            return
+        if server in self.missing:
+            self._await_failure(server)
 
     def connect_again(self, server: str, front: int | None, why: str = "") -> None:
         """Make another pipe after a while, because the last one did not arrive for lack of a
         descriptor. `why`: the process without a free descriptor, as a sentence."""
         if not self._closed:
             self.owed += 1
+            self._stop_timer(server)
             self.missing[server] = why or "its worker or a front has no free descriptor"
             self._loop.call_later(AGAIN_S, self._connect_now, server, front)
+
+    def _await_failure(self, server: str) -> None:
+        """Call the pipe missing until it is likely to be there: only its failure is told."""
+        self._stop_timer(server)
+        self._arriving[server] = self._loop.call_later(ARRIVED_S, self._arrived, server)
+
+    def _stop_timer(self, server: str) -> None:
+        if (timer := self._arriving.pop(server, None)) is not None:
+            timer.cancel()
+
+    def _arrived(self, server: str) -> None:
+        self._stop_timer(server)
+        self.missing.pop(server, None)
 
     def offer(self, entry: ServerEntry, data: bytes) -> tuple[ExitClass, str] | None:
         """Take in a server's catalogue, send it, and write to the journal what changed in it.

@@ -111,6 +111,7 @@ class Calls:
         self._claims = Claims(self._routing)
         self.guarded = GuardedCalls(self._routing, self)
         self.guarded.count = self.viewers.fails = stats.policy
+        self._cancel = self.guarded.cancel
         self._quarantine = self.guarded.quarantine
         self.lists = HookedLists(self.guarded.lines, self.viewers, self.refresh)
         self.meters = Meters()
@@ -161,14 +162,16 @@ class Calls:
             raise
 
     def _start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
-        method, spec = request.method, view.spec
-        merged = view.merged if request.modern else view.legacy
+        # Compiled, a struct finds a member by its name, so most are read once.
+        method, spec, modern, said = request.method, view.spec, request.modern, request.caller
+        principal, wants_progress, results = request.principal, request.wants_progress, spec.results
+        merged = view.merged if modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
         subject = ""
         if rule is not None:
             subject = mcp_request.subject_of(rule, request)
-            kept = spec.results is not None and builtin_calls.is_result(method, subject)
+            kept = results is not None and builtin_calls.is_result(method, subject)
             owner = builtin_calls.RESULT if kept else rule.find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
@@ -179,40 +182,38 @@ class Calls:
                 params = offers.mended(params, owner.mend)
         else:
             owner = mcp_request.only(merged, method)
-        said = request.caller
-        if not request.modern and said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
-            said = mcp_request.without_tasks(said)
-        server = owner.server
-        if server in self.processes.apart:
+        server = base = owner.server
+        told = said
+        if not modern and said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
+            told = mcp_request.without_tasks(said)
+        if base in self.processes.apart:
             server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
         frame = CallFrame(
             self._routing.new_id(), method, codec.dump(params),
-            codec.dump(request.meta) if request.meta else b"", said,
-            wants_progress=request.wants_progress, peer=request.peer,
-            deadline_ms=self._timeouts_ms.get(owner.server, 0),
-            payer=payer(spec.workspace, request.principal.name),
-            results=b"" if spec.results is None else builtin_calls.place(view, request),
+            codec.dump(request.meta) if request.meta else b"", told,
+            wants_progress=wants_progress, peer=request.peer,
+            deadline_ms=self._timeouts_ms.get(base, 0), payer=payer(spec.workspace, principal.name),
+            results=b"" if results is None else builtin_calls.place(view, request),
         )  # fmt: skip
         call = Call(
-            server, frame, self.guarded.cancel, monotonic(),
-            label=method if rule is not None else OTHER, modern=request.modern,
-            legacy=owner.legacy, caller=caller,
+            server, frame, self._cancel, monotonic(), label=method if rule is not None else OTHER,
+            modern=modern, legacy=owner.legacy, caller=caller,
         )  # fmt: skip
         call.origin = CallOrigin(
             view.whole, subject if rule is not None and rule.named else "",
-            request.caller, request.who, request.wants_progress, request.version,
-            owner.original or subject if method == task_ids.CALL else "", request.principal,
+            said, request.who, wants_progress, request.version,
+            owner.original or subject if method == task_ids.CALL else "", principal,
         )  # fmt: skip
         if self.meters.any:
-            key = request.principal.key
-            call.meters = self.meters.admit(key, view.whole, owner.server, monotonic(), time())
+            now = monotonic()
+            call.meters = self.meters.admit(principal.key, view.whole, base, now, time())
         if self.witness is not None or self.audit is not None:
             self._begun(call, subject, request, params)
         if self._retries.any:
-            call.repeatable = self._retries.may(owner.server, method, owner.original)
-        if owner.server in merged.tasked:
+            call.repeatable = self._retries.may(base, method, owner.original)
+        if base in merged.tasked:
             _expose_tasks(call, merged)
         if owner.guard is not None and method in guard_rules.KINDS:
             return self.guarded.start(call, owner, view, request, params)
@@ -528,19 +529,20 @@ class Calls:
         if answer is None:
             error_type = "cancelled"
         else:
-            if answer.code:
-                error_type = refused or str(int(answer.code))
-                if answer.code == Code.TIMED_OUT:
+            code = answer.code
+            if code:
+                error_type = refused or str(int(code))
+                if code == Code.TIMED_OUT:
                     about = {"server": process_names.base(call.server), "call": call.id}
                     log.warning("%s got no answer in time", call.label, extra=about)
             else:
                 failed = call.label == "tools/call" and jsonrpc_bytes.is_error(answer.body)
                 error_type = (refused or "tool_error") if failed else ""
-            if call.mend is not None and not answer.code:
+            if call.mend is not None and not code:
                 answer = CallAnswer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras
                 body, code = jsonrpc_bytes.converted(
-                    call.label, answer.body, answer.code, modern=call.modern
+                    call.label, answer.body, code, modern=call.modern
                 )
                 answer = CallAnswer(body, code)
         server = process_names.base(call.server)

@@ -197,13 +197,13 @@ class Dialogue:
             who=session.who, rooted=session.rooted, project=session.project,
             unasked=session.unasked, roots=session.roots, version=session.protocol,
             headers=outlet.headers, principal=facts.principal,
+            wants_progress=bool(token) and facts.accepts_sse and method not in OURS,
         )  # fmt: skip
         client = SessionRequest(outlet, session, raw_id, token, key, view)
         if facts.prefers_sse:
             client.begin()
         if method in OURS:
             return self._own(client, request)
-        request.wants_progress = bool(token) and facts.accepts_sse
         return self._call(client, request)
 
     # --- what needs no answer -------------------------------------------------------------------

@@ -13,13 +13,13 @@ import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Raw, structs
+from msgspec import Raw
 
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.offers import TASKS_EXTENSION, Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
-from metamcp_worker.front.request_facts import NAME_BYTES_MAX, McpRequest, Rule
+from metamcp_worker.front.request_facts import NAME_BYTES_MAX, McpRequest
 from metamcp_worker.guard.conditions import ThingKind
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import Path
@@ -311,12 +311,45 @@ class NotUpYet(ProtocolError):
         self.server = server
 
 
+class Rule:
+    """Rule by which requests of one method find their server.
+
+    `what`: word for the subject in error messages. `subject`: returns the name or URI in the
+    parameters, None if there is none. `find`: returns its owner. `rename`: puts the server's own
+    name into the parameters. `bytes_max`: maximum bytes of the subject. `one_era`: only a server of
+    the client's era can be the owner. `named`: the subject is a name out of a list.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        subject: Callable[[Mapping[str, Raw]], str | None],
+        find: Callable[[Merged, str], Owner | None],
+        rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]],
+        bytes_max: int = NAME_BYTES_MAX,
+        *,
+        one_era: bool = False,
+        named: bool = False,
+    ) -> None:
+        self.what = what
+        self.subject = subject
+        self.find = find
+        self.rename = rename
+        self.bytes_max = bytes_max
+        self.one_era = one_era
+        self.named = named
+
+
 def _name(params: Mapping[str, Raw]) -> str | None:
     return codec.text(params.get("name", b"null"))
 
 
 def _uri(params: Mapping[str, Raw]) -> str | None:
     return codec.text(params.get("uri", b"null"))
+
+
+def _tool(merged: Merged, name: str) -> Owner | None:
+    return merged.tools.get(name) or merged.tool(name)
 
 
 def _renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
@@ -395,9 +428,9 @@ def _visible(
 
 _RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
 _TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
-_WATCHED = structs.replace(_RESOURCE, find=_visible("resources", Merged.resource))
+_WATCHED = Rule("resource", _uri, _visible("resources", Merged.resource), _moved, URI_BYTES_MAX)
 METHODS: Mapping[str, Rule] = {
-    task_ids.CALL: Rule("tool", _name, Merged.tool, _renamed, named=True),
+    task_ids.CALL: Rule("tool", _name, _tool, _renamed, named=True),
     "prompts/get": Rule("prompt", _name, Merged.prompt, _renamed, named=True),
     READ: _RESOURCE,
     "resources/subscribe": _WATCHED,

@@ -1,18 +1,14 @@
 """Values that a request of a client and its call carry through a front.
 
-Owns: the destination of a path, the refusal of a head, the checked message, the rule that finds its
-server, the origin of the call and its answer. Never: what is done with them.
+Owns: the destination of a path, the refusal of a head, the checked message, the origin of its call
+and the answer. Never: what is done with them.
 
 A module that is compiled cannot define a msgspec Struct, so the classes stand here.
 """
 
-from collections.abc import Callable, Mapping
-
 from msgspec import Raw, Struct
 
 from metamcp_worker.access.gate import USER, Principal
-from metamcp_worker.catalog.catalog import Merged
-from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.http.request_head import Headers
 
@@ -91,24 +87,6 @@ class McpRequest(Struct):
     headers: Headers = ()
     principal: Principal = USER
     run: InnerRun | None = None
-
-
-class Rule(Struct, frozen=True):
-    """Rule by which requests of one method find their server.
-
-    `what`: word for the subject in error messages. `subject`: returns the name or URI in the
-    parameters, None if there is none. `find`: returns its owner. `rename`: puts the server's own
-    name into the parameters. `bytes_max`: maximum bytes of the subject. `one_era`: only a server of
-    the client's era can be the owner. `named`: the subject is a name out of a list.
-    """
-
-    what: str
-    subject: Callable[[Mapping[str, Raw]], str | None]
-    find: Callable[[Merged, str], Owner | None]
-    rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]]
-    bytes_max: int = NAME_BYTES_MAX
-    one_era: bool = False
-    named: bool = False
 
 
 class CheckedRequest(Struct, gc=False):
