@@ -161,8 +161,9 @@ class Dialogue:
     ) -> Pending:
         """Let a message take effect, and return the rest of the work. `params`, `meta`: of the
         message. Raises ProtocolError."""
-        if outlet.facts.directory and outlet.facts.directory != session.directory:
-            session.work_in(outlet.facts.directory)
+        facts = outlet.facts
+        if facts.directory and facts.directory != session.directory:
+            session.work_in(facts.directory)
         if view.spec.per_session:
             view = self._calls.viewers.own(view, session.who)
         raw_id, method = bytes(said.id), said.method
@@ -189,9 +190,8 @@ class Dialogue:
             raise ProtocolError(
                 Code.INVALID_PARAMS, "The progress token must be a string or an integer."
             )
-        if method in LIST_METHODS and not outlet.facts.prefers_sse:
+        if method in LIST_METHODS and not facts.prefers_sse:
             return _listed(outlet, raw_id, method, params, view)
-        facts = outlet.facts
         request = McpRequest(
             method, params, meta, session.caller, modern=False, peer=session.number,
             who=session.who, rooted=session.rooted, project=session.project,

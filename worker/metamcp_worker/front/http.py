@@ -24,7 +24,7 @@ from metamcp_worker.access.door import (
     Entered,
     Found,
 )
-from metamcp_worker.access.gate import Principal
+from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import header_policy, mcp_request, request_facts, streams
@@ -328,7 +328,7 @@ class App:
         facts, principal = exchange.facts, found.principal
         facts.principal = principal
         version = self.door.version  # a part that is made below changes the facts of this head
-        if principal is not gate.USER:
+        if principal is not USER:
             try:
                 facts.endpoint = self.part(gate.whole_name(facts.endpoint), principal)
             except Declined as why:
@@ -365,7 +365,7 @@ class App:
     def _answer(self, exchange: Exchange, method: str) -> Pending:
         facts = exchange.facts
         principal = facts.principal
-        if principal is gate.USER:
+        if principal is USER:
             view = self._calls.view(facts.endpoint)
         else:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
@@ -483,7 +483,7 @@ class App:
         try:
             message = mcp_request.read_again(body, exchange.head)
             principal = exchange.facts.principal
-            if principal is not gate.USER or self._calls.audit is not None:
+            if principal is not USER or self._calls.audit is not None:
                 method = gate.ANSWER if message.method is None else message.method
                 self._calls.authorize(view, principal, method)
             try:

@@ -6,13 +6,19 @@ and the answer. Never: what is done with them.
 A module that is compiled cannot define a msgspec Struct, so the classes stand here.
 """
 
+from typing import Final
+
 from msgspec import Raw, Struct
 
 from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.http.request_head import Headers
 
-MCP, SSE, MESSAGES, API, METADATA = "mcp", "sse", "messages", "api", "metadata"
+MCP: Final = "mcp"
+SSE: Final = "sse"
+MESSAGES: Final = "messages"
+API: Final = "api"
+METADATA: Final = "metadata"
 """Kinds of paths."""
 NAME_BYTES_MAX = 128
 """Maximum bytes of the name of a tool or prompt, as the protocol recommends; no endpoint exposes a
