@@ -249,6 +249,22 @@ def test_only_endpoints_whose_lists_became_others_are_told() -> None:
     assert found.refresh() == {ViewOwner("one", gate.LOCAL): frozenset({"tools", "prompts"})}
 
 
+def test_news_of_a_server_may_wait_until_somebody_asks_for_a_view() -> None:
+    found = made(endpoint("a", name="one"), endpoint("b", name="two"), a=offer("x"), b=offer("y"))
+    changes = list[object]()
+    found.build = lambda: changes.append(found.refresh())
+    found.put("a", offer("z"))
+    found.defer()
+    assert set(found.local) == {"two"}
+    assert not changes
+    for principal in (gate.LOCAL, "somebody"):
+        seen = found.get("one", principal)
+        assert seen is not None
+        assert [one["name"] for one in page(seen, "tools/list")["tools"]] == ["a__z"]
+    assert set(found.local) == {"one", "two"}
+    assert changes == [{ViewOwner("one", gate.LOCAL): frozenset({"tools"})}]
+
+
 @pytest.mark.promise("M28")
 def test_a_new_configuration_tells_those_who_see_another_list_now() -> None:
     found = made(endpoint("a", name="one"), endpoint("a", name="two"), a=offer("x"))

@@ -93,6 +93,7 @@ class Calls:
         self.view: Callable[[str], View | None] = self.viewers.local.get
         self.builtins = Builtins(self.viewers)
         self.view_of = self.viewers.get
+        self.viewers.build = self.refresh
         self.code = CodeRuns(self, self.builtins)
         self.engine = EngineCalls(self, self.builtins)
         self._retries = Retries()

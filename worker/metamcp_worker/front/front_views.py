@@ -64,9 +64,15 @@ class Viewers:
         self._failed: dict[str, PolicyNote] = {}
         """Policies that failed while lists were made; see `GuardRules.failures`."""
         self.fails: Callable[[PolicyNote], None] = lambda note: None
+        self.build: Callable[[], object] = self.refresh
+        """Calls `refresh`, and tells whose lists have changed."""
+        self.deferred = False
+        """Whether stale views are built when somebody asks for a view."""
 
     def get(self, endpoint: str, principal: str = gate.LOCAL) -> View | None:
         """Return the view of a principal; None if the endpoint is unknown or not built yet."""
+        if self.deferred:
+            self.build()
         if principal == gate.LOCAL:
             return self.local.get(endpoint)
         if endpoint not in self._merged:
@@ -197,9 +203,19 @@ class Viewers:
             if endpoint.code is not None and old != new:
                 self._stale.add(name)
 
+    def defer(self) -> None:
+        """Leave views that are stale because of a server to the next `get` or `refresh`; `local`
+        has none of them until then. Views that show other tools are built at once."""
+        self.deferred = bool(self._stale)
+        for name in self._stale:
+            self.local.pop(name, None)
+        if self._touched:
+            self.build()
+
     def refresh(self) -> "Changed":
         """Build stale views, and return the owners and kinds of lists that have changed. Lists of a
         new endpoint are not among them, because no client has seen them before."""
+        self.deferred = False
         stale, self._stale = self._stale, set()
         touched, self._touched = self._touched, set()
         for name in stale:

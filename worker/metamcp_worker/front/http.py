@@ -365,9 +365,8 @@ class App:
     def _answer(self, exchange: Exchange, method: str) -> Pending:
         facts = exchange.facts
         principal = facts.principal
-        if principal is USER:
-            view = self._calls.view(facts.endpoint)
-        else:
+        view = self._calls.view(facts.endpoint) if principal is USER else None
+        if view is None:
             view = self._calls.viewers.get(facts.endpoint, principal.name)
         kind = facts.kind
         if method == "OPTIONS":

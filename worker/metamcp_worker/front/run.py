@@ -18,6 +18,7 @@ import gc
 import itertools
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -93,6 +94,9 @@ STATS_S = 2.0
 TRIM_S = 15.0
 """Seconds between two times that freed memory is given back, which takes a millisecond: a moment in
 which all clients wait leaves some MiB of holes."""
+BUILDING_SHARE_MAX = 0.02
+"""Share of its time that a front builds views in for news of servers, as long as no client asks."""
+BUILDING_PAUSE_S_MAX = 1.0
 END_S = 1.0
 """Seconds for cancelled tasks to end: a few turns of the loop."""
 
@@ -136,6 +140,7 @@ class FrontWorker:
         self._over: asyncio.Future[int] = self._loop.create_future()
         self._chores = Chores(self._faulty)
         self._draining = False
+        self._pause: asyncio.TimerHandle | None = None
         gone = partial(self._finish, EXIT_SUPERVISOR_GONE)
         self._channel = Channel(sock, self._packet, gone, self._fds_lost)
         self._keeping = Keeping(self._tell, lambda: self._channel.queued)
@@ -208,7 +213,23 @@ class FrontWorker:
             if self._inbox.empty():
                 await asyncio.sleep(0)  # what came along with it is read in this turn
             if self._inbox.empty():
-                self._calls.refresh()
+                self._refresh()
+
+    def _refresh(self) -> None:
+        """Build stale views, and then pause: a list of hundreds of servers is not merged again for
+        each one that comes."""
+        if self._pause is not None:
+            self._calls.viewers.defer()
+            return
+        begin = time.monotonic()
+        self._calls.refresh()
+        pause_s = (time.monotonic() - begin) / BUILDING_SHARE_MAX
+        self._pause = self._loop.call_later(min(pause_s, BUILDING_PAUSE_S_MAX), self._rested)
+
+    def _rested(self) -> None:
+        self._pause = None
+        if self._calls.viewers.deferred:
+            self._refresh()
 
     async def _carry_out(self, message: ToFront, fds: list[int]) -> None:
         """Carry out one message; descriptors that are taken over leave `fds`."""
@@ -245,9 +266,11 @@ class FrontWorker:
             case ShowCalls():
                 self._show(message)
             case ShowPath(ticket=ticket):
+                self._calls.refresh()
                 path = builtin_calls.path(self._calls, self._app, message)
                 self._answer(ticket, codec.dump(path))
             case ShowTools(ticket=ticket):
+                self._calls.refresh()
                 done = partial(self._answer, ticket)
                 builtin_calls.tools(self._calls, self._app, message, done)
             case ShowKeyUse(ticket=ticket):
