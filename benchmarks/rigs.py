@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks import load, roles
 from benchmarks.load import Speech
 from benchmarks.machine import CHILD, ROOT
+from metamcp_worker import PURE
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, free_port
 from tests.waiting import until
@@ -117,8 +118,14 @@ def every(gateway: Gateway, names: Iterable[str]) -> list[Speech]:
 
 
 def uncounted(servers: Mapping[str, Mapping[str, Any]]) -> Gateway:
-    """A gateway out of which counting is taken, not yet started."""
-    return customized(Gateway(servers), UNCOUNTED)
+    """A gateway out of which counting is taken, not yet started; see `pure`."""
+    return customized(pure(Gateway(servers)), UNCOUNTED)
+
+
+def pure(gateway: Gateway) -> Gateway:
+    """The same, not yet started, without compiled modules: nothing of those can be replaced."""
+    gateway.environ[PURE] = "1"
+    return gateway
 
 
 def customized(gateway: Gateway, folder: Path) -> Gateway:

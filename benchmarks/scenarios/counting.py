@@ -181,7 +181,7 @@ class Calls:
 
 def called(effort: Effort) -> list[Row]:
     servers = {rigs.NAME: rigs.child()}
-    with Gateway(servers) as counted, rigs.uncounted(servers) as uncounted:
+    with rigs.pure(Gateway(servers)) as counted, rigs.uncounted(servers) as uncounted:
         gateways = {"counted": counted, "uncounted": uncounted}
         pids = {name: roles.of_gateway(gateway) for name, gateway in gateways.items()}
         said = {name: [rigs.legacy(gateway)] for name, gateway in gateways.items()}
