@@ -25,7 +25,7 @@ from metamcp_worker.runtime import after_fork
 
 TICK_S = 1.0
 """Maximum seconds between two looks at all pulses; a look comes earlier when a verdict is due."""
-FEEL_S = 1.5
+PULSE_LOOK_S = 1.5
 """Minimum seconds between two looks at the pulse in the file of a worker that sleeps: every other
 tick, so a worker that was woken and hangs is found in time."""
 PAUSE_S = 0.5
@@ -33,7 +33,7 @@ PAUSE_S = 0.5
 
 
 class _Watched:
-    """`felt_at`: time of the last beat, or of the last look at the pulse in the file."""
+    """`looked_at`: time of the last beat, or of the last look at the pulse in the file."""
 
     def __init__(
         self, on_verdict: Callable[[PulseVerdict], None], on_rest: Callable[[], None]
@@ -41,7 +41,7 @@ class _Watched:
         self.on_verdict = on_verdict
         self.on_rest = on_rest
         self.pulse: FrontPulse | None = None
-        self.felt_at = 0.0
+        self.looked_at = 0.0
         self.halted = False
         self.verdict = PulseVerdict.FINE
 
@@ -93,8 +93,8 @@ class Heartbeats:
         self._on_lag(role, lag_ms / 1000)
         self._forgive()
         if watched := self._watched.get(pid):
-            watched.felt_at = self._clock()
-            watched.pulse = FrontPulse(watched.felt_at, watched.halted)
+            watched.looked_at = self._clock()
+            watched.pulse = FrontPulse(watched.looked_at, watched.halted)
             self._judge(pid, watched)
 
     def halted(self, pid: int, yes: bool) -> None:
@@ -102,7 +102,7 @@ class Heartbeats:
         self._forgive()
         if watched := self._watched.get(pid):
             watched.halted = yes
-            beat_at = watched.felt_at = self._clock()
+            beat_at = watched.looked_at = self._clock()
             if watched.pulse is not None and yes:
                 # A resumed worker gets the full time for its next beat; a stopped one does not
                 # wake up by itself.
@@ -132,16 +132,16 @@ class Heartbeats:
         for pid, watched in list(self._watched.items()):
             if watched.pulse is None:
                 continue
-            if now >= min(watched.felt_at + FEEL_S, watched.pulse.beat_at + workers.BEAT_S):
-                self._feel(pid, watched, now)
+            if now >= min(watched.looked_at + PULSE_LOOK_S, watched.pulse.beat_at + workers.BEAT_S):
+                self._take_pulse(pid, watched, now)
             if watched.verdict is not PulseVerdict.FINE or now >= watched.pulse.beat_at:
                 self._judge(pid, watched)
                 self._due = min(self._due, workers.due(watched.pulse, now))
 
-    def _feel(self, pid: int, watched: _Watched, now: float) -> None:
+    def _take_pulse(self, pid: int, watched: _Watched, now: float) -> None:
         """Take the pulse of a worker that did not beat for a while, perhaps for want of work."""
         assert watched.pulse is not None
-        watched.felt_at = now
+        watched.looked_at = now
         found, known = self._pulse_of(pid), watched.pulse.beat_at
         if found is None or watched.halted or found[0] == known:
             return

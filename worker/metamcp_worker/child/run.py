@@ -122,8 +122,8 @@ class ServerWorker:
         self._due = self._beat_due = self._loop.time()
         self._resting = False
         self._rest_s = REST_S
-        self._shown = False
-        self._told = 0.0, 0
+        self._rest_written = False
+        self._last_news = 0.0, 0
         self._rest_until = self._roused_at = 0.0
         self._lag_s = 0.0
         self._trimmed_at = self._heard_at = self._loop.time()
@@ -325,7 +325,7 @@ class ServerWorker:
         assert self._session is not None
         now = self._heard_at = monotonic()
         if self._resting:
-            self._stir()
+            self._rest_on()
         for line in lines:
             self._do(self._session.receive(line, now, stream, via))
         assert self._connection is not None
@@ -498,7 +498,7 @@ class ServerWorker:
         rested, self._resting = self._resting, self._rests(now)
         if rested and not self._resting:
             self._beat_due = after_fork.next_beat(now, BEAT_S)
-        if self._shown and self._told == self._news:
+        if self._rest_written and self._last_news == self._news:
             self._lag_s = 0.0
         elif self._resting or now >= self._beat_due:
             self._beat(now)
@@ -512,12 +512,12 @@ class ServerWorker:
         self._beat_due = after_fork.next_beat(now, BEAT_S)
         self._report.beat(self._session, self._lag_s, now - self._needed_at)
         self._report.answers(self._session)
-        self._told = self._news
+        self._last_news = self._news
         self._lag_s = 0.0
 
     def _rests(self, now: float) -> bool:
         """Whether nothing happens and nothing is due soon. The pulse shows until when."""
-        self._shown = False
+        self._rest_written = False
         if self._session is None or self._throttled or now < self._roused_at + AWAKE_S:
             return False
         due, nap = self._session.due(now), after_fork.next_beat(now, NAP_S)
@@ -525,26 +525,26 @@ class ServerWorker:
         if until <= now + TICK_S:
             return False
         if not self._session.needed:
-            self._shown = self._show_rest(now, until)
-        self._rest_until = until if self._shown else min(due, nap)
+            self._rest_written = self._write_rest(now, until)
+        self._rest_until = until if self._rest_written else min(due, nap)
         return True
 
-    def _show_rest(self, now: float, until: float) -> bool:
+    def _write_rest(self, now: float, until: float) -> bool:
         return after_fork.write_pulse(max(now, until - BEAT_S), self._lag_s)
 
-    def _stir(self) -> None:
+    def _rest_on(self) -> None:
         """Rest on after a message that is only the answer to a probe, for example."""
         now = self._loop.time()
         after_fork.write_pulse(now, 0.0)
-        self._loop.call_soon(self._settle, now)
+        self._loop.call_soon(self._rest_or_rouse, now)
 
-    def _settle(self, now: float) -> None:
+    def _rest_or_rouse(self, now: float) -> None:
         if self._resting and self._session is not None:
             due = self._throttled or self._session.due(now) <= now + TICK_S
             if due or self._report.unsent:
                 self._rouse()
-            elif self._shown:
-                self._show_rest(now, self._rest_until)
+            elif self._rest_written:
+                self._write_rest(now, self._rest_until)
 
     def _rouse(self) -> None:
         """Tick often again, because something happens."""

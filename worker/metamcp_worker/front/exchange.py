@@ -28,6 +28,7 @@ from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, Pending
 from metamcp_worker.http.resume import Lost, Tape
 from metamcp_worker.ipc import codec, jsonrpc_bytes
+from metamcp_worker.ipc.codec import ID_FIRST
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 _OK: Final = request_head.head(200, [request_head.JSON])
@@ -110,7 +111,7 @@ class Exchange(HttpRequest):
         """Answer with a raw result, as `finish` does, but without a copy of a large one."""
         if self._stream is not None:
             return self.finish(200, jsonrpc_bytes.result(raw_id, body))
-        parts = jsonrpc_bytes.HEAD, raw_id, jsonrpc_bytes.MIDDLE, body, jsonrpc_bytes.TAIL
+        parts = ID_FIRST, raw_id, jsonrpc_bytes.MIDDLE, body, jsonrpc_bytes.TAIL
         if len(body) > COPY_BYTES_MAX:
             self.answer(_OK, *parts)
         else:

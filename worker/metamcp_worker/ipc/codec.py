@@ -72,7 +72,8 @@ def envelope(data: bytes) -> Envelope:
         return _mended(_decode_envelope, data, error)
 
 
-_ID_FIRST: Final = b'{"jsonrpc":"2.0","id":'
+ID_FIRST: Final = b'{"jsonrpc":"2.0","id":'
+"""How messages of the gateway begin."""
 _RESULT: Final = b',"result":'
 _RESULT_FIRST: Final = b'{"result":'
 _ID: Final = b',"jsonrpc":"2.0","id":'
@@ -84,9 +85,9 @@ def plain_answer(line: bytes) -> tuple[bytes, bytes]:
     `envelope` reads the same, and takes longer."""
     if len(line) > KNOWN_BODY_BYTES_MAX or not line.endswith(b"}"):
         return b"", b""
-    if line.startswith(_ID_FIRST):
+    if line.startswith(ID_FIRST):
         front, _, back = line.partition(_RESULT)
-        first = len(_ID_FIRST)
+        first = len(ID_FIRST)
     elif line.startswith(_RESULT_FIRST):
         front, _, back = line.rpartition(_ID)
         first = len(_RESULT_FIRST)

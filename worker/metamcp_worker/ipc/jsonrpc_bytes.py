@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import ID_FIRST
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 NO_ID: Final = b"null"
@@ -19,21 +20,20 @@ REQUEST_CANCELLED = -32800
 """Code of the answer to a cancelled request, as the SDKs of the session era send it: a response
 over HTTP needs some end."""
 COMMENT = b": keep-alive\n\n"
-HEAD: Final = b'{"jsonrpc":"2.0","id":'
 MIDDLE: Final = b',"result":'
 TAIL: Final = b"}"
-"""Raw pieces around the id and the body of a result."""
+"""Raw pieces around the body of a result; `codec.ID_FIRST` is the one before the id."""
 
 
 def result(raw_id: bytes, body: bytes) -> bytes:
     # Joined and not formatted: formatting grows its buffer step by step, which makes a large body
     # fifty times as slow.
-    return b"".join((HEAD, raw_id, MIDDLE, body, TAIL))
+    return b"".join((ID_FIRST, raw_id, MIDDLE, body, TAIL))
 
 
 def raw_error(raw_id: bytes, body: bytes) -> bytes:
     """Return an error message. `body`: the whole error object, as it came."""
-    return b"".join((HEAD, raw_id, b',"error":', body, TAIL))
+    return b"".join((ID_FIRST, raw_id, b',"error":', body, TAIL))
 
 
 def error(raw_id: bytes, code: int, message: str, data: bytes = b"") -> bytes:
