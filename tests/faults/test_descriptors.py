@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -95,9 +95,11 @@ def test_clients_that_a_starving_front_cannot_take_are_served_by_another_or_wait
 
 
 def test_a_front_that_could_not_take_a_pipe_gets_another_one_and_all_say_so() -> None:
-    with Gateway({"one": {**fake(), "required": True}, "two": fake()}) as gateway:
+    with (
+        Gateway({"one": {**fake(), "required": True}, "two": fake()}) as gateway,
+        closing(Client(gateway.port, MODERN)) as client,
+    ):
         pid = gateway.status()["fronts"][0]["pid"]
-        client = Client(gateway.port, MODERN)
         assert client.text("one__echo", text="in") == "in"
         with starving(pid, at=NONE_MORE):
             gateway.ctl("restart", "one")
@@ -112,7 +114,6 @@ def test_a_front_that_could_not_take_a_pipe_gets_another_one_and_all_say_so() ->
             assert "error" in client.call("one__echo"), "a call waits for a while, not for ever"
             assert share_of_a_core(pid) < CPU_MAX
         until(lambda: "result" in client.call("one__echo"), "the pipe is there")
-        client.close()
         until(lambda: gateway.server("one")["state"] == "active", "and that is told")
         assert gateway.ops("/readyz")[0] == 200
         assert gateway.status()["fronts"][0]["pid"] == pid

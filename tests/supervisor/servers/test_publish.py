@@ -1,5 +1,6 @@
 """What fronts are told of servers: catalogues, states, pipes, and what is listed when."""
 
+import asyncio
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.entry import ServerSnapshot
-from metamcp_supervisor.servers.publish import PublishedServer, Routes
+from metamcp_supervisor.servers.publish import AGAIN_S, ARRIVED_S, PublishedServer, Routes
 from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachFront,
@@ -152,6 +153,29 @@ def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str)
             worker.say(AttachFailed(what="front", number=0))
         await until(lambda: len(front.told(AttachServer)) == 2, "another pipe")
         await until(lambda: len(worker.told(AttachFront)) == 2, "its other end")
+
+    played(tmp_path, play)
+
+
+def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its_failure(
+    tmp_path: Path,
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        await stage.up("git")
+        missing = stage.tree.deliveries.missing
+        await until(lambda: len(front.told(AttachServer)) == 1, "a pipe")
+        assert not missing
+        front.say(AttachFailed(what="git", number=1))
+        await until(lambda: len(front.told(AttachServer)) == 2, "another pipe")
+        assert "git" in missing
+        front.say(AttachFailed(what="git", number=1))
+        begin = asyncio.get_running_loop().time()
+        await until(lambda: len(front.told(AttachServer)) == 3, "another pipe")
+        assert "git" in missing
+        await until(lambda: not missing, "it has arrived")
+        assert asyncio.get_running_loop().time() - begin > AGAIN_S + ARRIVED_S - 0.1
 
     played(tmp_path, play)
 
