@@ -112,6 +112,16 @@ def test_a_key_that_others_can_read_is_refused_and_so_are_files_that_cannot_be_u
     assert text.strip() not in said
 
 
+def test_a_tool_that_the_key_does_not_open_is_not_called_for_want_of_a_key(
+    gateway: Gateway, key: Path
+) -> None:
+    words = ("nope", "--key-file", str(key), "--ca", ca(gateway))
+    done = subprocess.run(
+        gateway.command("call", *words), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, "no tool is named 'nope' for this key" in done.stderr) == (8, True)
+
+
 def test_a_key_is_not_sent_unencrypted_to_another_machine(gateway: Gateway, key: Path) -> None:
     far = ("--url", "http://192.0.2.2:6270/mcp")  # of no machine: RFC 5737
     why = "the key would travel unencrypted to 192.0.2.2; use an https URL"

@@ -1,6 +1,7 @@
 """A server that ends before its handshake: one verdict, wherever somebody looks."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from metamcp_supervisor.servers.specs import PRIVATE
 from tests.live.gateway import SERVER, Gateway, fake
 from tests.waiting import until
 
@@ -66,6 +68,35 @@ def test_a_variable_that_a_failed_server_does_not_get_is_named_until_it_is_inher
         gateway.ctl("reload")
         gateway.ctl("wait", "tickets", "--timeout", "60s")
         assert "TICKETS_TOKEN (" not in gateway.ctl("describe", "tickets")
+
+
+def test_a_folder_that_cannot_be_made_is_named_and_not_the_program() -> None:
+    gateway = Gateway({"one": {**fake(), "restart": "never", "sandbox": "basic"}}, wait=False)
+    with gateway:
+        until(gateway.answers, "the gateway answers")
+        gateway.ctl("wait", "one", "--timeout", "60s")
+        gateway.ctl("stop", "one")
+        folder = gateway.folder / "state" / PRIVATE
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        gateway.ctl("start", "one")
+        gateway.ctl("wait", "one", "--for", "error", "--timeout", "60s")
+        said = gateway.server("one")["message"]
+        assert f"the folder {folder}" in said
+        assert "cannot be made" in said
+        assert "choose another state_dir" in said
+        assert "'metamcp ctl describe one' shows how" in gateway.ctl("doctor", ok=(0, 1))
+
+
+def test_doctor_looks_at_the_settings_that_the_gateway_was_started_with() -> None:
+    gateway = Gateway({"one": fake()}, wait=False)
+    gateway.environ |= {"METAMCP_TLS": "required", "METAMCP_AUTH": "keys"}
+    with gateway:
+        gateway.ctl("wait", "one", "--timeout", "60s")
+        found = json.loads(gateway.ctl("doctor", "--json", ok=(0, 1)))["checks"]
+        (told,) = [each["text"] for each in found if each["check"] == "security"]
+        assert "no TLS" not in told
+        assert "no credential" not in told
 
 
 def check_failed(gateway: Gateway, name: str) -> None:

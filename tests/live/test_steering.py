@@ -46,7 +46,7 @@ def test_only_an_operator_lets_a_server_out_of_quarantine(gateway: Gateway, clie
     until(lambda: gateway.server("git")["phase"] == "quarantined", "it is kept out")
     until(lambda: not gateway.server("git")["worker_pid"], "nothing of it runs")
     answer = client.call("git__echo", text="a")
-    assert "it talks too much" in answer["error"]["message"]
+    assert "it is in quarantine: it talks too much" in answer["error"]["message"]
     assert "it talks too much" in " ".join(gateway.ctl("describe", "git").split())
     assert not gateway.server("git")["worker_pid"]
     gateway.ctl("clear", "git")

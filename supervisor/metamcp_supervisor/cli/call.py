@@ -36,6 +36,7 @@ from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.ipc.figures import KEY_NEEDED
 
 if TYPE_CHECKING:
     from metamcp_worker.bridge.http_client import Trust
@@ -216,6 +217,9 @@ def _definition(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]:
         asked = {"endpoint": endpoint, "name": tool}
         found = codec.typed(ToolList, gateway.call("tools", asked, timeout_s=SEARCH_S))
     if not found.tools:
+        if found.refused == KEY_NEEDED:  # the call has a key; the control socket does not
+            why = f"'metamcp explain {tool} --as KEY' says why"
+            raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r} for this key; {why}")
         raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r}: {found.refused}")
     if found.tools[0].why:
         raise Failed(Exit.DENIED, found.tools[0].why)

@@ -8,6 +8,7 @@ Scripts run `ctl status` every second, so this module imports only what that ver
 
 import contextlib
 import io
+import itertools
 import os
 import sys
 import time
@@ -119,6 +120,15 @@ def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 class _Verbs(errors.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take --runtime-dir from behind the verb too, where the other verbs have it."""
+        for at, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
+            if word.partition("=")[0] == "--runtime-dir":
+                end = at + (1 if "=" in word else 2)
+                args = [*args[at:end], *args[:at], *args[end:]]
+                break
+        return super().parse_args(ctx, args)
+
     def meant(self, ctx: click.Context, word: str) -> str:
         from metamcp_supervisor.__main__ import VERBS
 

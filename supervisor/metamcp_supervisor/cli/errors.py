@@ -33,11 +33,12 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CommandRefused(Exception):
-    """Failure of a verb, with a sentence for the user and an exit code."""
+    """Failure of a verb, with a sentence for the user, further lines and an exit code."""
 
-    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+    def __init__(self, message: str, code: Exit = Exit.FAILED, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.details = details
 
 
 def json_asked() -> bool:
@@ -87,7 +88,7 @@ class _Refusing(click.Command):
         try:
             found: object = super().invoke(ctx)
         except CommandRefused as refusal:
-            fail(refusal.code, str(refusal), as_json=as_json)
+            fail(refusal.code, str(refusal), refusal.details, as_json=as_json)
         except Failed as failed:
             fail(failed.exit, str(failed), failed.details, as_json=as_json)
         except click.UsageError as error:

@@ -164,7 +164,9 @@ def _entry(words: tuple[str, ...], url: str | None, *, is_json: bool) -> dict[st
 
 def _words(command: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of the command. A single word with spaces is split like a command line,
-    unless a file of that name exists."""
+    unless a file of that name exists. Raises UsageError for a URL."""
+    if command and command[0].startswith(("http://", "https://")):
+        raise click.UsageError(f"{command[0]!r} is a URL; write --url {command[0]}")
     if len(command) == 1 and " " in command[0] and not os.path.exists(command[0]):
         try:
             return tuple(shlex.split(command[0]))

@@ -154,6 +154,8 @@ class CommandLineConfig:
         if (port := self._flags.pop("port", None)) is not None:
             if "listen" in self._flags:
                 raise click.UsageError("--listen has a port already: leave --port out.")
+            if not port.isdecimal():
+                raise click.UsageError(f"--port is a number from 0 to 65535, not {port!r}")
             self._flags["listen"] = f"127.0.0.1:{port}"
         self._environ, self._cwd, self._home = dict(os.environ), Path.cwd(), Path.home()
         self.outdated = False

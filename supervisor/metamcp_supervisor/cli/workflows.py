@@ -131,10 +131,7 @@ def graph(file: str, form: str, as_json: bool) -> None:
     """Draw the steps of a workflow."""
     from metamcp_worker.engine.definition import parse
 
-    loaded = _loaded((file,))
-    found = loaded.definitions.get(DEFAULT, {})
-    if loaded.problems:
-        raise CommandRefused("\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG)
+    found = _sound(file).definitions.get(DEFAULT, {})
     drawn: dict[str, str] = {}
     for name, data in found.items():
         workflow, _ = parse(codec.value(bytes(data)))
@@ -175,12 +172,7 @@ def run(ask: "Asking", name: str, given: tuple[str, ...], inputs: str, no_wait: 
 
     what: dict[str, object] = {"name": name}
     if Path(name).suffix in SUFFIXES:
-        loaded = _loaded((name,))
-        if loaded.problems:
-            raise CommandRefused(
-                "\n".join(printable(str(one)) for one in loaded.problems), Exit.CONFIG
-            )
-        found = list(loaded.definitions.get(DEFAULT, {}).values())
+        found = list(_sound(name).definitions.get(DEFAULT, {}).values())
         if len(found) != 1:
             raise CommandRefused(f"{name} has no workflow", Exit.CONFIG)
         what = {"definition": Raw(bytes(found[0]))}
@@ -292,6 +284,15 @@ def _loaded(files: Sequence[str]) -> "Loaded":
 
     paths = [one if one.startswith(SHIPPED) else str(Path(one).expanduser()) for one in files]
     return load.load([(DEFAULT, path) for path in paths])
+
+
+def _sound(file: str) -> "Loaded":
+    """Read a file or folder. Raises CommandRefused with all its problems."""
+    loaded = _loaded((file,))
+    if loaded.problems:
+        first, *others = map(str, loaded.problems)
+        raise CommandRefused(first, Exit.CONFIG, others)
+    return loaded
 
 
 def _label(step: GraphStep) -> str:

@@ -7,10 +7,12 @@ A wrapper stays alive beside its server, with a shell between them: about 40 MB 
 more for each server, and a start that takes twice as long.
 """
 
+import contextlib
 import os
 import shlex
 import sys
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +26,10 @@ from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import Command, CommandRefused
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
-from metamcp_supervisor.config.document import table_of
+from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.sources import load
 from metamcp_supervisor.control import client
+from metamcp_supervisor.control.config_orders import SettingsShown
 from metamcp_supervisor.doctor import doctor_checks, doctor_security
 from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.processes import limits
@@ -216,9 +219,10 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
         with client.connect(runtime_dir) as gateway:
             status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
             told = [_described(gateway, name) for name in _failed(status)]
+            flags = _flags(gateway) if path is None else {}
         yield DoctorFinding("gateway", "ok", f"{status.state}, process {status.pid}")
     except (client.Failed, codec.Malformed) as error:
-        status, told = None, []
+        status, told, flags = None, [], {}
         silent = not isinstance(error, client.Failed) or error.exit != verbs.Exit.NOT_RUNNING
         text = str(error) if silent else "none is running: this is what one would find"
         yield DoctorFinding("gateway", "warn" if silent else "ok", text)
@@ -237,7 +241,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     if path is None and status is not None and status.config_files:
         path = Path(status.config_files[0])
     try:
-        config = _config(runtime_dir, path)
+        config = _config(runtime_dir, path, flags)
     except ConfigInvalid as invalid:
         yield _wrong(invalid.problems)
         yield from doctor_checks.clock((), time.time())
@@ -291,9 +295,36 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     yield from advice(config.servers.values(), os.environ, Path.home())
 
 
-def _config(runtime_dir: str | None, path: Path | None) -> Config:
-    """Load the configuration. Raises ConfigInvalid."""
-    flags = {"runtime_dir": runtime_dir} if runtime_dir else {}
+def _flags(gateway: client.ControlClient) -> dict[str, str]:
+    """Return the settings that the running gateway has from its command line or its environment, as
+    `sources.load` takes them; none if this user may not read settings."""
+    try:
+        asked = {"table": "gateway"}
+        found = codec.typed(SettingsShown, gateway.call("config", asked)).settings
+    except client.Failed:
+        return {}
+    flags: dict[str, str] = {}
+    for one in found:
+        if one.place.startswith(("--", "$")):
+            with contextlib.suppress(tomllib.TOMLDecodeError):  # only the beginning of a long value
+                flags[one.key] = _flag(tomllib.loads(f"value = {one.value}")["value"])
+    return flags
+
+
+def _flag(value: object) -> str:
+    """Return a value as the command line says it."""
+    if table_of(value) is not None:  # TLS is on, by a word: only a file names a certificate
+        return "required"
+    if (items := list_of(value)) is not None:
+        return ",".join(map(str, items))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _config(
+    runtime_dir: str | None, path: Path | None, given: Mapping[str, str] | None = None
+) -> Config:
+    """Load the configuration. `given`: settings from the command line. Raises ConfigInvalid."""
+    flags = {**(given or {}), **({"runtime_dir": runtime_dir} if runtime_dir else {})}
     return load(
         path, environ=os.environ, cwd=Path.cwd(), home=Path.home(), flags=flags, any_port=True
     )

@@ -242,8 +242,10 @@ def failing(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
     for found in servers:
         if found.server.state in ("error", "quarantined"):
             name = found.server.name
-            text, advice = f"{name}: {found.why}", f"'metamcp logs {name}' shows what it wrote"
-            yield DoctorFinding("server", "warn", text, advice)
+            advice = f"'metamcp logs {name}' shows what it wrote"
+            if found.server.reason == "spawn":  # it wrote nothing
+                advice = f"'metamcp ctl describe {name}' shows how it is started"
+            yield DoctorFinding("server", "warn", f"{name}: {found.why}", advice)
 
 
 def withheld(servers: Iterable[Description]) -> Iterator[DoctorFinding]:

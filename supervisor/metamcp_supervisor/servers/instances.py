@@ -45,7 +45,7 @@ _HINTS = {
     '; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
     "broken_answer": "it broke off an answer: its caller got an error",
     "broken_reply": "it sent an answer that is not valid JSON-RPC: its caller got an error",
-    "too_large": "it sent more than message_bytes in one answer: its caller got an error",
+    "too_large": "it sent more than message_max in one answer: its caller got an error",
 }
 
 

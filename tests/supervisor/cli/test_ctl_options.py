@@ -55,6 +55,19 @@ def test_events_and_logs_can_be_narrowed_down() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_place_of_the_gateway_may_stand_behind_the_verb(joined: bool) -> None:
+    async def main() -> None:
+        async with steered(server("git")) as (_, where):
+            place = [f"--runtime-dir={where}"] if joined else ["--runtime-dir", str(where)]
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND, "status", *place, "--json", stdout=asyncio.subprocess.DEVNULL
+            )
+            assert await process.wait() == 0
+
+    run(main())
+
+
 def test_without_colours_a_terminal_gets_none() -> None:
     async def main() -> None:
         async with steered(server("git", "warming")) as (_, where):

@@ -44,6 +44,18 @@ def test_the_first_screen_says_where_to_connect_and_what_failed() -> None:
     assert "\x1b" not in out, "a server's words never reach a terminal as they are"
 
 
+@pytest.mark.process
+def test_a_port_that_is_no_number_is_refused_under_its_own_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "metamcp_supervisor", "up", "--port", "abc"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, "--port is a number from 0 to 65535, not 'abc'" in done.stderr) == (
+        2,
+        True,
+    )
+
+
 @pytest.mark.promise("M38")
 def test_the_first_screen_says_what_would_save_tokens_where_there_are_many() -> None:
     assert "--tokens" not in first_screen(STATUS)

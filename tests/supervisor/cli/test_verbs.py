@@ -210,6 +210,9 @@ def test_a_command_without_the_two_dashes_is_told_so(tmp_path: Path) -> None:
     done = metamcp(tmp_path, "add", "x", "npx", "-y", "some-server")
     assert done.returncode == Exit.USAGE
     assert "metamcp add NAME -- COMMAND…" in done.stderr
+    told = metamcp(tmp_path, "add", "x", "https://x.example/mcp")
+    assert told.returncode == Exit.USAGE
+    assert "is a URL; write --url https://x.example/mcp" in told.stderr
     assert metamcp(tmp_path, "add", "x", "npx -y some-server").returncode == 0
     assert 'command = ["npx", "-y", "some-server"]' in (tmp_path / "metamcp.toml").read_text()
 

@@ -83,6 +83,11 @@ def test_graph_refuses_a_wrong_file(tmp_path: Path) -> None:
         65,
         True,
     )
+    many = write(tmp_path, "many.yaml", "name: Two Words\nsteps:\n  - id: a\n    cal: b.c\n")
+    for words in (("graph", many), ("run", many)):
+        lines = run(*words).output.splitlines()
+        assert "did you mean 'call'?" in lines[1]
+        assert all(line.startswith(f"metamcp: {many}:") for line in lines)
 
 
 def test_schema_prints_a_json_schema() -> None:

@@ -18,6 +18,7 @@ from metamcp_worker.child.actions import (
 from metamcp_worker.child.handshake import RELISTS
 from metamcp_worker.child.subscriptions import LISTEN_AGAIN_S
 from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Notice, Progress, Result
 from metamcp_worker.ipc.server_catalog import DISCOVER, Hint
@@ -86,6 +87,16 @@ def test_an_answer_that_is_none_is_an_error_at_once(outcome: dict[str, object]) 
     found = talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], **outcome})
     assert error_of(found)["code"] == Code.INTERNAL_ERROR
     assert CountOnce("broken_reply") in found
+
+
+def test_an_answer_above_the_limit_counts_as_too_large() -> None:
+    talk = ready_legacy()
+    talk.call(1, 1)
+    key = str(talk.calls()[0]["id"]).encode()
+    line = OverlongLine(10**9, Glimpse(key, answer=True))
+    found = talk.note(talk.session.overlong(line, talk.now))
+    assert error_of(found)["code"] == Code.TOO_LARGE
+    assert CountOnce("too_large") in found
 
 
 @pytest.mark.promise("M98")

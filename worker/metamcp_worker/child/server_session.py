@@ -423,7 +423,7 @@ class ServerSession:
         if not seen.answer or not self._awaited(seen.raw_id):
             return self._noise(line)
         error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {why}")
-        return self._unfit(seen.raw_id, error, now)
+        return self._unfit("broken_reply", seen.raw_id, error, now)
 
     def _noise(self, line: bytes) -> Actions:
         self.budget.spend(len(line))
@@ -440,7 +440,7 @@ class ServerSession:
         error = self._faults.body(Code.TOO_LARGE, why, data)
         told: Actions = [WarnInLog(f"a message was passed over: the server {why}")]
         if seen.answer and self._awaited(seen.raw_id):
-            told += self._unfit(seen.raw_id, error, now)
+            told += self._unfit("too_large", seen.raw_id, error, now)
         elif not seen.answer and codec.id_ok(seen.raw_id):
             told.append(WriteToServer(jsonrpc_lines.refusal(seen.raw_id, error)))
         return told
@@ -448,14 +448,14 @@ class ServerSession:
     def _awaited(self, key: bytes) -> bool:
         return key in self._calls.in_flight or self._own.knows(key)
 
-    def _unfit(self, key: bytes, error: bytes, now: float) -> Actions:
+    def _unfit(self, counter: str, key: bytes, error: bytes, now: float) -> Actions:
         """Answer with this error, because the answer to this request came and cannot be passed
-        on."""
+        on. `counter`: counts it."""
         call = self._calls.drop(key)
         if call is None:
-            return [CountOnce("broken_reply"), *self._own_answered(key, b"", error, now)]
+            return [CountOnce(counter), *self._own_answered(key, b"", error, now)]
         return [
-            CountOnce("broken_reply"),
+            CountOnce(counter),
             *self._asks.over(key, told=True),
             ReplyToFront(call.front, Error(call.call, error)),
             *self._next_turns(now),

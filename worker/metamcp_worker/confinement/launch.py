@@ -132,7 +132,8 @@ def remove(folder: str) -> None:
 
 
 def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
-    """Make the folders of a server, and remove those of processes that are gone. Raises OSError."""
+    """Make the folders of a server, and remove those of processes that are gone. Raises
+    NotConfined."""
     every = os.path.join(spec.folder, "tmp")
     tmp, cache = os.path.join(every, str(os.getpid())), os.path.join(spec.folder, "cache")
     own = os.path.join(spec.folder if spec.lasting else tmp, "home")
@@ -140,7 +141,11 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
         if not old.isdecimal() or not os.path.exists(f"/proc/{old}"):
             remove(os.path.join(every, old))
     for folder in (os.path.dirname(spec.folder), spec.folder, every, tmp, cache, own):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            why = f"the folder {folder} of its sandbox cannot be made: {error.strerror}"
+            raise NotConfined(f"{why}; choose another state_dir") from None
     return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
 
 

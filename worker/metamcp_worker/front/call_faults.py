@@ -53,6 +53,8 @@ def not_there(link: ServerLink, call: Call, waited_s: float = 0.0) -> CallAnswer
     """Return the error for a call that was not sent, or not sent again. `waited_s`: seconds that
     the call waited."""
     why = link.message or _WHY[link.state]
+    if link.message and link.state == "quarantined":
+        why = f"it is in quarantine: {link.message}"
     if link.reason == process_names.NO_PLACE:
         return overloaded(link, call, why, process_names.SESSIONS_PROCESSES_MAX)
     if waited_s and link.state in STARTING:
