@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from metamcp_supervisor.gateway.gateway import Gateway
     from metamcp_worker.ipc.spec import LogSpec
 
+PORT_MAX = 65535
 TRIM_S = 30.0
 """Seconds between two times that free memory is given back."""
 CLIENTS_S = 1.0
@@ -154,8 +155,8 @@ class CommandLineConfig:
         if (port := self._flags.pop("port", None)) is not None:
             if "listen" in self._flags:
                 raise click.UsageError("--listen has a port already: leave --port out.")
-            if not port.isdecimal():
-                raise click.UsageError(f"--port is a number from 0 to 65535, not {port!r}")
+            if not port.isdecimal() or int(port) > PORT_MAX:
+                raise click.UsageError(f"--port is a number from 0 to {PORT_MAX}, not {port!r}")
             self._flags["listen"] = f"127.0.0.1:{port}"
         self._environ, self._cwd, self._home = dict(os.environ), Path.cwd(), Path.home()
         self.outdated = False

@@ -313,7 +313,7 @@ def _flags(gateway: client.ControlClient) -> dict[str, str]:
 
 def _flag(value: object) -> str:
     """Return a value as the command line says it."""
-    if table_of(value) is not None:  # TLS is on, by a word: only a file names a certificate
+    if table_of(value) is not None:  # outside of files a word switches TLS on
         return "required"
     if (items := list_of(value)) is not None:
         return ",".join(map(str, items))

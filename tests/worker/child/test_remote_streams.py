@@ -1,5 +1,6 @@
-"""Streams of a legacy server that end, break, refuse or say too much."""
+"""Streams of a server that end, break, refuse, say too much or stay open."""
 
+import sys
 from contextlib import AsyncExitStack
 
 import pytest
@@ -41,6 +42,15 @@ class Moody(Server):
         answer = {"jsonrpc": "2.0", "id": number, "result": text_result("at last")}
         self.resumed["e2"] = event(answer)
         await wire.stream(b"id: e1\n" + HURRY, b'id: e2\nretry: 100\ndata: {"no":"message"}\n\n')
+        return False
+
+    async def tool_open(
+        self, wire: Wire, number: object, arguments: Json, session: Session | None
+    ) -> bool:
+        """The stream stays open after the answer."""
+        answer = {"jsonrpc": "2.0", "id": number, "result": text_result("open")}
+        await wire.stream(event(answer))
+        await wire.closed()
         return False
 
 
@@ -148,5 +158,18 @@ def test_a_call_whose_stream_the_server_has_no_more_fails_and_may_have_run() -> 
             found = await there.outcome(there.call("later"))
             assert found["failed"]["data"]["may_have_run"] is True
             assert there.ear.losses == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_an_answer_is_not_kept_while_its_stream_stays_open(era: str) -> None:
+    async def main() -> None:
+        async with running(kind=Moody, era=era) as (_, url), far(url) as there:
+            if era == "legacy":
+                await there.initialize()
+            assert await there.text(there.call("open")) == "open"
+            references = sys.getrefcount(there.ear.raw[-1])
+            assert references <= 2, "the list of the test, and this question"
 
     run(main)

@@ -281,6 +281,18 @@ def test_every_client_that_wants_to_know_is_told_of_a_changed_list() -> None:
     with_door(talk)
 
 
+def test_a_request_builds_the_lists_that_wait_and_clients_hear_of_it() -> None:
+    async def talk(door: Door) -> None:
+        news = await door.news(await door.initialize())
+        door.calls.catalogue("s", offer("new"))
+        door.calls.viewers.defer()
+        (tool,) = (await door.ask(modern("tools/list"))).json["result"]["tools"]
+        assert tool["name"] == "new"
+        assert (await news.event())["method"] == "notifications/tools/list_changed"
+
+    with_door(talk)
+
+
 def test_requests_on_one_connection_follow_each_other_in_both_eras() -> None:
     async def talk(door: Door) -> None:
         client: Client = await door.connect()

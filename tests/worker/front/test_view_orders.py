@@ -131,10 +131,12 @@ def test_a_front_that_ends_tells_everything_it_has_kept_and_keeps_nothing_more()
         front.listed("a", yes=False)
         front.round(1)
         front.listed("b", yes=False)
+        front.calls.server_state(ServerState(server="a", state="ready", listed=True))
+        front.calls.viewers.defer()
         front.disclosing.finish()
-        assert front.clients == [TOOLS, TOOLS]
-        front.listed("b", yes=True)
         assert front.clients == [TOOLS] * 3
+        front.listed("b", yes=True)
+        assert front.clients == [TOOLS] * 4
 
     played(play)
 

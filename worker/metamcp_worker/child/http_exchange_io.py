@@ -55,7 +55,7 @@ class Post(Struct, frozen=True):
         return request_headers.SESSION in self.headers
 
 
-class ServerAnswer(Struct, frozen=True):
+class ServerAnswer(Struct):
     """Answer of the server. `message`: the whole message, with the id of the request. `session_id`:
     the id that the server gave, or empty."""
 
@@ -77,7 +77,8 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
     Broken, TooLarge and codec.Malformed.
 
     The body of `async with` runs before the connection is cleaned up. So an answer does not wait
-    for the end of its stream, which comes after it and frees the connection.
+    for the end of its stream, which comes after it and frees the connection. The message is
+    forgotten before that wait.
     """
     end = asyncio.get_running_loop().time() + post.answer_s
     response = await _begun(link, post)
@@ -97,7 +98,10 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
             raise SessionOver
         if message:
             body.holds(0)
-            yield ServerAnswer(message, session_id)
+            answer = ServerAnswer(message, session_id)
+            del message
+            yield answer
+            answer.message = b""  # It may be large, and the stream may stay open for a while.
             await link.linger(body.ended(wait_s=LINGER_S_MAX))
             return
     async with _in_time(link, post, end):

@@ -125,13 +125,12 @@ class Streamable:
             own=request.own, answer_s=ANSWER_S_MAX if endless else self._own_s,
         )  # fmt: skip
         async with exchange(self._link, post) as answer:
-            message = answer.message
             if request.method == "tools/list":
-                message, warnings = self._mirror.learn(message)
+                answer.message, warnings = self._mirror.learn(answer.message)
                 for text in warnings[:WARNINGS_MAX]:
                     self._link.warn(text)
-            self._link.deliver(message, request.key, 0)
-            objection = http_exchange.objection(message)
+            self._link.deliver(answer.message, request.key, 0)
+            objection = http_exchange.objection(answer.message)
         if objection == Code.HEADER_MISMATCH:
             # The tools say which headers the server wants, so the known list must be out of date.
             self._link.deliver(jsonrpc_lines.notification(_OFFERS), b"", 0)

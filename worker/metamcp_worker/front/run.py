@@ -95,8 +95,9 @@ TRIM_S = 15.0
 """Seconds between two times that freed memory is given back, which takes a millisecond: a moment in
 which all clients wait leaves some MiB of holes."""
 BUILDING_SHARE_MAX = 0.02
-"""Share of its time that a front builds views in for news of servers, as long as no client asks."""
+"""Maximum share of its time in which a front builds views while no client asks for one."""
 BUILDING_PAUSE_S_MAX = 1.0
+"""Maximum seconds until clients are told of a changed list for that reason."""
 END_S = 1.0
 """Seconds for cancelled tasks to end: a few turns of the loop."""
 
@@ -546,6 +547,7 @@ class Disclosing:
         fresh, self._fresh = self._fresh, []
         for changed in fresh:
             self.clients(changed)
+        self._calls.refresh()  # lists that wait for the end of a pause
 
     def _changed(self, changed: ListChanges) -> None:
         if self._round:
