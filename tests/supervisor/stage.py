@@ -102,9 +102,8 @@ class Player:
         named = tuple(Raw(tool % number) for number in range(tools))
         lists = server_catalog.ServerCatalogue(protocol="2025-11-25", tools=named)
         message = ServerReady(
-            protocol="2025-11-25", start_s=0.1, tools=tools, prompts=0, resources=0,
-            list_hash=server_catalog.list_hash(lists),
-        )  # fmt: skip
+            protocol="2025-11-25", start_s=0.1, list_hash=server_catalog.list_hash(lists)
+        )
         self.say(message, server_catalog.pack(lists))
 
     def down(self, reason: str = "exit", message: str = "it ended with status 1") -> None:

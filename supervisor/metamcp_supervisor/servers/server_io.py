@@ -319,7 +319,7 @@ class Tree:
         if entry.life.phase is ServerPhase.WARMING and self._offers(entry, blob):
             copy.ready = True
             copy.no_deadline()
-            self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {message.tools}")
+            self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {entry.offer.tools}")
             self.apart.ready(entry)
 
     def _offers(self, entry: ServerEntry, blob: bytes) -> bool:

@@ -75,8 +75,7 @@ def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(tmp_
         stage.tree.add(Server(name="git", source="x", command=("x",)))
         worker = await stage.up("git")
         for number in range(2, 50):
-            listed = Listed(tools=1, prompts=0, resources=0, list_hash="")
-            worker.say(listed, lists([b'{"name":"t%d"}' % number]))
+            worker.say(Listed(), lists([b'{"name":"t%d"}' % number]))
         last = lists([b'{"name":"t49"}'])
         await until(lambda: stage.routes.handed("git").catalogue == last, "all came")
         assert stage.told("git").count("lists changed") == CHANGES_TOLD_MAX

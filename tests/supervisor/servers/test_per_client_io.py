@@ -257,7 +257,7 @@ def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> N
         front, worker = await served(stage, auto)
         assert not last(front, "git").roots
         asks = server_catalog.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
-        worker.say(Listed(tools=0, prompts=0, resources=0, list_hash=""), server_catalog.pack(asks))
+        worker.say(Listed(), server_catalog.pack(asks))
         await until(lambda: last(front, "git").roots, "the front knows")
         worker.ready()
         assert "sharing" in stage.told("git")

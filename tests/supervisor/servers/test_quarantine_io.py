@@ -37,10 +37,7 @@ def blob(*tools: bytes) -> bytes:
 
 def ready(worker: Player, *tools: bytes) -> None:
     """Its server is up, and offers this."""
-    message = ServerReady(
-        protocol="2025-11-25", start_s=0.1, tools=len(tools), prompts=0, resources=0, list_hash=""
-    )
-    worker.say(message, blob(*tools))
+    worker.say(ServerReady(protocol="2025-11-25", start_s=0.1, list_hash=""), blob(*tools))
 
 
 def quarantined(front: Player) -> list[Sequence[str]]:
@@ -82,7 +79,7 @@ def test_fronts_hear_what_they_must_keep_back_before_the_catalogue_that_has_it(
         await until(lambda: "catalogue" in quarantined(front), "as approved")
         assert quarantined(front) == [[], "catalogue"]
         other = tool("a"), tool("b", inputSchema=ADDITIVE), tool("c", inputSchema=BREAKING)
-        worker.say(Listed(list_hash="x", tools=3, prompts=0, resources=0), blob(*other))
+        worker.say(Listed(), blob(*other))
         await until(lambda: not stage.tree.pinned.busy and len(front.sent) > 4, "judged")
         await until(lambda: len(quarantined(front)) == 5, "released")
         assert quarantined(front)[2:] == [["b", "c"], "catalogue", ["c"]]

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.processes.nursery import NurseryGone, WorkerExit
-from metamcp_worker.ipc import codec, packets
+from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
     CallStats,
     Counted,
@@ -21,10 +22,12 @@ from metamcp_worker.ipc.messages import (
     LogLines,
     RunServer,
     ServerDown,
+    ServerReady,
     Spawned,
     Stop,
     Wanted,
 )
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.supervisor.stage import Stage, front_up, played, states, until
 
@@ -208,16 +211,25 @@ def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_pat
     played(tmp_path, second)
 
 
-def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) -> None:
+def test_the_journal_counts_the_tools_that_clients_see(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        from metamcp_worker.ipc.messages import ServerReady
-
         stage.tree.add(GIT)
         worker = await stage.player("git#1")
-        message = ServerReady(
-            protocol="x", start_s=0, tools=0, prompts=0, resources=0, list_hash=""
-        )
-        worker.say(message, b"[]")
+        tools = Raw(b'{"name":"t","inputSchema":{"type":"object"}}'), Raw(b'{"name":"no schema"}')
+        offered = server_catalog.pack(ServerCatalogue(protocol="2025-11-25", tools=tools))
+        worker.say(ServerReady(protocol="2025-11-25", start_s=0.1, list_hash=""), offered)
+        await stage.phase("git", "ready")
+        (cause,) = [one.cause for one in stage.journal.since(0) if one.what == "warming→ready"]
+        assert cause == "0.10 s, tools: 1"
+
+    played(tmp_path, play)
+
+
+def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        stage.tree.add(GIT)
+        worker = await stage.player("git#1")
+        worker.say(ServerReady(protocol="x", start_s=0, list_hash=""), b"[]")
         await until(lambda: stage.tree.entries["git"].life.reason, "the reason")
         assert stage.tree.entries["git"].life.reason == "protocol"
         assert signal.SIGKILL in worker.signals

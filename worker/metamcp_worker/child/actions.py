@@ -97,7 +97,6 @@ class Relisted(Struct, frozen=True):
     """The lists have changed."""
 
     catalogue: ServerCatalogue
-    list_hash: str
 
 
 class CountOnce(Struct, frozen=True):

@@ -341,7 +341,7 @@ class Opening:
         before, self._asks_roots = self._asks_roots, wider(self._asks_roots, when)
         if self._asks_roots == before:
             return []
-        return [Relisted(self._catalogue(), self._list_hash)] if self.ready else []
+        return [Relisted(self._catalogue())] if self.ready else []
 
     @property
     def busy(self) -> bool:
@@ -420,7 +420,7 @@ class Opening:
         if not was_ready:
             return [*actions, Ready(found, self._list_hash)]
         if self._list_hash != before:
-            return [*actions, Relisted(found, self._list_hash)]
+            return [*actions, Relisted(found)]
         # Fronts pass it on where this is the only server, as it would say it without a gateway.
         said = () if done.failed else sorted(self._judged)
         return [*actions, *(TellFronts(Notice(method, b"{}")) for method in said)]

@@ -121,17 +121,10 @@ class Report:
     def lists(self, found: Ready | Relisted, start_s: float) -> None:
         """Send the lists, when they are known or have changed. `start_s`: seconds since the server
         was started."""
-        lists, list_hash = found.catalogue, found.list_hash
-        sizes = {
-            "tools": len(lists.tools),
-            "prompts": len(lists.prompts),
-            "resources": len(lists.resources),
-        }
-        message: Message
-        if isinstance(found, Relisted):
-            message = Listed(list_hash=list_hash, **sizes)
-        else:
+        lists = found.catalogue
+        message: Message = Listed()
+        if isinstance(found, Ready):
             message = ServerReady(
-                protocol=lists.protocol, start_s=start_s, list_hash=list_hash, **sizes
+                protocol=lists.protocol, start_s=start_s, list_hash=found.list_hash
             )
         self.tell(message, packets.blob(server_catalog.pack(lists)))

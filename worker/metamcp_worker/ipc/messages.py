@@ -192,25 +192,17 @@ class Spawned(Message, frozen=True, kw_only=True):
 class ServerReady(Message, frozen=True, kw_only=True):
     """Handshake and lists are done. Descriptor: blob with the catalogue (see `server_catalog`).
 
-    `protocol`: the revision spoken with the server; `start_s`: seconds from spawn to now; `tools`,
-    `prompts`, `resources`: how many; `list_hash`: hash of the lists alone.
+    `protocol`: the revision spoken with the server; `start_s`: seconds from spawn to now;
+    `list_hash`: hash of the lists alone.
     """
 
     protocol: str
     start_s: float
-    tools: int
-    prompts: int
-    resources: int
     list_hash: str
 
 
 class Listed(Message, frozen=True, kw_only=True):
     """The lists changed. Descriptor: blob with the whole new catalogue."""
-
-    tools: int
-    prompts: int
-    resources: int
-    list_hash: str
 
 
 class ServerDown(Message, frozen=True, kw_only=True):
