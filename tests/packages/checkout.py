@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGERS = ROOT / ".venv/packages/bin"
 """Programs that build and check packages: `requirements/packages.txt`."""
 VERSION = "9.8.7"
-BUILD_S_MAX = 110.0
+BUILD_S_MAX = 300.0
 COMPILE_S_MAX = 800.0
 
 

@@ -20,6 +20,8 @@ LINES_MAX = 64
 ORDER_MAX = 1_000_000
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.001, 600.0
 MEMORY_BYTES_MIN, MEMORY_BYTES_MAX = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
+OPTIONS_BYTES_MAX = 32 * 1024
+"""Maximum size of the options of one middleware as JSON; they go to its process in one packet."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
@@ -117,7 +119,11 @@ def _memory(table: Table, default: int) -> int:
 def _options(table: Table) -> str:
     inner = table.table("options")
     try:
-        return "{}" if inner is None else json.dumps(inner.values, allow_nan=False)
+        found = "{}" if inner is None else json.dumps(inner.values, allow_nan=False)
     except (TypeError, ValueError):
         table.error("options", "has a value that JSON does not have; write a string")
         return "{}"
+    if len(found) > OPTIONS_BYTES_MAX:
+        most = f"the most is {OPTIONS_BYTES_MAX}; name a file in them"
+        table.error("options", f"is {len(found)} bytes of JSON; {most}")
+    return found

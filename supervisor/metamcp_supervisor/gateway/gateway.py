@@ -77,7 +77,7 @@ from metamcp_worker.ipc.spec import FrontSpec
 FRONT_GRACE_S = 20.0
 """Seconds that clients' open requests have to end when the gateway stops."""
 SERVERS_S_MAX = 60.0
-"""Maximum seconds to stop all servers; each server has a shorter limit of its own."""
+"""Maximum seconds to stop all servers, whatever their `stop_grace`."""
 ADMIN_GRACE_S = 1.0
 """Seconds that a scrape has to end when the gateway stops."""
 RENEW_S = 6 * 3600.0

@@ -83,13 +83,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 class Sample(Struct, frozen=True, kw_only=True):
     """Memory and processes that one instance of a server used. `at`: time of the monotonic clock;
-    `processes`: 0 if they were not counted."""
+    `processes`: 0 if they were not counted; `serving`: it can be recycled."""
 
     server: str
     generation: int
     at: float
     memory_bytes: int
     processes: int = 0
+    serving: bool = True
 
 
 class LimitRecord(Struct, frozen=True, kw_only=True):
@@ -146,10 +147,11 @@ def sample(
     generation: int,
     at: float,
     leaf_bytes: int | None = None,
+    serving: bool = True,
 ) -> Sample | None:
     """Return the sample of an instance, None if its usage is not known. `pid`: of its root process;
     `usage`: the measured usage of that root, perhaps of an earlier process; `leaf_bytes`: memory of
-    its control group as the kernel counts it, which is preferred."""
+    its control group as the kernel counts it, which is preferred; `serving`: not a spare."""
     if usage is not None and usage.pid != pid:
         usage = None
     if usage is None and leaf_bytes is None:
@@ -161,6 +163,7 @@ def sample(
         at=at,
         memory_bytes=held if leaf_bytes is None else leaf_bytes,
         processes=usage.processes if usage is not None else 0,
+        serving=serving,
     )
 
 
@@ -175,7 +178,7 @@ def judge(
     if broken := _broken(limits, now):
         verdict = FINE if record.killed else LimitVerdict(Fate.KILL, broken)
         return replace(record, killed=True), verdict
-    high = limits.memory_high
+    high = limits.memory_high if now.serving else None
     if high is None or now.memory_bytes <= high:
         calm = high is None or now.memory_bytes < CALM_SHARE * high
         return replace(record, over=0, asked=record.asked and not calm), FINE

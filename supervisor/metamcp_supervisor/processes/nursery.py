@@ -374,7 +374,7 @@ class Nursery:
                 born = await life.born
         except TimeoutError:
             born, reason = None, f"it was not ready within {BORN_S_MAX:.0f} s"
-        if born is None:
+        if born is None or life.channel is None:  # it may have died after its Born
             self._condemn(life)
             raise NurseryDown(f"the nursery (process {life.process.pid}) did not start: {reason}")
         for missing in born.missing:

@@ -94,7 +94,7 @@ class Gauges:
             copy = copies[sample.server, sample.generation]
             if verdict.fate is Fate.KILL:
                 self._tree.crew.condemn(copy, ExitClass.LIMIT, verdict.why)
-            elif copy is copy.entry.serving and not copy.stopping:
+            else:
                 self._tree.recycle(sample.server, verdict.why)
 
     def _sample(self, copy: Copy, now: float) -> Sample | None:
@@ -109,4 +109,5 @@ class Gauges:
             generation=copy.generation,
             at=now,
             leaf_bytes=copy.leaf.memory_bytes() if copy.leaf is not None else None,
+            serving=copy is copy.entry.serving and not copy.stopping,
         )

@@ -103,13 +103,17 @@ class Routes:
 
     def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
         """Tell the fronts the catalogue of a server. Return the catalogue before, or b"". Raises
-        OSError without free descriptors."""
+        OSError without free descriptors; the next offer tells all fronts then."""
         known = self._known.setdefault(server, PublishedServer())
         before = known.catalogue
         if before != data:  # a restart rarely changes it
             known.catalogue, known.list_hash = data, list_hash
-            for front in self._fronts.serving():
-                _send_catalogue(front, server, known)
+            try:
+                for front in self._fronts.serving():
+                    _send_catalogue(front, server, known)
+            except OSError:
+                known.catalogue = b""
+                raise
         return before
 
     def handed(self, server: str) -> PublishedServer:

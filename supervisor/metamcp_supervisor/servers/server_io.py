@@ -132,7 +132,10 @@ class Tree:
         if data and not (entry.legacy and entry.offer.modern):
             # Calls by names that are already known wait until the server is ready.
             self.pinned.offered(server.name, data)
-            self._routes.offers(server.name, data, entry.offer.list_hash)
+            try:
+                self._routes.offers(server.name, data, entry.offer.list_hash)
+            except OSError:  # no free descriptor: the server starts as if nothing was known of it
+                entry.offer = CatalogueFigures()
         return entry
 
     def start(self, name: str) -> None:

@@ -109,6 +109,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     embedded: dict[str, int] = {}
     ran: dict[str, int] = {}
     ordered: dict[str, int] = {}
+    audited: dict[str, int] = {}
 
 
 class Metrics:
@@ -268,6 +269,7 @@ class Metrics:
             embedded=self._embedded,
             ran=self._ran,
             ordered=self._ordered,
+            audited=self._audited,
         )
 
     def go_on(self, found: FiguresSnapshot) -> None:
@@ -293,6 +295,7 @@ class Metrics:
         self._embedded |= found.embedded
         self._ran |= found.ran
         self._ordered |= found.ordered
+        self._audited |= found.audited
         cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
         self._processes.go_on(cpu_s, found.usages)
 

@@ -134,6 +134,17 @@ def test_a_server_without_limits_may_use_anything_and_is_forgotten() -> None:
     assert watch.limiter.look([sample], {"git": LIMITS}, 1.0)[0][1].fate is Fate.KILL
 
 
+def test_a_spare_is_not_recycled_but_may_be_once_it_serves() -> None:
+    limiter = Limiter()
+    found: list[Fate] = []
+    for at in range(1, 3 * LOOKS_MIN + 1):
+        serving = at > 2 * LOOKS_MIN
+        sample = Sample(server="git", generation=2, at=at, memory_bytes=450 * MIB, serving=serving)
+        found += [verdict.fate for _, verdict in limiter.look([sample], {"git": LIMITS}, at)]
+        assert len(found) == (at == 3 * LOOKS_MIN)
+    assert found == [Fate.RECYCLE]
+
+
 def test_two_copies_of_a_server_are_judged_each_by_itself() -> None:
     limiter = Limiter()
 

@@ -7,6 +7,7 @@ import pytest
 
 from metamcp_supervisor.config import json_schema
 from metamcp_supervisor.config.config import MiddlewareConfig
+from metamcp_supervisor.config.middleware_tables import OPTIONS_BYTES_MAX
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
 from tests.supervisor.configs import loaded, messages
@@ -87,6 +88,10 @@ def test_a_reload_says_which_have_changed(tmp_path: Path) -> None:
         ('name = "cache"\nmatch = "*/*"\nmode = "strict"', "'strict' is not a choice"),
         ('name = "cache"\nmatch = "*/*"\ntimeout = "1h"', 'must be from "1ms" to "10m"'),
         ('name = "cache"\nmatch = "*/*"\noptions = { since = 2026-01-01 }', "JSON does not have"),
+        (
+            f'name = "cache"\nmatch = "*/*"\noptions = {{ text = "{"x" * OPTIONS_BYTES_MAX}" }}',
+            "bytes of JSON; the most is 32768",
+        ),
         ('name = "cache"\nmatch = "*/*"\nttl = "5m"', "unknown key 'ttl'"),
     ],
 )

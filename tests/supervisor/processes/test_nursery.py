@@ -283,6 +283,27 @@ def test_a_nursery_that_keeps_dying_is_given_up() -> None:
     with_nursery(live)
 
 
+def test_a_nursery_that_dies_as_soon_as_it_is_ready_did_not_start() -> None:
+    ready = (
+        "import socket, sys\n"
+        "from metamcp_worker.ipc.messages import Born, pack\n"
+        "socket.socket(fileno=int(sys.argv[-1])).send(pack(Born(pid=1)))"
+    )
+
+    async def main() -> None:
+        house = House((sys.executable, "-c", ready))
+        start = asyncio.create_task(house.nursery.start())
+        # A busy loop reads the message and the end together.
+        asyncio.get_running_loop().call_soon(
+            lambda: os.waitid(os.P_PID, house.nursery.pid, os.WEXITED | os.WNOWAIT)
+        )
+        with pytest.raises(NurseryDown, match="did not start: it closed its control socket"):
+            await start
+        await house.nursery.close()
+
+    asyncio.run(main())
+
+
 def test_a_nursery_that_does_not_start_is_an_error_with_its_reason() -> None:
     async def main(command: tuple[str, ...]) -> None:
         house = House(command)

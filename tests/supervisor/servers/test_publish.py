@@ -1,6 +1,8 @@
 """What fronts are told of servers: catalogues, states, pipes, and what is listed when."""
 
 import asyncio
+import resource
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from msgspec import structs
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.entry import ServerSnapshot
 from metamcp_supervisor.servers.publish import AGAIN_S, ARRIVED_S, PublishedServer, Routes
+from metamcp_worker.ipc import server_catalog
 from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachFront,
@@ -55,6 +58,24 @@ def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again
         await stage.up("git", 2)
         await until(lambda: len([m for m in front.heard if isinstance(m, AttachServer)]) == 2, "up")
         assert len([m for m in front.heard if isinstance(m, Catalogue)]) == 1
+
+    played(tmp_path, play)
+
+
+def test_a_catalogue_that_could_not_be_sent_is_sent_with_the_next_start(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        lists = server_catalog.ServerCatalogue(protocol="2025-11-25")
+        offer = partial(stage.routes.offers, "git", server_catalog.pack(lists), "hash")
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            with pytest.raises(OSError, match="open files"):
+                offer()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        offer()
+        await until(lambda: any(isinstance(m, Catalogue) for m in front.heard), "the catalogue")
 
     played(tmp_path, play)
 

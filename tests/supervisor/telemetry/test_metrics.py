@@ -331,8 +331,10 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
     before.exited("git", 3)
     before.failed_over("git", 0.1)
     before.lag("worker", 0.1)
+    before.audited({"records": 5}, True)
     before.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=5.0, threads=1)})
     after.go_on(before.handed())
+    after.audited({}, True)
     built = ("metamcp_build_info", "metamcp_metric_series_dropped_total")
     found = [
         {name: rows for name, rows in one.table(status, readings).items() if name not in built}
