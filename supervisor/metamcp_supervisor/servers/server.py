@@ -356,16 +356,16 @@ def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
         return _moved(replace(life, probing=False, retry_at=None), ServerEvent.GIVE_UP)
     if planned_at is not None:
         return _back(life, planned_at, now)
-    if reason is ExitClass.LIMIT:
-        limits = backoff.tally(life.limits, now, backoff.LIMITS_WINDOW_S, backoff.LIMITS_MAX)
-        life = replace(life, limits=limits)
-        if len(limits) >= backoff.LIMITS_MAX:
-            return _moved(replace(life, probing=False), ServerEvent.QUARANTINE)
     if was_stable:
         return _retry(replace(life, failures=0, window=(), trips=0), now, 0.0, fact.spare)
     most = life.patience.restarts_max
     window = backoff.tally(life.window, now, life.patience.window_s, most + 1)
     life = replace(life, failures=life.failures + 1, window=window)
+    if reason is ExitClass.LIMIT:
+        limits = backoff.tally(life.limits, now, backoff.LIMITS_WINDOW_S, backoff.LIMITS_MAX)
+        life = replace(life, limits=limits)
+        if len(limits) >= backoff.LIMITS_MAX:
+            return _moved(replace(life, probing=False), ServerEvent.QUARANTINE)
     if reason in _UNHEALED or life.probing or len(window) > most:
         trips = life.trips + 1
         retry_at = max(now + backoff.half_open(trips, jitter), life.not_before)

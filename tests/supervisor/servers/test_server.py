@@ -198,15 +198,6 @@ def test_the_third_breach_of_a_limit_is_quarantine_and_only_a_human_ends_it() ->
     assert after(life, Start("operator")).phase is ServerPhase.QUEUED
 
 
-def test_breaches_of_a_server_that_was_stable_before_each_of_them_count_too() -> None:
-    life = ServerLife()
-    for number in range(1, backoff.LIMITS_MAX + 1):
-        life = after(up(life, (number - 1) * backoff.STABLE_S), Answered())
-        breach = WentDown(ExitClass.LIMIT, "900 MiB")
-        life = after(life, breach, WorkerLeft(), now=number * backoff.STABLE_S)
-    assert life.phase is ServerPhase.QUARANTINED
-
-
 def test_a_clients_call_starts_what_waits_but_not_too_often() -> None:
     life = after(failed(), Start("client"), now=9.0)
     assert (life.phase, life.probing) == (ServerPhase.QUEUED, True)
