@@ -124,6 +124,6 @@ def _options(table: Table) -> str:
         table.error("options", "has a value that JSON does not have; write a string")
         return "{}"
     if len(found) > OPTIONS_BYTES_MAX:
-        most = f"the most is {OPTIONS_BYTES_MAX}; name a file in them"
-        table.error("options", f"is {len(found)} bytes of JSON; {most}")
+        what = f"is {len(found)} bytes of JSON; the most is {OPTIONS_BYTES_MAX}"
+        table.error("options", what)
     return found
