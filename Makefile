@@ -19,7 +19,7 @@ COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-
 SECONDS ?= 3600
 PROFILE ?= check
 
-.PHONY: help setup run demo check style types strict pure test imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel wheel-compiled test-compiled deb lock clean
+.PHONY: help setup hook run demo check style types strict pure test test-all flaky imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel wheel-compiled test-compiled deb lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -30,7 +30,10 @@ $(STAMP): pyproject.toml requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-setup: $(STAMP) ## virtual environment with everything in it
+setup: $(STAMP) hook ## virtual environment with everything in it, and the hook for commit messages
+
+hook: ## git refuses a commit whose message breaks the rules of docs/hacking.md
+	@install -D -m 755 tests/commit-msg "$$(git rev-parse --git-path hooks)/commit-msg"
 
 run: ## the gateway in the foreground, in front of six real servers
 	@$(PYTHON) examples/demo/demo.py run
