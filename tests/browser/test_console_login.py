@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import APIResponse, Browser, BrowserContext, Page, Route, expect
 
 from tests.browser.test_console_attacks import neighbour
 from tests.browser.visits import judge
@@ -85,6 +85,27 @@ def test_who_logs_out_ends_the_session_in_every_tab(
     other.wait_for_function(nobody)
     expect(other.get_by_role("alert")).to_have_text("You are logged out.")
     assert not [one for one in abroad.sessions() if one["key"] == made["id"]]
+
+
+def test_a_page_that_comes_after_a_logout_leaves_the_reason_for_the_login(
+    abroad: ConsoleAbroad, context: BrowserContext
+) -> None:
+    late: list[tuple[Route, APIResponse]] = []
+    tab = context.new_page()
+    tab.goto(abroad.base)
+    log_in(tab, abroad.key("ann", "console:viewer")["key"])
+    expect(tab.locator("#page h1")).to_be_visible()
+    tab.route("**/f/tools", lambda route: late.append((route, route.fetch())))
+    tab.locator("#rail").get_by_role("link", name="Tools").click()
+    tab.wait_for_function("document.querySelector('main').ariaBusy")
+    tab.get_by_role("button", name="Log out").click()
+    expect(tab.get_by_role("alert")).to_have_text("You are logged out.")
+    ((route, answer),) = late
+    with tab.expect_response("**/f/tools"):
+        route.fulfill(response=answer)
+    tab.wait_for_function("!document.querySelector('main').ariaBusy")
+    expect(tab.get_by_role("alert")).to_have_text("You are logged out.")
+    expect(tab.locator("#page")).to_have_count(0)
 
 
 def test_who_replaces_the_key_of_the_own_session_still_sees_the_new_one(

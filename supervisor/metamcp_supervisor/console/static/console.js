@@ -21,6 +21,7 @@ let waiting = new Set();    // kinds of news that came while nothing could be sh
 let timer = 0;
 let loaded = 0;             // when the page was loaded last
 let following = false;      // whether this tab follows the news, or waits for its turn
+let reason = ENDED;         // why the form for a login is shown
 
 const token = () => sessionStorage.getItem(TOKEN);
 const say = (text) => { said.textContent = text; };
@@ -60,6 +61,7 @@ function askTabs() {
 
 /* Show the form for a login in place of everything, but for a new key, which is shown nowhere else. */
 function closed(sentence) {
+  reason = sentence;
   sessionStorage.removeItem(TOKEN);
   document.getElementById("frame").replaceChildren();
   const kept = main.querySelectorAll("[data-keep]");
@@ -127,7 +129,7 @@ function go(path) {
 
 function settled() {
   // The answer to a request that was under way when the session ended.
-  if (!token()) return document.getElementById("login-title") || closed(ENDED);
+  if (!token()) return document.getElementById("login-title") || closed(reason);
   const page = document.getElementById("page");
   const title = page?.dataset.title || main.querySelector("h1")?.textContent || "";
   document.title = title ? `${title} – MetaMCP` : "MetaMCP";
