@@ -56,7 +56,7 @@ def running(extra: str = "") -> Generator[Gateway]:
             for answer in ("json", "events"):
                 url = stack.enter_context(serving([*HTTP_SERVER, era, answer]))
                 tables.append(f'[servers.{answer}-{era}]\nurl = "{url}"')
-        url = stack.enter_context(serving([*SDK_SERVER, "--way", "sse"]))
+        url = stack.enter_context(serving([*SDK_SERVER, "--ways", "sse"]))
         tables.append(f'[servers.sse]\nurl = "{url}"')
         yield stack.enter_context(Gateway(found, extra="\n".join(tables)))
 

@@ -1,11 +1,12 @@
-"""A server of the official SDK on HTTP, in each of the ways in which it can be served.
+"""Servers of the official SDK on HTTP, one for each of these ways in which they can be served.
 
-    python tests/fakes/sdk_http.py --way stateful
+    python tests/fakes/sdk_http.py --ways stateful sse
 
-The first line of its output is its URL.
+Each line of its output is the URL of one, in their order.
 """
 
 import argparse
+import asyncio
 import logging
 import socket
 import sys
@@ -25,7 +26,7 @@ class Name(BaseModel):
     name: str
 
 
-def server(journal: str) -> MCPServer:
+def server() -> MCPServer:
     made = MCPServer("sdk")
 
     @made.tool()
@@ -37,7 +38,7 @@ def server(journal: str) -> MCPServer:
         return "x" * size
 
     @made.tool()
-    async def wait() -> str:
+    async def wait(journal: str) -> str:
         note(journal, "began")
         try:
             await anyio.sleep(FOREVER_S)
@@ -59,35 +60,35 @@ def server(journal: str) -> MCPServer:
 
 
 def note(journal: str, text: str) -> None:
-    if journal:
-        with Path(journal).open("a") as file:
-            file.write(text + "\n")
+    with Path(journal).open("a") as file:
+        file.write(text + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--way", choices=WAYS, default="stateful")
-    parser.add_argument("--journal", default="", help="a file in which `wait` leaves lines")
-    options = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)
-    made = server(options.journal)
-    if options.way == "sse":
-        app, path = made.sse_app(), "/sse"
-    else:
-        app, path = (
-            made.streamable_http_app(
-                stateless_http=options.way == "stateless", json_response=options.way == "json"
-            ),
-            "/mcp",
+async def serve(way: str, listener: socket.socket) -> None:
+    made = server()
+    app = (
+        made.sse_app()
+        if way == "sse"
+        else made.streamable_http_app(
+            stateless_http=way == "stateless", json_response=way == "json"
         )
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+    )
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ways", choices=WAYS, nargs="+", required=True)
+    logging.basicConfig(level=logging.ERROR)
+    ways: list[str] = parser.parse_args().ways
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ways]
+    for way, listener in zip(ways, listeners, strict=True):
+        path = "/sse" if way == "sse" else "/mcp"
         sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}{path}\n")
-        sys.stdout.flush()
-        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
-        uvicorn.Server(config).run(sockets=[listener])
+    sys.stdout.flush()
+    await asyncio.gather(*map(serve, ways, listeners))
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -11,11 +11,10 @@ from tests.live.gateway import Gateway, fake, free_port
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until
 from tests.worker.child.test_remote_failures import process
-from tests.worker.child.test_remote_sdk import server
+from tests.worker.child.test_remote_sdk import WAYS, serving
 
 pytestmark = pytest.mark.live
 
-WAYS = ("stateful", "json", "stateless", "sse")
 BIG = 16 * 1024 * 1024 - 1024
 
 
@@ -24,7 +23,7 @@ def gateway() -> Iterator[Gateway]:
     """One server of each kind, and a local one beside them."""
     with ExitStack() as stack:
         entries: dict[str, dict[str, Any]] = {
-            way: {"url": stack.enter_context(server(way))} for way in WAYS
+            way: {"url": url} for way, url in stack.enter_context(serving()).items()
         }
         for era in ("legacy", "modern"):
             _, url = stack.enter_context(process("--era", era, "--answer", "events"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.child.test_remote_sdk import server
+from tests.worker.child.test_remote_sdk import serving
 
 READER = Path(__file__).parent.parent.parent / "fakes" / "far_reader.py"
 BODY_BYTES = 16 * 1024 * 1024 - 1024
@@ -26,6 +26,6 @@ def growth(url: str, era: str, *, count: int, at_once: int) -> float:
 def test_a_body_is_held_about_twice_and_many_at_once_wait_for_each_other(
     way: str, era: str
 ) -> None:
-    with server(way) as url:
-        assert growth(url, era, count=3, at_once=1) < 4
-        assert growth(url, era, count=12, at_once=12) < 9
+    with serving() as urls:
+        assert growth(urls[way], era, count=3, at_once=1) < 4
+        assert growth(urls[way], era, count=12, at_once=12) < 9

@@ -4,7 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,33 +14,39 @@ from tests.worker.child.far import Far, can, far
 from tests.worker.rawhttp import run, until
 
 FAKE = Path(__file__).parent.parent.parent / "fakes" / "sdk_http.py"
+WAYS = ("stateful", "json", "stateless", "sse")
 BIG = 16 * 1024 * 1024 - 1024
 
 pytestmark = pytest.mark.process
 
 
 @contextlib.contextmanager
-def server(way: str, journal: str = "") -> Generator[str]:
-    """Such a server in a process of its own; its URL."""
-    command = [sys.executable, str(FAKE), "--way", way, "--journal", journal]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+def serving() -> Generator[dict[str, str]]:
+    """A server for each way, all in one process: their URLs."""
+    command = [sys.executable, str(FAKE), "--ways", *WAYS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().decode().strip()
+            yield {way: process.stdout.readline().strip() for way in WAYS}
         finally:
             process.kill()
 
 
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    with serving() as by_way:
+        yield by_way
+
+
 @contextlib.asynccontextmanager
-async def met(way: str, era: str, journal: str = "") -> AsyncGenerator[Far]:
-    """A transport to such a server, with the handshake done."""
-    with server(way, journal) as url:
-        async with far(url) as there:
-            if era == "modern":
-                assert "result" in await there.discover()
-            else:
-                assert "result" in await there.initialize()
-            yield there
+async def met(url: str, era: str) -> AsyncGenerator[Far]:
+    """A transport to the server at this URL, with the handshake done."""
+    async with far(url) as there:
+        if era == "modern":
+            assert "result" in await there.discover()
+        else:
+            assert "result" in await there.initialize()
+        yield there
 
 
 ALL = [
@@ -52,9 +58,11 @@ ALL = [
 @pytest.mark.promise("M11")
 @pytest.mark.promise("M12")
 @pytest.mark.parametrize(("way", "era"), ALL)
-def test_lists_calls_and_the_largest_result_cross_in_every_way(way: str, era: str) -> None:
+def test_lists_calls_and_the_largest_result_cross_in_every_way(
+    urls: dict[str, str], way: str, era: str
+) -> None:
     async def main() -> None:
-        async with met(way, era) as there:
+        async with met(urls[way], era) as there:
             found = await there.ask("tools/list", own=True)
             assert {"echo", "big"} < {tool["name"] for tool in found["result"]["tools"]}
             assert await there.text(there.call("echo", text="äöü €")) == "äöü €"
@@ -69,13 +77,15 @@ def test_lists_calls_and_the_largest_result_cross_in_every_way(way: str, era: st
 @pytest.mark.parametrize(
     ("way", "era"), [("stateful", "modern"), ("stateful", "legacy"), ("sse", "legacy")]
 )
-def test_the_server_learns_of_a_cancellation(way: str, era: str, tmp_path: Path) -> None:
+def test_the_server_learns_of_a_cancellation(
+    urls: dict[str, str], way: str, era: str, tmp_path: Path
+) -> None:
     journal = tmp_path / "journal"
     journal.touch()
 
     async def main() -> None:
-        async with met(way, era, str(journal)) as there:
-            key = there.call("wait")
+        async with met(urls[way], era) as there:
+            key = there.call("wait", journal=str(journal))
             await until(lambda: journal.read_text() == "began\n")
             there.drop(key)
             await until(lambda: journal.read_text() == "began\nended\n")
@@ -87,9 +97,9 @@ def test_the_server_learns_of_a_cancellation(way: str, era: str, tmp_path: Path)
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("way", ["stateful", "sse"])
-def test_progress_comes_before_the_answer(way: str) -> None:
+def test_progress_comes_before_the_answer(urls: dict[str, str], way: str) -> None:
     async def main() -> None:
-        async with met(way, "legacy") as there:
+        async with met(urls[way], "legacy") as there:
             key = there.call("progress")
             assert await there.text(key) == "done"
             note, stream, _ = there.ear.messages[-2]
@@ -100,9 +110,11 @@ def test_progress_comes_before_the_answer(way: str) -> None:
 
 
 @pytest.mark.promise("M23")
-def test_a_question_comes_on_the_stream_of_its_call_and_is_answered_in_its_session() -> None:
+def test_a_question_comes_on_the_stream_of_its_call_and_is_answered_in_its_session(
+    urls: dict[str, str],
+) -> None:
     async def main() -> None:
-        async with met("stateful", "legacy") as there:
+        async with met(urls["stateful"], "legacy") as there:
             key = there.call("ask", can("elicitation"))
             await there.ear.until(lambda: there.ear.messages[-1][0].get("method"))
             question, stream, via = there.ear.messages[-1]
@@ -118,9 +130,9 @@ def test_a_question_comes_on_the_stream_of_its_call_and_is_answered_in_its_sessi
 
 
 @pytest.mark.promise("M23")
-def test_a_modern_server_says_on_the_subscription_what_changed() -> None:
+def test_a_modern_server_says_on_the_subscription_what_changed(urls: dict[str, str]) -> None:
     async def main() -> None:
-        async with met("stateful", "modern") as there:
+        async with met(urls["stateful"], "modern") as there:
             wanted = {"notifications": {"toolsListChanged": True}}
             key = there.send("subscriptions/listen", wanted, own=True)
             await there.ear.until(lambda: len(there.ear.messages) == 2)

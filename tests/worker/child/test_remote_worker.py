@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from metamcp_worker.ipc.frames import Ask, Cancel, Error, ReplyFrame, Result
 from metamcp_worker.ipc.spec import First
 from tests.waiting import until
 from tests.worker.child.test_remote_failures import free_port, process
-from tests.worker.child.test_remote_sdk import server
+from tests.worker.child.test_remote_sdk import serving
 from tests.worker.child.worker import ChildWorker
 
 pytestmark = pytest.mark.process
@@ -22,14 +23,22 @@ def remote(url: str, **spec: object) -> ChildWorker:
     return ChildWorker(command=(), url=url, **spec)
 
 
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    with serving() as by_way:
+        yield by_way
+
+
 @pytest.mark.promise("M11")
 @pytest.mark.promise("M12")
 @pytest.mark.parametrize(
     ("way", "protocol"),
     [("stateful", "2026-07-28"), ("json", "2026-07-28"), ("sse", "2025-11-25")],
 )
-def test_a_remote_server_is_met_listed_and_called(way: str, protocol: str) -> None:
-    with server(way) as url, remote(url) as worker:
+def test_a_remote_server_is_met_listed_and_called(
+    urls: dict[str, str], way: str, protocol: str
+) -> None:
+    with remote(urls[way]) as worker:
         found = worker.ready()
         assert found.protocol == protocol
         assert len(found.tools) == 5
@@ -43,17 +52,19 @@ def test_a_remote_server_is_met_listed_and_called(way: str, protocol: str) -> No
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("era", ["auto", "modern", "legacy", "legacy-first"])
-def test_progress_and_cancellation_cross_in_both_eras(era: First, tmp_path: Path) -> None:
+def test_progress_and_cancellation_cross_in_both_eras(
+    urls: dict[str, str], era: First, tmp_path: Path
+) -> None:
     journal = tmp_path / "journal"
     journal.touch()
-    with server("stateful", str(journal)) as url, remote(url, era=era) as worker:
+    with remote(urls["stateful"], era=era) as worker:
         modern = worker.ready().protocol == "2026-07-28"
         assert modern is (era in ("auto", "modern"))
         front = worker.front()
         params = '{"name":"progress","arguments":{}}'
         assert front.text(front.call("tools/call", params, wants_progress=True)) == "done"
         assert front.progress() == [{"progress": 1, "total": 2, "message": "half"}]
-        number = front.tool("wait")
+        number = front.tool("wait", journal=str(journal))
         until(lambda: journal.read_text() == "began\n", "the call runs")
         front.send(Cancel(number))
         until(lambda: journal.read_text() == "began\nended\n", "the server has heard of it")
