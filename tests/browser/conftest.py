@@ -25,7 +25,7 @@ def chromium() -> Iterator[Browser]:
 def gateway(chromium: Browser) -> Iterator[Gateway]:
     with Gateway(SERVERS, wait=False) as found:
         until(found.answers, "the gateway answers")
-        found.ctl("wait", *(name for name in SERVERS if name != BROKEN), "--timeout", "60s")
+        found.wait(*(name for name in SERVERS if name != BROKEN))
         yield found
 
 

@@ -1,7 +1,6 @@
 """Public servers that ask for roots, and clients of the official SDK with roots of their own."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -49,8 +48,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 def asks(gateway: Gateway, server: str) -> bool:
     """Does the gateway know that this server asks for roots?"""
-    events = map(json.loads, gateway.ctl("events", "-n", "200", "--json").splitlines())
-    return any((one["who"], one["what"]) == (server, "sharing") for one in events)
+    return any(event["what"] == "sharing" for event in gateway.events(who=server))
 
 
 class Agent:

@@ -212,7 +212,7 @@ def test_a_documented_command_works(gateway: Gateway, program: Path, command: st
     typed, *arguments = shlex.split(command)
     assert typed == "metamcp", f"{command}: add it to ELSEWHERE, with the test that runs it"
     if "status" in arguments:
-        gateway.ctl("wait", "git", "time", "--timeout", "60s")  # a restart may have come before it
+        gateway.wait("git", "time")  # a restart may have come before it
     process = subprocess.Popen(
         [program, *arguments],
         cwd=gateway.folder,

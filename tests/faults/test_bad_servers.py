@@ -59,7 +59,7 @@ def gateway() -> Iterator[Gateway]:
                 bad[name] = {"url": stack.enter_context(process(*flags))[1]}
         found = stack.enter_context(Gateway({"good": fake(), **ODD, **bad}, wait=False))
         until(found.answers, "the gateway answers")
-        found.ctl("wait", "good", *ODD, "--timeout", "30s")
+        found.wait("good", *ODD)
         yield found
 
 
@@ -70,7 +70,7 @@ def processor_s(*pids: int) -> float:
 
 
 def told(gateway: Gateway, name: str) -> str:
-    return " ".join(gateway.ctl("describe", name).split())
+    return str(gateway.describe(name)["why"])
 
 
 @pytest.mark.promise("M15")

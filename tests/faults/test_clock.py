@@ -1,6 +1,5 @@
 """Clocks that jump, have just begun, or have run for ten years: nobody is late because of them."""
 
-import json
 import os
 import signal
 
@@ -22,7 +21,7 @@ def killed_and_back(gateway: Gateway, name: str) -> None:
     old = gateway.server(name)
     os.kill(old["pid"], signal.SIGKILL)
     until(lambda: gateway.server(name)["generation"] > old["generation"], "it is started again")
-    gateway.ctl("wait", "--for", "ready", "--timeout", "20s")
+    gateway.wait()
 
 
 def goes_on(run: Callers) -> None:
@@ -44,8 +43,7 @@ def test_a_wall_clock_that_jumps_ends_nothing_and_delays_nothing() -> None:
         assert after["servers"][1]["pid"] == before["servers"][1]["pid"]
         assert after["fronts"][0]["pid"] == before["fronts"][0]["pid"]
         assert 0 <= after["servers"][0]["up_s"] < HOUR_S / 2
-        told = gateway.ctl("events", "-n", "99", "--json").splitlines()
-        times: list[float] = [json.loads(line)["time"] for line in told]
+        times: list[float] = [event["time"] for event in gateway.events(n=99)]
         assert max(times) - times[0] > HOUR_S / 2, "the journal has the time of the day"
         assert times[-1] - times[0] < -HOUR_S / 2
 

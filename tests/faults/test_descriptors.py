@@ -129,12 +129,12 @@ def test_the_limit_is_raised_to_what_the_servers_need_or_what_follows_is_told() 
     with gateway:
         front = gateway.status()["fronts"][0]["pid"]
         assert soft_limit(gateway.pid) == soft_limit(front) == 263
-        assert "descriptors" not in gateway.ctl("events")
+        assert "descriptors" not in gateway.journal()
         gateway.write({f"s{number}": fake() for number in range(4)})
         gateway.ctl("reload")
         assert soft_limit(gateway.pid) == soft_limit(front) == 270
         said = "4 servers need about 272 open files in one process, and the limit is 270"
-        assert said in gateway.ctl("events")
+        assert said in gateway.journal()
         assert "limit 270 (up to 270), about 272 are needed" in gateway.ctl("doctor", ok=(0, 1))
 
 
@@ -167,7 +167,7 @@ def test_a_supervisor_without_descriptors_still_says_why_and_starts_servers_late
                 held.callback(other.close)
             os.kill(gateway.server("one")["pid"], signal.SIGKILL)
             until(
-                lambda: "Too many open files" in gateway.ctl("describe", "one"),
+                lambda: "Too many open files" in str(gateway.describe("one")),
                 "ctl says why it does not come back",
             )
             assert client.text("two__echo", text="in") == "in", "calls need no supervisor"

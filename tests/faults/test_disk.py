@@ -95,7 +95,7 @@ def test_on_a_full_disk_calls_go_on_and_no_file_is_cut(tmp_path: Path) -> None:
                 gateway.write({"one": fake("--tools", "9", "--garbage"), "two": fake()})
                 gateway.ctl("reload")
                 until(
-                    lambda: "No space left" in gateway.ctl("events", "-n", "50"),
+                    lambda: "No space left" in gateway.journal(),
                     "the journal says what could not be written",
                 )
                 os.kill(gateway.status()["fronts"][0]["pid"], signal.SIGKILL)

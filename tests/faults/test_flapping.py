@@ -32,7 +32,7 @@ STEPS = {
 def test_a_flapping_server_does_not_make_clients_fetch_their_lists_again_and_again() -> None:
     flapping = {**fake("--exit-after", "1000"), "hide_after": "10ms", "restarts_max": FLAPS - 1}
     with Gateway({"good": fake(), "flaps": flapping}, wait=False) as gateway:
-        gateway.ctl("wait", "good", "--timeout", "60s")
+        gateway.wait("good")
         with hearing(gateway.port, LEGACY) as one, hearing(gateway.port, MODERN) as other:
             until(lambda: gateway.server("flaps")["phase"] == "failed", "its circuit is open", 60)
             ready = [line for line in told(gateway, "flaps") if "warming→ready" in line]
@@ -70,7 +70,7 @@ def test_a_server_that_comes_back_as_another_is_in_the_journal_and_clients_hear_
 def test_a_server_that_dies_at_any_step_of_its_start_is_told_and_leaves_nothing() -> None:
     entries = {name: fake(*flags) for name, flags in STEPS.items()}
     with Gateway({"good": fake(), **entries}, wait=False) as gateway:
-        gateway.ctl("wait", "good", "--timeout", "60s")
+        gateway.wait("good")
         gateway.ctl("stop", *STEPS, "--wait")
         before = descriptors(gateway)
         gateway.ctl("start", *STEPS)
@@ -98,13 +98,13 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_fails_that_call_and_comes
             error: dict[str, Any] = client.call("torn__echo", text="a")["error"]
             client.close()
             assert (error["code"], error["data"]["may_have_run"]) == (-10001, True)
-            gateway.ctl("wait", "torn", "--timeout", "30s")
+            gateway.wait("torn")
 
 
 def told(gateway: Gateway, name: str) -> list[str]:
     """The journal's lines about a server."""
-    lines = gateway.ctl("events", "-n", "4096").splitlines()
-    return [line for line in lines if line.split()[1] == name]
+    lines = gateway.journal().splitlines()
+    return [line for line in lines if line.split()[0] == name]
 
 
 def descriptors(gateway: Gateway) -> list[int]:

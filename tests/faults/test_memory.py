@@ -1,6 +1,5 @@
 """A machine, or a container, that runs out of memory: the kernel takes the server that eats it."""
 
-import json
 import os
 import uuid
 from collections.abc import Generator
@@ -90,7 +89,7 @@ def test_when_memory_runs_out_the_server_that_took_it_goes_and_nobody_else() -> 
             gone = client.call("hungry__leak", mib=2 * MEMORY_BYTES // (1024 * 1024))
             assert gone["error"]["data"]["may_have_run"] is True
             said = "killed by the kernel because the control group of the gateway was out of memory"
-            until(lambda: said in gateway.ctl("events"), "the journal says why")
+            until(lambda: said in gateway.journal(), "the journal says why")
             counted = 'metamcp_oom_kills_total{server="hungry"} 1'
             until(lambda: counted in gateway.ops("/metrics")[1], "the kill is counted")
             report = gateway.ctl("doctor", ok=(0, 1))
@@ -131,10 +130,9 @@ def test_a_worker_that_the_kernel_takes_is_named_and_its_start_is_held_back() ->
             assert client.text("other__echo", text="in") == "in"
             client.close()
             said = "its worker was killed by the kernel because the control group of the gateway"
-            until(lambda: said in gateway.ctl("events"), "the journal says why")
-            gateway.ctl("wait", "inside", "--timeout", "40s")
-            events = [json.loads(line) for line in gateway.ctl("events", "--json").splitlines()]
-            mine = [one for one in events if one["who"] == "inside"]
+            until(lambda: said in gateway.journal(), "the journal says why")
+            gateway.wait("inside")
+            mine = gateway.events(who="inside")
             end = next(one["time"] for one in mine if said in one["cause"])
             start = next(one for one in reversed(mine) if one["what"] == "launched")
             # The journal's clock is another one than that of the wait.

@@ -84,13 +84,12 @@ def gateway(places: dict[str, Place | str]) -> Iterator[Gateway]:
     entries = {name: entry(name, place) for name, place in places.items()}
     with Gateway({"good": fake(), **entries}, wait=False) as found:
         until(found.answers, "the gateway answers")
-        found.ctl("wait", "good", "--timeout", "30s")
+        found.wait("good")
         yield found
 
 
 def events(gateway: Gateway, name: str) -> list[dict[str, Any]]:
-    lines = gateway.ctl("events", "-n", "4096", "--json").splitlines()
-    return [event for event in map(json.loads, lines) if event["who"] == name]
+    return gateway.events(who=name)
 
 
 def untold(gateway: Gateway) -> dict[str, tuple[str, str]]:

@@ -51,7 +51,7 @@ def test_strangers_who_got_the_numbers_of_the_dead_are_left_alone() -> None:
         strangers = [found for pid in dead if (found := stranger(pid)) is not None]
         assert strangers
         try:
-            gateway.ctl("wait", "--for", "ready", "--timeout", "30s")
+            gateway.wait()
             gateway.ctl("restart", "one", "two", "--wait")
             gateway.ctl("roll")
             gateway.ctl("stop", "one", "--wait")

@@ -12,16 +12,25 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
+from metamcp_supervisor import verbs
+from metamcp_supervisor.cli import columns
+from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import ControlClient, Failed
+from metamcp_worker.ipc import codec
 from tests.live import processes
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parent.parent.parent
+ANSWER_S_MAX = 60.0
+"""Seconds for the gateway to answer on its control socket, on a machine with other load."""
 SERVER = (sys.executable, str(ROOT / "tests" / "fakes" / "stdio_server.py"))
 
 _reserved: deque[socket.socket] = deque(maxlen=64)
@@ -79,6 +88,8 @@ class Gateway:
         """A command that becomes the gateway, and changes what it begins with."""
         self.write(servers)
         self._wait = wait
+        self._connections: list[ControlClient] = []
+        """Connections to the control socket that nobody uses just now; a thread has its own."""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -147,6 +158,8 @@ class Gateway:
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
+        while self._connections:
+            self._connections.pop().close()
         if self.process is None:
             return 0
         if self.process.poll() is None:
@@ -173,16 +186,77 @@ class Gateway:
         assert done.returncode in ok, f"ctl {arguments} -> {done.returncode}: {done.stderr}"
         return done.stdout
 
+    def ask(self, verb: str, params: object = None) -> Any:
+        """The result of a verb of the control socket. Raises Failed."""
+        return self._control(
+            lambda control: codec.value(control.call(verb, params, timeout_s=ANSWER_S_MAX))
+        )
+
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ctl("status", "--json", ok=(0, 3)))
-        return found
+        """The status as `metamcp ctl status --json` prints it."""
+        status: dict[str, Any] = self.ask("status")
+        return status
 
     def server(self, name: str) -> dict[str, Any]:
         return next(server for server in self.status()["servers"] if server["name"] == name)
 
+    def describe(self, name: str) -> dict[str, Any]:
+        """What `metamcp ctl describe NAME --json` prints."""
+        description: dict[str, Any] = self.ask("describe", {"name": name})
+        return description
+
+    def logs(self, name: str) -> list[dict[str, Any]]:
+        """The lines of a server that the gateway keeps, oldest first."""
+        return self._items("logs", {"name": name})
+
+    def events(self, **query: object) -> list[dict[str, Any]]:
+        """The events of the journal, oldest first. `query`: parameters of the verb `events`."""
+        return self._items("events", query)
+
+    def journal(self) -> str:
+        """The lines of `metamcp ctl events`, without their times."""
+        events = (codec.typed(verbs.JournalEvent, codec.dump(event)) for event in self.events())
+        return "\n".join(columns.event_text(event, "") for event in events)
+
+    def wait(self, *names: str, state: str = "ready", timeout_s: float = WAIT_S) -> None:
+        """Wait until these servers, or all that should run, are in this state. Raises Failed."""
+        params = {"names": names, "for": state, "timeout_s": timeout_s}
+        self._control(
+            lambda control: control.call("wait", params, timeout_s=timeout_s + ANSWER_S_MAX)
+        )
+
+    def _items(self, verb: str, params: object) -> list[dict[str, Any]]:
+        return self._control(
+            lambda control: [
+                codec.value(raw) for _, raw in control.stream(verb, params, timeout_s=ANSWER_S_MAX)
+            ]
+        )
+
+    def _control(self, use: Callable[[ControlClient], T]) -> T:
+        """Use a connection to the control socket, and keep it for the next verb."""
+        while True:
+            fresh = not self._connections
+            control = (
+                client.connect(str(self.folder / "run"), timeout_s=ANSWER_S_MAX)
+                if fresh
+                else self._connections.pop()
+            )
+            try:
+                result = use(control)
+            except Failed as failure:
+                control.close()
+                if fresh or failure.exit != verbs.Exit.NOT_RUNNING:
+                    raise
+                continue  # the gateway that it led to has ended; perhaps another one runs
+            except BaseException:
+                control.close()
+                raise
+            self._connections.append(control)
+            return result
+
     def wait_ready(self) -> None:
         until(self.answers, f"the gateway answers; its log: {self.log.read_text()[-3000:]}")
-        self.ctl("wait", "--for", "ready", "--timeout", "60s")
+        self.wait()
 
     def answers(self) -> bool:
         assert self.process is not None

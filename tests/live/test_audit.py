@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -64,9 +63,10 @@ def writer(gateway: Gateway) -> int:
 
 
 def fronts(gateway: Gateway) -> list[int]:
-    text = gateway.ctl("events", "--json")
-    pids = re.findall(r'"who":"front-\d+","what":"warming→ready","cause":"process (\d+)"', text)
-    return [int(pid) for pid in pids if int(pid) in processes.below(gateway.pid)]
+    ready = gateway.events(type="warming→ready")
+    causes = (event["cause"] for event in ready if event["who"].startswith("front-"))
+    pids = (int(cause.removeprefix("process ")) for cause in causes)
+    return [pid for pid in pids if pid in processes.below(gateway.pid)]
 
 
 class Callers:

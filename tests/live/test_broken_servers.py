@@ -43,7 +43,7 @@ def test_a_mistake_in_one_server_stops_that_one_and_says_so_until_it_is_mended()
     gateway = Gateway({"good": fake()}, extra=BROKEN, wait=False)
     with gateway:
         until(gateway.answers, "it runs")
-        gateway.ctl("wait", "good", "--for", "active")
+        gateway.wait("good", state="active")
         client = Client(gateway.port, MODERN)
         assert client.text("good__echo", text="a") == "a"
         client.close()
@@ -68,7 +68,7 @@ def test_a_mistake_in_one_server_stops_that_one_and_says_so_until_it_is_mended()
         gateway.extra = ""
         gateway.write({"good": fake(), "unset": fake(), "typo": fake()})
         gateway.ctl("reload")
-        gateway.ctl("wait", "good", "unset", "typo", "--for", "active")
+        gateway.wait("good", "unset", "typo", state="active")
         assert names(gateway) == ["good", "unset", "typo"]
 
 
@@ -81,7 +81,7 @@ def test_a_reload_stops_nothing_that_runs_for_a_mistake_unless_somebody_says_yes
         assert gateway.server("good")["pid"] == pid
         gateway.ctl("reload", "--yes")
         until(lambda: gateway.server("good")["reason"] == "configuration", "it is stopped")
-        gateway.ctl("wait", "other", "new", "--for", "active")
+        gateway.wait("other", "new", state="active")
         # A mistake that is there already, and one in a server that is new, hold up nothing.
         gateway.write({"good": {**fake(), "bar": 1}, "other": fake(), "late": {"foo": 1}})
         assert "remove" in gateway.ctl("reload")

@@ -157,7 +157,7 @@ oauth = {{ client_id = "me", client_secret = "${{file:{here}/client-secret}}" }}
     def reload(self) -> None:
         self._write("31s")
         self._keep("reload", self.gateway.ctl("reload"))
-        self.gateway.ctl("wait", "near", "far", "granted", "--for", "ready", "--timeout", "60s")
+        self.gateway.wait("near", "far", "granted")
 
     def run(self, *words: str) -> None:
         """Keep the output of a command line, which must not be misunderstood."""
@@ -265,7 +265,7 @@ oauth = {{ client_id = "me", client_secret = "${{file:{here}/client-secret}}" }}
         self.look()
         self.remote.spiteful = False
         self.gateway.ctl("restart", "far", "granted")
-        self.gateway.ctl("wait", "far", "granted", "--for", "ready", "--timeout", "60s")
+        self.gateway.wait("far", "granted")
 
     def _refused(self, name: str) -> bool:
         return "no /mcp" in self.gateway.server(name)["message"]
@@ -340,7 +340,7 @@ def test_no_secret_shows_in_anything_that_the_gateway_writes_or_answers() -> Non
     try:
         keys = scene.make_keys()
         with scene.gateway as gateway:
-            gateway.ctl("wait", "near", "far", "granted", "--for", "ready", "--timeout", "60s")
+            gateway.wait("near", "far", "granted")
             scene.call_everything()
             scene.refuse(keys)
             scene.look()

@@ -73,7 +73,7 @@ def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
         shares = {session_of(pid) for pid in (found["pid"], *denos(found["pid"]))}
         assert len(shares) == 1, "all sandboxes together have the share of one"
         assert shares.pop()[1] in ("", f"nice {confinement.SESSION_NICE}")
-        assert f"code        ready                 process {found['pid']}" in gateway.ctl("events")
+        assert f"code        ready                 process {found['pid']}" in gateway.journal()
         page = gateway.ops("/metrics")[1]
         assert 'metamcp_code_runs_total{outcome="ok"} 1.0' in page
         assert 'metamcp_process_resident_memory_bytes{role="code"' in page
@@ -91,7 +91,7 @@ def test_one_that_was_killed_or_hangs_is_replaced_at_the_next_run(number: signal
         run(gateway)
         assert role(gateway)["pid"] not in (0, first)
         until(lambda: not processes.alive(sandboxes), "its sandboxes are gone")
-        assert "it ended with signal 9; its runs failed" in gateway.ctl("events")
+        assert "it ended with signal 9; its runs failed" in gateway.journal()
 
 
 def test_other_settings_reach_it_and_without_its_table_it_ends() -> None:

@@ -181,7 +181,7 @@ def test_a_private_home_stays_and_temporary_files_go_with_the_process() -> None:
         (folder / "home" / "kept").touch()
         gateway.ctl("restart", "it")
         until(lambda: not tmp.exists(), "the temporary folder is gone")
-        gateway.ctl("wait", "--for", "ready", "--timeout", "60s")
+        gateway.wait()
         assert (folder / "home" / "kept").exists()
         assert folder.stat().st_mode & 0o077 == 0
 
@@ -205,14 +205,14 @@ def test_a_kernel_without_landlock_is_told_everywhere_and_refused_where_it_must_
     gateway.wrapper = (sys.executable, "-c", WITHOUT_LANDLOCK)
     with gateway:
         until(lambda: gateway.answers() and gateway.server("basic")["achieved"], "it runs")
-        gateway.ctl("wait", "--for", "ready", "--timeout", "60s", "basic")
+        gateway.wait("basic")
         lacking = "files and signals to other processes"
         assert gateway.server("basic")["achieved"] == "seccomp"
         assert f"not kept from {lacking}" in gateway.ctl("status", ok=(0, 3))
         assert f"sandbox     basic: seccomp; not kept from {lacking}" in gateway.ctl(
             "describe", "basic"
         )
-        assert f"cannot keep it from {lacking}" in gateway.ctl("events")
+        assert f"cannot keep it from {lacking}" in gateway.journal()
         sample = 'achieved="seccomp",profile="basic",server="basic"} 0'
         assert f"metamcp_server_confinement{{{sample}" in gateway.ops("/metrics")[1]
         assert f"cannot keep it from {lacking}" in gateway.server("must")["message"]

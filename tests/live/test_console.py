@@ -115,9 +115,9 @@ def test_the_console_is_off_until_it_is_asked_for_and_nothing_hangs_on_its_proce
 
         status, _ = visitor.ask("/f/servers/git", b"order=restart")
         assert status == 200
-        gateway.ctl("wait", "git", "--for", "ready", "--timeout", "60s")
+        gateway.wait("git")
         until(lambda: gateway.server("git")["pid"] not in (0, before), "it was restarted")
-        assert "asked by console session" in gateway.ctl("events", "--json")
+        assert "asked by console session" in gateway.journal()
 
         (session,) = told(gateway, "sessions")["sessions"]
         assert told(gateway, "revoke", session["id"])["ended"] == [session["id"]]
@@ -133,7 +133,7 @@ def test_a_configured_address_listens_without_a_process_and_survives_an_upgrade(
         assert visitor.base == f"http://127.0.0.1:{port}"
         gateway.ctl("upgrade")
         until(lambda: gateway.status()["upgrades"] == 1, "another program runs")
-        gateway.ctl("wait", "--for", "ready", "--timeout", "60s")
+        gateway.wait()
         status, body = visitor.ask("/f/servers")
         assert (status, "has ended" in body) == (401, True), "sessions are of one program"
         assert Visitor(gateway).ask("/f/servers")[0] == 200

@@ -5,7 +5,6 @@ import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
@@ -75,10 +74,6 @@ def visit(abroad: ConsoleAbroad) -> Iterator[Visit]:
         yield visitor
 
 
-def events(abroad: ConsoleAbroad) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in abroad.ctl("events", "--json").splitlines()]
-
-
 def test_a_key_opens_the_console_in_its_role_and_no_endpoint(
     abroad: ConsoleAbroad, visit: Visit
 ) -> None:
@@ -97,7 +92,7 @@ def test_a_key_opens_the_console_in_its_role_and_no_endpoint(
     assert session["role"] == "operator"
 
     (login,) = (
-        one for one in events(abroad) if one["what"] == "login" and made["id"] in one["cause"]
+        one for one in abroad.events() if one["what"] == "login" and made["id"] in one["cause"]
     )
     assert login["cause"].endswith(f"(operator, API key {made['id']}) from {abroad.address}")
     orders = abroad.orders()
@@ -147,7 +142,7 @@ def test_wrong_keys_get_one_sentence_and_are_counted_while_right_ones_still_open
     assert said <= {(403, REFUSED), (400, "A login is a JSON object with a link or a key.\n")}
     until(lambda: MANY in visitor.login("x")[1], "its address has failed often")
     assert visitor.login(right)[0] == 200, "nobody can lock out anybody"
-    refused = [one["cause"] for one in events(abroad) if one["what"] == "order refused"]
+    refused = [one["cause"] for one in abroad.events() if one["what"] == "order refused"]
     assert any(
         one.startswith(f"'console-login {abroad.address}'") and REFUSED.strip() in one
         for one in refused

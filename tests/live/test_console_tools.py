@@ -167,7 +167,7 @@ def test_only_developers_try_tools_and_read_what_was_said(
 ) -> None:
     page = viewer.post("/tools/git__echo", json='{"text": "from a viewer"}')
     assert "'tool-try' needs the role developer" in page.text
-    assert "'tool-try git__echo' asked by console session" in gateway.ctl("events")
+    assert "'tool-try git__echo' asked by console session" in gateway.journal()
     developer.post("/tools/git__echo", json='{"text": "a secret word"}')
     until(
         lambda: "a secret word" in developer.get(recorded(developer, "git__echo")).text,
@@ -195,7 +195,7 @@ def test_a_recorded_call_is_repeated_and_compared(
     assert "The result is the same as before." in developer.post(path).text
     gateway.ctl("restart", "git", "--wait")
     assert "The result differs from the recorded one." in developer.post(path).text
-    assert "replay" in gateway.ctl("events")
+    assert "replay" in gateway.journal()
 
 
 def test_a_tool_set_is_built_by_ticking_and_equipped(gateway: Gateway) -> None:

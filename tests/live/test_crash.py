@@ -76,7 +76,7 @@ def kill_nursery(gateway: Gateway) -> None:
     os.kill(old, signal.SIGKILL)
     until(lambda: not processes.alive(tree), "the old tree is gone")
     until(lambda: gateway.status()["nursery_pid"] not in (0, old), "there is a new nursery")
-    gateway.ctl("wait", "--for", "ready", "--timeout", "30s")
+    gateway.wait()
 
 
 def kill_supervisor(gateway: Gateway) -> None:

@@ -29,7 +29,7 @@ def test_a_failed_start_is_one_whatever_the_status_that_the_server_ended_with() 
         servers["git"]["required"] = True
         gateway.write(servers)
         gateway.ctl("reload")
-        gateway.ctl("wait", "git", "--for", "error")
+        gateway.wait("git", state="error")
         assert gateway.ops("/readyz")[0] == 503
         assert "required, so /readyz is 503" in gateway.ctl("status", ok=(3,))
         gateway.ctl("stop", "--wait", "git")
@@ -55,7 +55,7 @@ def test_a_variable_that_a_failed_server_does_not_get_is_named_until_it_is_inher
     gateway.environ |= {"TICKETS_TOKEN": "s3cret-value", "OTHER": "x"}
     with gateway:
         until(gateway.answers, "the gateway answers")
-        gateway.ctl("wait", "tickets", "--for", "error", "--timeout", "60s")
+        gateway.wait("tickets", state="error")
         shown = gateway.ctl("describe", "tickets")
         assert "does not get this variable of the gateway: TICKETS_TOKEN (see inherit_env" in shown
         assert "s3cret-value" not in shown
@@ -66,7 +66,7 @@ def test_a_variable_that_a_failed_server_does_not_get_is_named_until_it_is_inher
         entry["inherit_env"] = ["TICKETS_*"]
         gateway.write({"tickets": entry})
         gateway.ctl("reload")
-        gateway.ctl("wait", "tickets", "--timeout", "60s")
+        gateway.wait("tickets")
         assert "TICKETS_TOKEN (" not in gateway.ctl("describe", "tickets")
 
 
@@ -74,13 +74,13 @@ def test_a_folder_that_cannot_be_made_is_named_and_not_the_program() -> None:
     gateway = Gateway({"one": {**fake(), "restart": "never", "sandbox": "basic"}}, wait=False)
     with gateway:
         until(gateway.answers, "the gateway answers")
-        gateway.ctl("wait", "one", "--timeout", "60s")
+        gateway.wait("one")
         gateway.ctl("stop", "one")
         folder = gateway.folder / "state" / PRIVATE
         shutil.rmtree(folder)
         folder.write_text("in the way")
         gateway.ctl("start", "one")
-        gateway.ctl("wait", "one", "--for", "error", "--timeout", "60s")
+        gateway.wait("one", state="error")
         said = gateway.server("one")["message"]
         assert f"the folder {folder}" in said
         assert "cannot be made" in said
@@ -92,7 +92,7 @@ def test_doctor_looks_at_the_settings_that_the_gateway_was_started_with() -> Non
     gateway = Gateway({"one": fake()}, wait=False)
     gateway.environ |= {"METAMCP_TLS": "required", "METAMCP_AUTH": "keys"}
     with gateway:
-        gateway.ctl("wait", "one", "--timeout", "60s")
+        gateway.wait("one")
         found = json.loads(gateway.ctl("doctor", "--json", ok=(0, 1)))["checks"]
         (told,) = [each["text"] for each in found if each["check"] == "security"]
         assert "no TLS" not in told
@@ -102,18 +102,14 @@ def test_doctor_looks_at_the_settings_that_the_gateway_was_started_with() -> Non
 def check_failed(gateway: Gateway, name: str) -> None:
     """`status`, `wait` and their exit codes say that its start failed."""
     until(gateway.answers, "the gateway answers")
-    gateway.ctl("wait", name, "--for", "error", "--timeout", "60s")
+    gateway.wait(name, state="error")
     waiting = subprocess.run(
         gateway.command("ctl", "wait", name, "--timeout", "100ms"),
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert waiting.returncode == 1
     assert "it ended with status 0 before it was ready" in waiting.stderr
-    found = next(
-        server
-        for server in json.loads(gateway.ctl("status", "--json", ok=(3,)))["servers"]
-        if server["name"] == name
-    )
+    found = next(server for server in gateway.status()["servers"] if server["name"] == name)
     assert (found["state"], found["reason"]) == ("error", "exit")
     shown = gateway.ctl("status", ok=(3,))
     assert "1 of 2 not ready" in shown

@@ -237,7 +237,7 @@ def test_keys_are_valid_during_and_after_an_upgrade(gateway: Gateway) -> None:
     assert {ask(gateway, later["key"]) for _ in range(8)} == {200}
     keys(gateway, "revoke", "later")
     assert {ask(gateway, later["key"]) for _ in range(8)} <= {401, 429}
-    until(lambda: "renewed" in gateway.ctl("events"), "the fronts are of the new program")
+    until(lambda: "renewed" in gateway.journal(), "the fronts are of the new program")
 
 
 def test_a_client_with_a_key_in_its_url_can_post_by_every_front(gateway: Gateway) -> None:

@@ -91,8 +91,7 @@ def test_no_call_is_lost_while_a_server_comes_and_goes_for_want_of_use() -> None
 def test_servers_start_in_the_order_in_which_they_need_each_other() -> None:
     app, mid = {**fake(), "depends_on": ["mid"]}, {**fake(), "depends_on": ["base"]}
     with Gateway({"app": app, "mid": mid, "base": fake()}) as gateway:
-        lines = gateway.ctl("events", "-n", "1000").splitlines()
-        ready = [line.split()[1] for line in lines if "warming→ready" in line]
+        ready = [event["who"] for event in gateway.events(type="warming→ready")]
         assert [name for name in ready if not name.startswith("front")] == ["base", "mid", "app"]
         assert gateway.stop() == 0
         gone = [line for line in gateway.log.read_text().splitlines() if "draining→stopped" in line]
@@ -131,7 +130,7 @@ def test_a_call_waits_for_a_server_that_starts_and_is_told_of_one_that_was_never
     extra = '[endpoints.default]\nnamespace = "default"\n'
     with Gateway({"slow": fake(), "never": never}, extra=extra, wait=False) as gateway:
         until(gateway.answers, "the gateway answers")
-        gateway.ctl("wait", "slow")
+        gateway.wait("slow")
         gateway.write({"slow": slow, "never": never})
         gateway.ctl("reload")
         client = Client(gateway.port)

@@ -16,8 +16,7 @@ LOOKS_S_MAX = 60.0
 
 
 def events(gateway: Gateway, server: str) -> list[dict[str, Any]]:
-    lines = gateway.ctl("events", "-n", "200", "--json").splitlines()
-    return [event for event in map(json.loads, lines) if event["who"] == server]
+    return gateway.events(who=server)
 
 
 def again(gateway: Gateway, server: str) -> bool:

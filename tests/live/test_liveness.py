@@ -1,7 +1,6 @@
 """Who does not answer is found, described and replaced; who only works, or stood still with the
 whole machine, is left alone."""
 
-import json
 import os
 import signal
 import threading
@@ -35,9 +34,7 @@ def spin() -> str:
 
 def events(gateway: Gateway, who: str) -> list[str]:
     """What happened to it, in words."""
-    lines = gateway.ctl("events", "-n", "1000", "--json").splitlines()
-    found: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return [one["what"] for one in found if one["who"] == who]
+    return [event["what"] for event in gateway.events(who=who)]
 
 
 def replaced(gateway: Gateway, name: str, old: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +127,7 @@ def test_the_stacks_of_a_worker_that_hangs_are_in_the_log_of_its_server() -> Non
         module = {"module": "stuck_server:app", "cwd": str(gateway.folder)}
         gateway.write({"stuck": module, "other": fake()})
         gateway.ctl("reload")
-        gateway.ctl("wait", "--for", "ready", "--timeout", "60s")
+        gateway.wait()
         old = gateway.server("stuck")
         with calling(gateway, "stuck__spin") as found:
             new = replaced(gateway, "stuck", old)

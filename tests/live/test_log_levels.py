@@ -1,6 +1,5 @@
 """Levels of the gateway's log that change while it runs, in each of its processes."""
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -44,7 +43,7 @@ def gateway() -> Iterator[Gateway]:
         (running.folder / "talkative.py").write_text(TALKATIVE)
         running.write(servers(running))
         running.ctl("reload")
-        running.ctl("wait", "--timeout", "60s")
+        running.wait()
         yield running
 
 
@@ -87,8 +86,8 @@ def test_a_level_counts_at_once_in_fronts_and_workers_and_until_it_is_over(
 
 def test_a_level_ends_with_its_time_and_with_a_reload(gateway: Gateway) -> None:
     def told() -> list[str]:
-        events = map(json.loads, gateway.ctl("events", "--json", "-n", "500").splitlines())
-        return [one["cause"] for one in events if one["what"] in {"set", "set over"}]
+        events = gateway.events(type="set")
+        return [event["cause"] for event in events if event["what"] in {"set", "set over"}]
 
     gateway.ctl("set", "log.level", "debug", "--until", "1s")
     until(lambda: len(told()) == 2, "its time is over")
@@ -98,7 +97,7 @@ def test_a_level_ends_with_its_time_and_with_a_reload(gateway: Gateway) -> None:
     until(lambda: worker_says(gateway, "fourth"), "the worker heard of it")
     gateway.ctl("reload")
     assert told()[-1] == "log.levels.worker is none again: the files were read anew"
-    assert not json.loads(gateway.ctl("status", "--json"))["overrides"]
+    assert not gateway.status()["overrides"]
     gateway.extra = '[log]\nlevels = { worker = "debug" }\n'
     gateway.write(servers(gateway))
     assert not worker_says(gateway, "fifth")

@@ -70,7 +70,7 @@ def test_a_server_that_wants_oauth_works_once_a_person_has_logged_in() -> None:
             assert "the tokens for 'far' are removed" in logout(gateway, "far")
             until(lambda: state(gateway) == needed, "it needs a login again")
             assert CANARY not in everything(gateway)
-            assert json.loads(gateway.ctl("status", "--json", ok=(0, 3)))
+            assert gateway.status()
 
 
 @pytest.mark.promise("M11")

@@ -154,11 +154,11 @@ def test_an_upgrade_goes_on_with_what_is_kept(endpoint: Embeddings) -> None:
     with gateway_with(endpoint.url) as gateway:
         whole(gateway)
         endpoint.texts.clear()
-        before = gateway.ctl("events").count("embedder")
+        before = gateway.journal().count("embedder")
         gateway.ctl("upgrade")
         until(lambda: found(gateway, "repeats"), "there is one of the new program")
         assert set(endpoint.texts) == {"repeats"}
-        assert gateway.ctl("events").count("embedder") > before
+        assert gateway.journal().count("embedder") > before
 
 
 def test_a_killed_process_of_vectors_is_replaced_and_makes_nothing_anew(

@@ -112,7 +112,7 @@ def test_a_bad_one_ends_the_calls_that_it_sees_as_its_mode_says_and_no_others(
         assert set(others) == {"a"}
         assert {one["generation"] for one in running.status()["servers"]} == {1}
         if failures is BAD:
-            told = running.ctl("events", "-n", "200")
+            told = running.journal()
             assert "it ended because it hung" in told
             assert "it ended because its memory was used up" in told
         row = 'metamcp_middleware_requests_total{middleware="strict",outcome="timeout"}'
@@ -230,7 +230,7 @@ def test_one_that_cannot_be_loaded_is_told_and_ends_its_calls() -> None:
         assert "'bad' cannot be loaded: ValueError: it has no such option" in said
         assert client.text("two__echo", text="a") == "a"
         assert not [name for name in client.tools() if name.startswith("one__")]
-        until(lambda: "cannot be loaded" in running.ctl("status"), "the operator sees it")
+        until(lambda: "cannot be loaded" in str(running.status()["roles"]), "the operator sees it")
 
 
 def test_lists_of_tools_go_through_it_once_for_each_change() -> None:

@@ -31,7 +31,7 @@ def gateway() -> Iterator[Gateway]:
     }
     with Gateway(servers, wait=False) as running:
         until(running.answers, "the gateway answers")
-        running.ctl("wait", "git", "single", "notes", "--timeout", "60s")
+        running.wait("git", "single", "notes")
         yield running
 
 
@@ -102,7 +102,7 @@ def test_a_setting_counts_at_once_and_only_for_its_time(gateway: Gateway, client
     gateway.ctl("set", "git", "--clear")
     assert "result" in client.call("git__sleep", ms=400)
     gateway.ctl("set", "git", "timeout=200ms", "--until", "500ms")
-    until(lambda: "timeout 200ms" not in gateway.ctl("describe", "git"), "its time is over")
+    until(lambda: not gateway.describe("git")["overrides"], "its time is over")
     assert "result" in client.call("git__sleep", ms=400)
     whole = gateway.ctl("events", "--type", "set")
     assert "asked by process" in whole
@@ -118,7 +118,7 @@ def test_a_signal_reaches_the_server_itself_and_those_without_one_are_refused(
     said = gateway.ctl("signal", "git", "SIGKILL")
     assert said == f"git: SIGKILL sent to process {before['pid']}\n"
     until(lambda: gateway.server("git")["generation"] > before["generation"], "it starts anew")
-    gateway.ctl("wait", "git")
+    gateway.wait("git")
     gateway.ctl("signal", "notes", "HUP", ok=[1])
     gateway.ctl("signal", "far", "HUP", ok=[1])
     told = gateway.ctl("events", "--type", "refused")

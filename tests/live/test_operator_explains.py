@@ -30,19 +30,14 @@ def gateway() -> Iterator[Gateway]:
     }
     with Gateway(servers, wait=False) as running:
         until(running.answers, "the gateway answers")
-        running.ctl("wait", "good", "--for", "active")
+        running.wait("good", state="active")
         yield running
-
-
-def described(gateway: Gateway, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gateway.ctl("describe", name, "--json"))
-    return found
 
 
 @pytest.mark.promise("M80")
 def test_a_server_that_never_becomes_ready_is_explained_in_one_sentence(gateway: Gateway) -> None:
     def failed_twice() -> dict[str, Any] | None:
-        found = described(gateway, "bad")
+        found = gateway.describe("bad")
         return found if found["failures"] >= 2 and found["server"]["phase"] == "backoff" else None
 
     found = until(failed_twice, "it failed twice")
@@ -56,7 +51,7 @@ def test_a_server_that_never_becomes_ready_is_explained_in_one_sentence(gateway:
 
 @pytest.mark.promise("M80")
 def test_a_working_server_shows_its_processes_and_no_secret(gateway: Gateway) -> None:
-    found = described(gateway, "good")
+    found = gateway.describe("good")
     worker, shell, server = found["processes"]
     assert (shell["pid"], shell["parent"]) == (found["server"]["pid"], worker["pid"])
     assert server["parent"] == shell["pid"]
@@ -69,15 +64,15 @@ def test_a_working_server_shows_its_processes_and_no_secret(gateway: Gateway) ->
 
 
 def test_a_kill_is_in_the_history_and_in_the_sentence(gateway: Gateway) -> None:
-    before = described(gateway, "good")
+    before = gateway.describe("good")
     os.kill(before["server"]["pid"], 9)
 
     def back() -> bool:
-        found = described(gateway, "good")
+        found = gateway.describe("good")
         return bool(found["exits"]) and found["server"]["state"] == "active"
 
     until(back, "it is back")
-    found = described(gateway, "good")
+    found = gateway.describe("good")
     assert found["exits"][-1]["reason"] == "signal"
     assert found["exits"][-1]["ready_s"] > 0
     assert "it answers calls; it went down before (signal: " in found["why"]
@@ -85,7 +80,7 @@ def test_a_kill_is_in_the_history_and_in_the_sentence(gateway: Gateway) -> None:
 
 @pytest.mark.promise("M80")
 def test_top_counts_calls_and_measures_the_server(gateway: Gateway) -> None:
-    gateway.ctl("wait", "good", "--for", "active")
+    gateway.wait("good", state="active")
     client = Client(gateway.port)
     client.text("good__echo", text="hi")
     client.close()

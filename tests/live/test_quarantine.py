@@ -58,9 +58,8 @@ class Pinned(Gateway):
         seen = self.folder / "state" / "definitions.lock"
         until(lambda: seen.exists() and f'"{server}-' in seen.read_text(), "it is remembered")
 
-    def journal(self, what: str) -> list[str]:
-        events = map(json.loads, self.ctl("events", "--json").splitlines())
-        return [event["cause"] for event in events if event["what"] == what]
+    def causes(self, what: str) -> list[str]:
+        return [event["cause"] for event in self.events() if event["what"] == what]
 
 
 def judged(client: Client, tool: str) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def test_the_server_of_a_workspace_is_pinned_apart_also_after_a_restart() -> Non
         )
         gateway.write({"alpha": fake("--words", str(gateway.words)), "beta": fake()})
         gateway.ctl("reload")
-        gateway.ctl("wait", "acme:alpha")
+        gateway.wait("acme:alpha")
         gateway.remembers("acme:alpha")
         gateway.approved()
         theirs.write_text(json.dumps({"echo": WORSE}))
@@ -204,7 +203,7 @@ def test_the_quarantine_outlives_a_killed_gateway_a_killed_front_and_an_upgrade(
     until(lambda: gateway.status()["fronts"][0]["pid"] != front["pid"], "another front")
     assert kept()
     gateway.ctl("upgrade")
-    until(lambda: gateway.journal("renewed"), "the fronts are of the next program")
+    until(lambda: gateway.causes("renewed"), "the fronts are of the next program")
     assert kept()
     assert gateway.process is not None
     gateway.process.kill()
@@ -228,7 +227,7 @@ def test_what_was_seen_first_is_held_to_where_that_is_wanted() -> None:
         client = Client(gateway.port, MODERN)
         assert "alpha__echo" in client.tools(), "nobody has started it yet"
         assert client.call("alpha__pid")["result"]
-        until(lambda: gateway.journal("tools drifted"), "it is judged")
+        until(lambda: gateway.causes("tools drifted"), "it is judged")
         said = judged(client, "alpha__echo")["message"]
         assert "'metamcp tools --diff alpha.echo'" in said
         until(lambda: gateway.server("alpha")["state"] == "idle", "it rests")
@@ -281,7 +280,7 @@ def test_without_a_lock_drift_is_shown_and_nothing_is_kept_back() -> None:
         until(lambda: gateway.server("alpha")["drift"] == {"drifted": 1}, "it is counted")
         assert client.tools() == before
         assert client.text("alpha__echo", text="goes on") == "goes on"
-        assert gateway.journal("tools drifted") == ["compatible, words: echo"]
+        assert gateway.causes("tools drifted") == ["compatible, words: echo"]
         assert "echo: compatible, words" in gateway.ctl("describe", "alpha")
         page = gateway.ops("/metrics")[1].splitlines()
         assert 'metamcp_drifted_tools{drift="drifted",server="alpha"} 1.0' in page
@@ -335,13 +334,13 @@ def test_a_lock_that_comes_or_goes_is_noticed_where_files_are_watched() -> None:
         gateway.start()
         client = Client(gateway.port, MODERN)
         gateway.lock("write")
-        until(lambda: gateway.journal("metamcp.lock"), "it is in force")
+        until(lambda: gateway.causes("metamcp.lock"), "it is in force")
         gateway.says(echo=WORSE)
         gateway.ctl("restart", "alpha", "--wait")
         assert "alpha__echo" not in client.tools()
         (gateway.folder / "metamcp.lock").unlink()
         until(lambda: "alpha__echo" in client.tools(), "nobody says otherwise")
-        assert gateway.journal("metamcp.lock")[-1] == (
+        assert gateway.causes("metamcp.lock")[-1] == (
             "it is gone, and what it held is not in force any more"
         )
         client.close()

@@ -69,12 +69,11 @@ def called(gateway: Gateway, tool: str, era: str = MODERN, **arguments: Any) -> 
 
 
 def test_a_secret_that_a_server_writes_is_masked_wherever_it_is_shown(gateway: Gateway) -> None:
-    out = until(lambda: gateway.ctl("logs", "loose", "--json"), "it has written its first line")
-    first = json.loads(out.splitlines()[0])
+    first, *_ = until(lambda: gateway.logs("loose"), "it has written its first line")
     assert (first["server"], first["stream"]) == ("loose", "stderr")
     assert first["text"] == "started with the token ***"
     gateway.ctl("restart", "loose", "--wait")
-    until(lambda: "going with the token ***" in gateway.ctl("logs", "loose"), "its last words")
+    until(lambda: "going with the token ***" in str(gateway.logs("loose")), "its last words")
     assert SECRET not in gateway.ctl("events") + gateway.ctl("describe", "loose")
     log = gateway.log.read_text()
     assert "going with the token ***" in log

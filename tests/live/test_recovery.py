@@ -125,7 +125,7 @@ def test_a_call_that_dies_twice_is_told_so_and_does_not_run_a_third_time(till: T
     os.kill(pid, signal.SIGKILL)
     data = started.result(30)["error"]["data"]
     assert (data["attempts"], data["may_have_run"], data["generation"]) == (2, True, 2)
-    till.gateway.ctl("wait", "till", "--for", "ready", "--timeout", "30s")
+    till.gateway.wait("till")
     assert till.ran() == ["put twice", "put twice"]
 
 

@@ -163,7 +163,7 @@ def test_results_outlive_fronts_and_workers(gateway: Gateway) -> None:
     os.kill(front, signal.SIGKILL)
     gateway.ctl("restart", "one", "--wait")
     until(lambda: gateway.status()["fronts"][0]["pid"] not in (0, front), "another front serves")
-    gateway.ctl("wait", "--for", "ready", "--timeout", "60s")
+    gateway.wait()
     with closing(Client(gateway.port, MODERN)) as client:
         assert client.text("read_result", handle=kept).startswith("xxx")
 

@@ -109,7 +109,7 @@ def test_who_has_no_roots_shares_the_process_that_was_there_first(gateway: Gatew
     first = gateway.server("auto")["pid"]
     assert [pid(client, "auto") for client in (one, other)] == [first] * 2
     assert one.text("auto__known_roots") == "[]"
-    assert "unroutable" not in gateway.ctl("events", "-n", "1000")
+    assert "unroutable" not in gateway.journal()
     end(one)
 
 

@@ -1,7 +1,6 @@
 """A process of a server for each client: what it keeps is its own, and goes with it."""
 
 import http.client
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -225,11 +224,7 @@ def test_a_server_is_shared_until_the_first_question_that_reaches_nobody(gateway
         assert "error" in codec.value(refused.result)["content"][0]["text"]
     hers.close()
     until(lambda: pid(bob, "auto") != shared, "he has his own now")
-    (event,) = [
-        event
-        for line in gateway.ctl("events", "-n", "1000", "--json").splitlines()
-        if (event := json.loads(line))["what"] == "sharing"
-    ]
+    (event,) = (event for event in gateway.events() if event["what"] == "sharing")
     assert event["who"] == "auto"
     assert "a process of its own" in event["cause"]
     ada = Raw(gateway.port, LEGACY, capabilities=ASKABLE)

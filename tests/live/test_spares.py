@@ -17,12 +17,9 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 
 def spared(gateway: Gateway) -> dict[str, Any]:
     """The server, once its spare is ready."""
-    events = gateway.ctl("events", "-n", "1000")
-    found = gateway.server("git")
-    last = max((line for line in events.splitlines() if "git" in line.split()[:3]), default="")
-    assert last
-    newest = [line for line in events.splitlines() if "spare ready" in line]
-    return found if len(newest) >= found["generation"] else {}
+    spares = gateway.journal().count("spare ready")
+    server = gateway.server("git")
+    return server if spares >= server["generation"] else {}
 
 
 def newer(gateway: Gateway, generation: int) -> bool:

@@ -50,7 +50,7 @@ def test_only_an_operator_lets_a_server_out_of_quarantine(gateway: Gateway, clie
     assert "it talks too much" in " ".join(gateway.ctl("describe", "git").split())
     assert not gateway.server("git")["worker_pid"]
     gateway.ctl("clear", "git")
-    gateway.ctl("wait", "git")
+    gateway.wait("git")
     assert client.text("git__echo", text="a") == "a"
     gateway.ctl("clear", "git", ok=[1])
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,10 +102,10 @@ def test_a_front_that_is_killed_and_an_upgrade_change_nothing_of_a_view() -> Non
         front = gateway.status()["fronts"][0]["pid"]
         os.kill(front, signal.SIGKILL)
         until(lambda: gateway.status()["fronts"][0]["pid"] not in (0, front), "another front")
-        gateway.ctl("wait")
+        gateway.wait()
         assert in_view(gateway) == ["git__echo"]
         gateway.ctl("upgrade")
-        until(lambda: "renewed" in gateway.ctl("events"), "the fronts are of the new program")
+        until(lambda: "renewed" in gateway.journal(), "the fronts are of the new program")
         assert in_view(gateway) == ["git__echo"]
         toolsets(gateway, "unequip", "--endpoint", "desk")
         assert in_view(gateway) == []
@@ -122,7 +121,7 @@ def test_the_view_of_a_session_goes_through_an_upgrade_and_ends_with_it() -> Non
         asked = {"name": "equip-toolset", "arguments": {"name": "one"}}
         assert not client.request("tools/call", asked)["result"].get("isError")
         gateway.ctl("upgrade")
-        until(lambda: "renewed" in gateway.ctl("events"), "the fronts are of the new program")
+        until(lambda: "renewed" in gateway.journal(), "the fronts are of the new program")
         client.close()
         listed = Client.joining(client, gateway.port)
         tools = listed.request("tools/list")["result"]["tools"]
@@ -149,10 +148,7 @@ class Spoiled(Gateway):
 
 
 def errors(gateway: Gateway) -> list[str]:
-    events: list[dict[str, Any]] = [
-        json.loads(line) for line in gateway.ctl("events", "--json").splitlines()
-    ]
-    return [event["cause"] for event in events if event["what"] == "error"]
+    return [event["cause"] for event in gateway.events() if event["what"] == "error"]
 
 
 def test_a_broken_database_keeps_no_gateway_from_starting_and_is_never_written() -> None:

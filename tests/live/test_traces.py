@@ -177,7 +177,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_call_ends_its_spans(
     gateway: Gateway, collector: Collector, era: str
 ) -> None:
     client, parent, answers = Client(gateway.port, era), Parent(), list[dict[str, Any]]()
-    gateway.ctl("wait", "old", "--for", "ready", "--timeout", "30s")
+    gateway.wait("old")
     pid = gateway.server("old")["pid"]
     waiting = threading.Thread(
         target=lambda: answers.append(called(client, "old__sleep", parent, ms=60_000))

@@ -1,6 +1,5 @@
 """Another version of the program takes over a running gateway, and nobody notices."""
 
-import json
 import os
 import signal
 import subprocess
@@ -68,9 +67,6 @@ class Upgradable(Gateway):
         until(lambda: self.happened("renewed") > before, "the fronts are replaced, too")
         return said
 
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.ctl("events", "--json").splitlines()]
-
     def happened(self, what: str) -> int:
         return sum(event["what"] == what for event in self.events())
 
@@ -131,7 +127,7 @@ def test_the_new_program_restarts_servers_and_upgrades_once_more(gateway: Upgrad
     for pid, _ in before.values():
         os.kill(pid, signal.SIGKILL)
     until(lambda: not set(before.values()) & set(gateway.pids().values()), "they have new workers")
-    gateway.ctl("wait", "--timeout", "30s")
+    gateway.wait()
     until(lambda: len(gateway.nurseries()) == 1, "nothing is left of the program before")
     pids = gateway.pids()
     gateway.upgrade()
@@ -152,7 +148,7 @@ def test_what_is_not_simply_ready_stays_what_it_is() -> None:
     }
     with Upgradable(servers, wait=False) as gateway:
         until(gateway.answers, "it answers")
-        gateway.ctl("wait", "stopped", "halted", "--timeout", "30s")
+        gateway.wait("stopped", "halted")
         gateway.ctl("stop", "stopped", "--wait")
         gateway.ctl("quarantine", "halted", "--why", "a look at it")
         until(lambda: gateway.server("broken")["restarts"] > 1, "it failed more than once")
@@ -164,7 +160,7 @@ def test_what_is_not_simply_ready_stays_what_it_is() -> None:
         restarts = gateway.server("broken")["restarts"]
         gateway.ctl("start", "broken")
         until(lambda: gateway.server("broken")["restarts"] > restarts, "it is tried again")
-        gateway.ctl("wait", "slow", "--timeout", "60s")
+        gateway.wait("slow")
         assert gateway.pids()["slow"] == slow
 
 
@@ -184,7 +180,7 @@ def test_a_program_that_cannot_start_changes_nothing_and_one_that_can_reads_the_
     gateway.write({"old": SERVERS["old"], "more": fake()})
     gateway.upgrade()
     until(lambda: set(gateway.pids()) == {"old", "more"}, "the other one is gone")
-    gateway.ctl("wait", "--timeout", "30s")
+    gateway.wait()
     assert gateway.pids()["old"] == pids["old"]
 
 
@@ -239,7 +235,7 @@ def test_without_a_new_nursery_the_fronts_stay_and_serve_what_the_files_say_now(
     gateway.write({**SERVERS, "more": fake()})
     gateway.ctl("upgrade")
     until(lambda: gateway.happened("note"), "the nursery did not start")
-    gateway.ctl("wait", "more", "--timeout", "30s")
+    gateway.wait("more")
     client = Client(gateway.port)
     assert client.text("more__echo", text="new") == "new"
     client.end()
@@ -259,7 +255,7 @@ def test_a_configuration_that_breaks_while_the_program_begins_does_not_end_it(
         said, _ = upgrading.communicate(timeout=60)
     assert "2 servers" in said
     assert gateway.pids() == pids
-    assert "servers.old.command" in gateway.ctl("events")
+    assert "servers.old.command" in gateway.journal()
     gateway.write(SERVERS)
     assert "unchanged" in gateway.ctl("reload")
 

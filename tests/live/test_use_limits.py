@@ -50,7 +50,7 @@ def test_a_quota_goes_on_after_a_front_the_gateway_or_its_program_has_ended() ->
         assert called(gateway, 2) == [0, 0]
         until(lambda: today() == 5, "the calls were told")
         gateway.ctl("upgrade")
-        until(lambda: "renewed" in gateway.ctl("events"), "the fronts are of the new program")
+        until(lambda: "renewed" in gateway.journal(), "the fronts are of the new program")
         assert called(gateway, 2) == [0, 0]
         assert gateway.stop() == 0
         gateway.start()
@@ -64,7 +64,8 @@ def test_a_quota_goes_on_after_a_front_the_gateway_or_its_program_has_ended() ->
         gateway.start()
         assert called(gateway, 1) == [OVERLOADED]
         text = "one: 10 of 10 calls today; refused by calls_per_day 1"
-        until(lambda: f"server {text}" in gateway.ctl("status"), "the status tells it")
+        until(lambda: any(shown(gateway, "server", "one")["refused"].values()), "it was told")
+        assert f"server {text}" in gateway.ctl("status")
         assert "10 of 10 calls today; refused by calls_per_day 1" in gateway.ctl("tree")
         limited = "metamcp_limited_total"
         assert total(gateway, limited, kind="server", name="one", limit="calls_per_day") == 1

@@ -179,7 +179,7 @@ def test_with_a_server_that_does_not_come_up_the_others_are_equipped_and_it_foll
         gate.unlink()
         gateway.start()
         until(gateway.answers, "it answers again")
-        gateway.ctl("wait", "docker", "linear", "--timeout", "60s")
+        gateway.wait("docker", "linear")
 
         async def work(client: Sdk) -> None:
             equipped = await client.call_tool("equip-toolset", {"name": "dev-essentials"})

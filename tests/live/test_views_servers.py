@@ -101,7 +101,7 @@ def test_each_server_has_its_state_and_one_that_fails_or_waits_keeps_none_from_b
 
     with Gateway(servers, extra=BARE, wait=False) as running:
         until(running.answers, "it answers")
-        running.ctl("wait", "chrome", "--timeout", "60s")
+        running.wait("chrome")
         until(lambda: running.server("linear")["state"] == "error", "linear cannot be started")
         talk(running, mode, work)
 

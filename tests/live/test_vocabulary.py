@@ -18,8 +18,8 @@ STATES = {*PUBLIC.values(), "active"}
 def test_events_and_status_have_one_vocabulary_and_the_end_is_called_stopped() -> None:
     with Gateway({"git": fake(), "odd": {"command": ["no-such-program"]}}, wait=False) as gateway:
         until(gateway.answers, "the gateway answers")
-        gateway.ctl("wait", "git", "--timeout", "60s")
-        gateway.ctl("wait", "odd", "--for", "error", "--timeout", "60s")
+        gateway.wait("git")
+        gateway.wait("odd", state="error")
         gateway.ctl("quarantine", "git", "--why", "it eats files")
         assert gateway.server("git")["state"] == "quarantined"
         row = next(line for line in gateway.ctl("status", ok=(3,)).splitlines() if "git" in line)

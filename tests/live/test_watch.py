@@ -1,7 +1,6 @@
 """A configuration that is changed on the disk, and nobody says so."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -21,14 +20,11 @@ def names(gateway: Gateway) -> list[str]:
 
 
 def refusals(gateway: Gateway) -> list[str]:
-    lines = gateway.ctl("events", "--json", "-n", "1000").splitlines()
-    events: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return [event["cause"] for event in events if event["what"] == "reload refused"]
+    return [event["cause"] for event in gateway.events(type="reload refused")]
 
 
 def reloads(gateway: Gateway) -> int:
-    lines = gateway.ctl("events", "--json", "-n", "1000").splitlines()
-    return sum(json.loads(line)["what"] == "reloaded" for line in lines)
+    return sum(event["what"] == "reloaded" for event in gateway.events())
 
 
 @pytest.mark.promise("M78")

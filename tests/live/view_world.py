@@ -8,9 +8,7 @@ import os
 import signal
 from typing import Any
 
-from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway, fake
 from tests.viewmodel import Place, Tool
 from tests.waiting import until
@@ -98,11 +96,6 @@ class World(Gateway):
         told = self.ask("toolsets", {"names": []})["toolsets"]
         return {one["name"]: len(one["tools"]) for one in told}
 
-    def ask(self, verb: str, params: object = None) -> Any:
-        """The answer of the control socket."""
-        with client.connect(str(self.folder / "run")) as gateway:
-            return codec.value(gateway.call(verb, params, timeout_s=60.0))
-
     def stop_server(self, name: str) -> None:
         self.ask("stop", {"names": [name]})
         self.until_server(name, "stopped")
@@ -153,10 +146,6 @@ class World(Gateway):
         self.until_fronts()
 
     # Waiting, and what is read
-
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask("status")
-        return found
 
     def until_server(self, name: str, state: str) -> None:
         def is_so() -> bool:

@@ -6,7 +6,6 @@ is told to everybody, in both eras.
 
 import asyncio
 import contextlib
-import json
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any
@@ -98,7 +97,7 @@ def tools_of(names: Iterable[str]) -> list[dict[str, str]]:
 
 def pids(gateway: Gateway) -> dict[str, int]:
     """The process of each server."""
-    found: list[dict[str, Any]] = json.loads(gateway.ctl("status", "--json", ok=(0, 3)))["servers"]
+    found: list[dict[str, Any]] = gateway.status()["servers"]
     return {one["name"]: one["pid"] for one in found}
 
 

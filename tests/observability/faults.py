@@ -122,7 +122,7 @@ class Run:
 
     def calls(self, server: str) -> None:
         """Returns when it has a call that sleeps."""
-        until(lambda: "sleep" in self.gateway.ctl("calls", server), f"{server} has a call")
+        until(lambda: self.gateway.server(server)["inflight"], f"{server} has a call")
 
     def pid(self, server: str, field: str = "pid") -> int:
         return int(self.gateway.server(server)[field])
@@ -136,7 +136,7 @@ def running(folder: Path) -> Generator[Run]:
         until(gateway.answers, "the gateway answers")
         prometheus = stack.enter_context(Prometheus(folder, gateway.ops_port))
         pool = stack.enter_context(ThreadPoolExecutor(64))
-        gateway.ctl("wait", *STEADY, "--timeout", "60s")
+        gateway.wait(*STEADY)
         until(lambda: prometheus.value("metamcp_up"), "Prometheus has begun")
         held = stack.enter_context(ExitStack())
         run = Run(gateway, prometheus, pool, begin=time.time(), held=held)
