@@ -18,9 +18,20 @@ from tests.waiting import until
 pytestmark = pytest.mark.live
 
 
-@pytest.fixture
+SERVERS = {"alpha": fake(), "beta": fake("--tools", "3")}
+
+
+@pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with Gateway({"alpha": fake(), "beta": fake("--tools", "3")}) as running:
+    """One that every test leaves with the same servers, ready."""
+    with Gateway(SERVERS) as running:
+        yield running
+
+
+@pytest.fixture
+def own() -> Iterator[Gateway]:
+    """One whose configuration the test may change, or which it may end."""
+    with Gateway(SERVERS) as running:
         yield running
 
 
@@ -57,38 +68,38 @@ def test_restart_gives_a_new_process_and_a_new_generation(gateway: Gateway) -> N
 
 
 @pytest.mark.promise("M78")
-def test_a_reload_restarts_only_what_changed_and_fails_no_call(gateway: Gateway) -> None:
-    before = {server["name"]: server["pid"] for server in gateway.status()["servers"]}
-    with Callers(gateway.port, ["beta"], callers=8, era=MODERN) as run:
+def test_a_reload_restarts_only_what_changed_and_fails_no_call(own: Gateway) -> None:
+    before = {server["name"]: server["pid"] for server in own.status()["servers"]}
+    with Callers(own.port, ["beta"], callers=8, era=MODERN) as run:
         until(lambda: run.tally.right > 50, "calls are answered")
-        gateway.write({"alpha": fake("--tools", "9"), "beta": fake("--tools", "3"), "new": fake()})
-        plan = gateway.ctl("reload", "--dry-run")
+        own.write({"alpha": fake("--tools", "9"), "beta": fake("--tools", "3"), "new": fake()})
+        plan = own.ctl("reload", "--dry-run")
         assert "alpha" in plan
-        assert gateway.status()["servers"][0]["pid"] == before["alpha"], "a dry run changes nothing"
-        assert gateway.process is not None
-        gateway.process.send_signal(signal.SIGHUP)
+        assert own.status()["servers"][0]["pid"] == before["alpha"], "a dry run changes nothing"
+        assert own.process is not None
+        own.process.send_signal(signal.SIGHUP)
         until(
             lambda: (
-                [s["state"] for s in gateway.status()["servers"]] == ["active"] * 3
-                and gateway.server("alpha")["pid"] != before["alpha"]
+                [s["state"] for s in own.status()["servers"]] == ["active"] * 3
+                and own.server("alpha")["pid"] != before["alpha"]
             ),
             "the changed server runs anew",
         )
-    assert gateway.server("beta")["pid"] == before["beta"]
+    assert own.server("beta")["pid"] == before["beta"]
     assert run.tally.errors.total() == run.tally.broken == 0
 
 
 @pytest.mark.promise("M78")
-def test_a_bad_file_changes_nothing_and_names_every_error(gateway: Gateway) -> None:
-    before = gateway.status()
-    gateway.config.write_text('[servers.alpha]\ncomand = ["x"]\n[servers.b__d]\ncommand = 5\n')
+def test_a_bad_file_changes_nothing_and_names_every_error(own: Gateway) -> None:
+    before = own.status()
+    own.config.write_text('[servers.alpha]\ncomand = ["x"]\n[servers.b__d]\ncommand = 5\n')
     done = subprocess.run(
-        gateway.command("ctl", "reload"), capture_output=True, text=True, timeout=30, check=False
+        own.command("ctl", "reload"), capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 65
     assert "did you mean 'command'" in done.stdout + done.stderr
     assert "b__d" in done.stdout + done.stderr
-    pids = [server["pid"] for server in gateway.status()["servers"]]
+    pids = [server["pid"] for server in own.status()["servers"]]
     assert pids == [server["pid"] for server in before["servers"]]
 
 
@@ -121,10 +132,11 @@ def test_health_pages_tell_live_and_ready(gateway: Gateway) -> None:
 
 
 @pytest.mark.promise("M89")
-def test_the_servers_stderr_is_in_its_log(gateway: Gateway) -> None:
-    gateway.write({"alpha": fake("--garbage"), "beta": fake("--tools", "3")})
-    gateway.ctl("reload")
-    until(lambda: gateway.ctl("logs", "alpha"), "the noise on its stdout is in the log")
+def test_the_servers_stderr_is_in_its_log(own: Gateway) -> None:
+    own.write({"alpha": fake("--garbage"), "beta": fake("--tools", "3")})
+    own.ctl("reload")
+    until(lambda: own.logs("alpha"), "the noise on its stdout is in the log")
+    assert own.ctl("logs", "alpha")
 
 
 def test_events_tell_what_happened_to_whom(gateway: Gateway) -> None:
@@ -170,7 +182,7 @@ def test_a_command_that_does_not_exist_is_told_and_hurts_nobody() -> None:
     servers = {"good": fake(), "bad": {"command": ["no-such-program-here"]}}
     with Gateway(servers, wait=False) as gateway:
         until(gateway.answers, "the gateway answers")
-        gateway.ctl("wait", "good", "--for", "ready")
+        gateway.wait("good")
         bad = until(lambda: gateway.server("bad")["message"] and gateway.server("bad"), "it failed")
         assert bad["state"] == "error"
         assert "no-such-program-here" in bad["message"]
@@ -190,15 +202,15 @@ def test_a_hanging_server_delays_no_other() -> None:
     servers = {"aaa": fake("--hang"), **{name: fake() for name in names}}
     with Gateway(servers, wait=False) as gateway:
         until(gateway.answers, "the gateway answers")
-        gateway.ctl("wait", *names, "--for", "ready", "--timeout", "30s")
+        gateway.wait(*names)
         assert gateway.server("aaa")["state"] == "warming"
 
 
-def test_interrupt_drains_and_exits_with_zero(gateway: Gateway) -> None:
-    assert gateway.process is not None
-    os.kill(gateway.pid, signal.SIGINT)
-    assert gateway.process.wait(timeout=30) == 0
-    assert "Traceback" not in gateway.log.read_text()
+def test_interrupt_drains_and_exits_with_zero(own: Gateway) -> None:
+    assert own.process is not None
+    os.kill(own.pid, signal.SIGINT)
+    assert own.process.wait(timeout=30) == 0
+    assert "Traceback" not in own.log.read_text()
 
 
 def test_the_event_journal_is_json_lines_in_the_service_log(gateway: Gateway) -> None:
