@@ -2,10 +2,12 @@
 
 import faulthandler
 import gc
+import json
 import os
+import re
 import signal
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
@@ -13,9 +15,21 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 
-# `make check` chooses it; .ci/run does not. A slow machine fails no test.
-settings.register_profile("check", max_examples=25, deadline=None)
+# `make check` and `make test` choose it, `make test-all` does not. A slow machine fails no test.
+# With CI=true the library would try the same examples each time; here they are others in each run,
+# and a failure prints the line that tries its example again.
+settings.register_profile(
+    "check", max_examples=25, deadline=None, derandomize=False, print_blob=True
+)
 
+REAL = "live or process"
+"""The choice of `make test` for the tests that start processes."""
+REAL_MARK = re.compile(r"\bmark\.(?:live|process)\b")
+DURATIONS = "tests/durations.json"
+"""Seconds of each file of these tests, as the last run with METAMCP_DURATIONS measured them."""
+NEW_FILE_S = 5.0
+"""Seconds that a file counts whose tests were not measured."""
+measured: defaultdict[str, float] = defaultdict(float)
 ERRORS = pytest.StashKey[int]()
 """Where standard error leads while nothing is captured."""
 LAST_WORDS_S = 1.0
@@ -29,8 +43,10 @@ class Timed(Protocol):
     def timeout(self) -> float: ...
 
 
-# What one program of a test has compiled the next one finds; there are thousands of them.
+# What one program of a test has compiled the next one finds; there are thousands of them. Pytest
+# writes what it made of the tests, which takes three times as long as to read it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Below `nohup`, or behind an `&` in a script, they are ignored, and so they would be by every
 # program that a test starts.
 for number, usual in (
@@ -64,14 +80,31 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the longest limits begin first, so that no lane ends long after the others."""
-    limits: dict[Path, float] = {}
-    tests = Counter(item.path for item in items)
-    for item in items:
-        mark = item.get_closest_marker("timeout")
-        limits[item.path] = max(limits.get(item.path, 0.0), mark.args[0] if mark else 0.0)
-    items.sort(key=lambda item: (-limits[item.path], -tests[item.path]))
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The lanes of tests with real processes do not import the files that have none of them."""
+    if config.option.markexpr != REAL or collection_path.suffix != ".py":
+        return None
+    marked = REAL_MARK.search(collection_path.read_text())
+    return True if collection_path.name.startswith("test_") and not marked else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files that take longest begin first, so that no lane ends long after the others."""
+    durations = config.rootpath / DURATIONS
+    seconds: dict[str, float] = json.loads(durations.read_text()) if durations.exists() else {}
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], NEW_FILE_S))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    measured[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With METAMCP_DURATIONS the run writes how long each file took: `make durations`."""
+    if "METAMCP_DURATIONS" in os.environ and not hasattr(session.config, "workerinput"):
+        seconds = {path: round(s) for path, s in sorted(measured.items()) if round(s)}
+        durations = session.config.rootpath / DURATIONS
+        durations.write_text(json.dumps(seconds, indent=1) + "\n")
 
 
 @pytest.hookimpl(wrapper=True)
