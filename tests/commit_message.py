@@ -36,7 +36,7 @@ def mistakes(message: str) -> list[str]:
             sentences.append(f"{verb.split()[0]!r} is not a verb in the imperative")
     if ";" in subject:
         sentences.append("the subject has two topics; make two commits")
-    if re.search(r"\b(?:wip|fixup|squash|merge)\b", subject, re.IGNORECASE):
+    if re.match(r"merge\b|fixup!|squash!|.*\bwip\b", subject, re.IGNORECASE):
         sentences.append("the commit is unfinished or a merge; squash or rebase it")
     if not re.match(r"\n\S", rest):
         sentences.append("the body is missing: behind an empty line, why, and how it was seen")

@@ -26,6 +26,7 @@ def subject(text: str) -> str:
     [
         GOOD,
         subject("ci: embed the list of nightly tests"),
+        subject("ci: run the packages at a merge if their inputs changed"),
         subject("docs, tests: name the files of a lane"),
         subject("child/stdio: write " + "x" * 53),
     ],
