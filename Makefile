@@ -14,10 +14,23 @@ COMPILED := $(VENV)/compiled/.installed
 PEERS := benchmarks/peers
 PEERS_NPM := $(PEERS)/npm/node_modules/.installed
 PEERS_PYPI := $(PEERS)/mcp-proxy/.venv/.installed $(PEERS)/fastmcp/.venv/.installed
+# Tests of packages that run each night, before a release, and at a merge only if one of their inputs is another one than
+# when they passed: docs/hacking.md, "What runs when".
+NIGHTLY := image deb compiled_wheel
+image_inputs := deploy/Dockerfile requirements/image.txt requirements/runtime.txt
+deb_inputs := deploy/packages deploy/metamcp.service requirements/runtime.txt
+compiled_wheel_inputs := deploy/compiled.py $(addprefix worker/metamcp_worker/,child front http ipc)
+# A line for each: its name, and a hash of its inputs. `make test-all` writes it.
+PASSED := tests/packages/passed.txt
+passed = $(1) $(shell git ls-files -- tests/packages/test_$(1).py $($(1)_inputs) | git hash-object --stdin-paths | git hash-object --stdin)
+LEFT_OUT = $(if $(ALL),,$(foreach name,$(NIGHTLY),$(if \
+	$(shell grep -x '$(call passed,$(name))' $(PASSED)),--ignore=tests/packages/test_$(name).py)))
 COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	--strip-extras --no-header --allow-unsafe
 SECONDS ?= 3600
 PROFILE ?= check
+EXAMPLES = $(if $(PROFILE),--hypothesis-profile=$(PROFILE))
+N ?= 20
 
 .PHONY: help setup hook run demo check style types strict pure test test-all flaky imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel wheel-compiled test-compiled deb lock clean
 
@@ -56,13 +69,20 @@ strict: $(STAMP) ## types by a second judge, who takes as long as all of check
 
 pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
-	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(if $(PROFILE),--hypothesis-profile=$(PROFILE)) tests
+	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(EXAMPLES) tests
 
-test: $(STAMP) $(SUITE) ## everything: check, then the real processes
+test: $(STAMP) $(SUITE) ## what a merge has to pass: check, types by a second judge, then the real processes
 	@# Side by side, because none of them keeps all processors busy.
 	@$(MAKE) --no-print-directory --jobs=3 style types strict pure $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
 	@# In lanes, a file in one of them: most of these tests wait for processes.
-	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder $(EXAMPLES) $(LEFT_OUT) tests
+
+test-all: ## test, and what runs each night and before a release: images, packages, longer soaks, more examples
+	METAMCP_SOAK_S=60 $(MAKE) --no-print-directory test ALL=1 PROFILE=
+	@printf '%s\n' $(foreach name,$(NIGHTLY),'$(call passed,$(name))') >$(PASSED)
+
+flaky: $(STAMP) ## test files again and again beside a busy loop: make flaky N=20 FILE="tests/live/test_crash.py …"
+	$(BIN)/python -m tests.flaky --times $(N) --lanes $(LANES) $(FILE)
 
 $(SUITE): tests/conformance/package.json tests/conformance/package-lock.json
 	npm ci --prefix tests/conformance --silent --no-audit --no-fund

@@ -1,6 +1,8 @@
 """What tests that run side by side, in lanes, need of their surroundings."""
 
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import DURATIONS, REAL
 from tests.live.gateway import ROOT, free_port
 
 HANGS = """
@@ -15,6 +18,16 @@ import threading
 
 def test_hangs():
     threading.Event().wait()
+"""
+FAILS_ONCE = """
+import os
+from pathlib import Path
+
+def test_it():
+    with Path(os.environ["RUNS"]).open("a+") as runs:
+        runs.write("x")
+        runs.seek(0)
+        assert runs.read() != "xx", "the second one"
 """
 
 
@@ -55,20 +68,103 @@ def test_a_test_that_takes_too_long_says_where_it_is_also_in_a_lane(tmp_path: Pa
     assert 'test_one.py", line 5 in test_hangs' in done.stderr
 
 
-@pytest.mark.process
-def test_the_file_that_may_take_longest_begins_first(tmp_path: Path) -> None:
-    test = "import pytest\n\n{mark}def test_it() -> None: ...\n"
-    marks = {"a": "", "b": "@pytest.mark.timeout(300)\n", "c": "@pytest.mark.timeout(900)\n"}
-    for name, mark in marks.items():
-        (tmp_path / f"test_{name}.py").write_text(test.format(mark=mark))
+def collected(folder: Path, *options: str) -> list[str]:
+    """The files whose tests pytest chooses, in the order of the lanes."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--collect-only", "--quiet"],
-        cwd=tmp_path,
+        [
+            *(sys.executable, "-m", "pytest", "-p", "tests.conftest", "--collect-only", "--quiet"),
+            *("--rootdir", str(folder), *options),
+        ],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=50,
         check=True,
     )
-    found = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
-    assert found == ["test_c.py", "test_b.py", "test_a.py"]
+    return [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
+
+
+@pytest.mark.process
+def test_the_file_that_takes_longest_begins_first(tmp_path: Path) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    for name in "abcd":
+        (tests / f"test_{name}.py").write_text("def test_it() -> None: ...\n")
+    (tests / "durations.json").write_text(
+        json.dumps({"tests/test_a.py": 2, "tests/test_b.py": 7, "tests/test_d.py": 90})
+    )
+    assert collected(tmp_path) == [f"tests/test_{name}.py" for name in "dbca"]
+
+
+@pytest.mark.process
+def test_lanes_of_real_processes_import_only_files_that_have_some(tmp_path: Path) -> None:
+    (tmp_path / "test_pure.py").write_text("raise AssertionError('it is imported')\n")
+    text = "import pytest\n\n@pytest.mark.{}\ndef test_it() -> None: ...\n"
+    for mark in ("live", "process"):
+        (tmp_path / f"test_{mark}.py").write_text(text.format(mark))
+    assert collected(tmp_path, "-m", REAL) == ["test_live.py", "test_process.py"]
+
+
+def test_the_durations_are_those_of_files_that_exist() -> None:
+    seconds = json.loads((ROOT / DURATIONS).read_text())
+    assert [path for path in seconds if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.process
+def test_a_file_that_is_run_again_and_again_shows_the_run_that_failed(tmp_path: Path) -> None:
+    file = tmp_path / "test_second.py"
+    file.write_text(FAILS_ONCE)
+    environ = {key: text for key, text in os.environ.items() if not key.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "--no-print-directory", "flaky", "N=3", "LANES=1", f"FILE={file}"],
+        cwd=ROOT,
+        env={**environ, "RUNS": str(tmp_path / "runs")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.findall(r"^ +(\d)  (\w+)  ", done.stdout, re.MULTILINE) == [
+        ("1", "passed"),
+        ("2", "failed"),
+        ("3", "passed"),
+    ]
+    assert "AssertionError: the second one" in done.stdout
+    assert done.stdout.endswith("1 of 3 runs failed\n")
+
+
+def make(folder: Path, *words: str) -> str:
+    """What `make` prints of this Makefile in a folder."""
+    environ = {key: text for key, text in os.environ.items() if not key.startswith("MAKE")}
+    command = ["make", "--no-print-directory", "--file", str(ROOT / "Makefile"), *words]
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_a_nightly_test_runs_at_a_merge_only_if_one_of_its_inputs_changed(tmp_path: Path) -> None:
+    dockerfile = tmp_path / "deploy/Dockerfile"
+    for name in ("deploy/Dockerfile", "tests/packages/test_image.py", "tests/packages/passed.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for command in (["init", "--quiet"], ["add", "--all"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    left_out = ("--eval", "left-out: ; @echo $(LEFT_OUT)", "left-out")
+    assert make(tmp_path, *left_out).split() == []
+    passed = make(tmp_path, "--eval", "passed: ; @echo '$(call passed,image)'", "passed")
+    (tmp_path / "tests/packages/passed.txt").write_text(passed)
+    assert make(tmp_path, *left_out).split() == ["--ignore=tests/packages/test_image.py"]
+    assert make(tmp_path, "ALL=1", *left_out).split() == []
+    dockerfile.write_text("FROM scratch\n")
+    assert make(tmp_path, *left_out).split() == []
+
+
+def test_the_inputs_of_nightly_tests_exist() -> None:
+    files = "tests/packages/test_$(name).py $($(name)_inputs)"
+    inputs = make(
+        ROOT, "--eval", f"inputs: ; @echo $(foreach name,$(NIGHTLY),{files})", "inputs"
+    ).split()
+    assert len(inputs) > 10
+    assert [path for path in inputs if not (ROOT / path).exists()] == []

@@ -117,6 +117,9 @@ ELSEWHERE = {
     ),
     "make fuzz": "tests/fuzz/test_fuzz.py::test_no_input_breaks_a_promise",
     "make wheel": "tests/packages/test_wheel.py::test_an_index_accepts_both",
+    "make flaky N=20 FILE=tests/live/test_crash.py": (
+        "tests/test_lanes.py::test_a_file_that_is_run_again_and_again_shows_the_run_that_failed"
+    ),
     "make wheel-compiled": (
         "tests/packages/test_compiled_wheel.py"
         "::test_the_version_says_whether_the_modules_are_compiled"
@@ -131,7 +134,7 @@ ELSEWHERE = {
     "make docs": "tests/docs/test_site.py::test_no_link_is_dead",
 }
 #: What runs the tests themselves.
-BY_HAND = {"make setup", "make check", "make test", "make test-compiled"}
+BY_HAND = {"make setup", "make check", "make test", "make test-all", "make test-compiled"}
 #: Pages whose commands one test runs all together, as they stand there.
 TOGETHER = {
     "docs/index.md": f"{WALKS}three_lines_of_the_first_page_start_a_gateway",
