@@ -110,7 +110,7 @@ $(PACKAGERS): requirements/packages.txt $(STAMP)
 
 wheel: $(STAMP) $(PACKAGERS) ## dist/: the wheel and the source distribution of this commit
 	$(BIN)/python -m hatchling build -d dist
-	$(BIN)/packages/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(VENV)/packages/bin/twine check --strict dist/*.whl dist/*.tar.gz
 
 wheel-compiled: $(STAMP) ## dist/: a wheel for this Python and this processor, its hot modules compiled: two minutes
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build -d dist -t wheel
