@@ -441,7 +441,9 @@ def test_the_changelog_has_its_shape() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert heads
-    assert heads[0] == "UNRELEASED"
+    assert [
+        head for head in heads if not re.fullmatch(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", head)
+    ] == []
     for section in text.split("\n## ")[1:]:
         kinds = re.findall(r"^### (.+)$", section, re.MULTILINE)
         order = [kind for kind in ("Breaking", "Added", "Changed", "Fixed") if kind in kinds]

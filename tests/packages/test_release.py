@@ -62,8 +62,11 @@ def test_fragments_become_a_section_of_the_changelog(tmp_path: Path) -> None:
     run(PACKAGERS / "towncrier", "build", "--yes", "--version", "9.8.7", "--date", "2026-01-02",
         cwd=tmp_path)  # fmt: skip
     after = (tmp_path / "CHANGELOG.md").read_text()
-    assert after.startswith(before.rstrip())
-    section = after.removeprefix(before.rstrip())
+    mark = "<!-- releases -->"
+    head, _, released = before.partition(mark)
+    assert after.startswith(head + mark)
+    assert after.endswith(released.strip() + "\n")
+    section = after.removeprefix(head + mark).removesuffix(released.strip() + "\n")
     assert " ".join(section.split()) == (
         "## 9.8.7 (2026-01-02) ### Added - Limits for everything. ### Fixed - A crash is gone."
     )
