@@ -55,11 +55,21 @@ def with_supervisor(test: Callable[[Supervisor], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
+def test_a_record_is_sent_before_the_client_can_have_an_answer() -> None:
+    async def talk(supervisor: Supervisor) -> None:
+        supervisor.keeping.kept(record("a"))
+        assert supervisor.told.get_nowait() == record("a")
+
+    with_supervisor(talk)
+
+
 def test_of_a_session_the_newest_record_is_told() -> None:
     async def talk(supervisor: Supervisor) -> None:
+        supervisor.queued = QUEUED_MAX
         supervisor.keeping.kept(record("a"))
         supervisor.keeping.kept(record("b"))
         supervisor.keeping.kept(record("a", "debug"))
+        supervisor.queued = 0
         assert [await supervisor.told.get(), await supervisor.told.get()] == [
             record("a", "debug"), record("b")
         ]  # fmt: skip
@@ -71,9 +81,11 @@ def test_of_a_session_the_newest_record_is_told() -> None:
 
 def test_of_a_session_that_is_over_the_end_is_told_only() -> None:
     async def talk(supervisor: Supervisor) -> None:
+        supervisor.queued = QUEUED_MAX
         supervisor.keeping.kept(record("a"))
         supervisor.keeping.over(("a", "b"))
         supervisor.keeping.kept(record("c"))
+        supervisor.queued = 0
         assert [await supervisor.told.get(), await supervisor.told.get()] == [
             ("a", "b"), record("c")
         ]  # fmt: skip

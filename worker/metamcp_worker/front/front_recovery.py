@@ -50,9 +50,13 @@ class Keeping:
         self._due = asyncio.Event()
 
     def kept(self, record: SessionRecord) -> None:
-        """Send this record of a session, in place of an earlier record that still waits."""
+        """Send this record of a session, in place of an earlier record that still waits. If none
+        waits it is sent at once, which is before the client has the answer: a front that dies then
+        has lost nothing that a client was told."""
+        waiting = self._records or self._ended or self._queued() >= QUEUED_MAX
         self._records[record.id] = record
-        self._due.set()
+        if waiting or not self._tell_next():
+            self._due.set()
 
     def over(self, ids: tuple[str, ...]) -> None:
         """Tell the supervisor that these sessions have ended."""
