@@ -316,23 +316,26 @@ def _parents() -> dict[int, list[int]]:
 
 def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
     """Return each root with the processes below it, parents first, without those that ended
-    meanwhile."""
+    meanwhile. The lists are empty if the kernel does not tell, as without a free descriptor."""
     try:
         children = _children()
+        return {root: _tree(root, children) for root in roots}
     except (OSError, psutil.Error):
         return {root: [] for root in roots}
-    found: dict[int, list[ServerProcess]] = {}
-    for root in roots:
-        waiting, seen = [root], {root}
-        found[root] = []
-        while waiting and len(seen) <= PROCESSES_MAX:
-            pid = waiting.pop(0)
-            if (one := _described(pid)) is not None:
-                found[root].append(one)
-            more = [child for child in children(pid, _threads(pid)) if child not in seen]
-            seen.update(more)
-            waiting += more
-    return found
+
+
+def _tree(root: int, children: Callable[[int, int], Iterable[int]]) -> list[ServerProcess]:
+    """Return a process and those below it, parents first. Raises OSError, psutil.Error."""
+    tree: list[ServerProcess] = []
+    waiting, seen = [root], {root}
+    while waiting and len(seen) <= PROCESSES_MAX:
+        pid = waiting.pop(0)
+        if (process := _described(pid)) is not None:
+            tree.append(process)
+        more = [child for child in children(pid, _threads(pid)) if child not in seen]
+        seen.update(more)
+        waiting += more
+    return tree
 
 
 def holder(port: int) -> tuple[int, str] | None:
