@@ -32,7 +32,7 @@ def missing() -> str:
 
 def node(program: Path, *arguments: str, folder: Path | None = None) -> str:
     """What a program says on standard output; it must end well and complain of nothing."""
-    env = {**os.environ, "NO_COLOR": "1"}
+    env = {**os.environ, "NO_COLOR": "1", "NODE_COMPILE_CACHE": str(MODULES / ".compiled")}
     if folder is not None:
         env["HOME"] = str(folder)
     done = subprocess.run(

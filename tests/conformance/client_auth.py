@@ -7,15 +7,17 @@ of some scenarios, so the shim then ends without calling anything.
 import asyncio
 import json
 import os
+import sys
 from typing import Any
 
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
+from metamcp_supervisor.__main__ import main as metamcp
 from metamcp_worker.ipc.errors import Code
 from tests.conformance.cells import MODERN
 from tests.live.gateway import Gateway, toml
-from tests.live.person import fetch, login
+from tests.live.person import fetch
 from tests.waiting import until
 
 #: Within the suite's own limit for a scenario.
@@ -47,9 +49,33 @@ def authorized(gateway: Gateway) -> bool:
         found = gateway.server(SERVER)
         if found["state"] != "error":
             return True
-        if found["reason"] != "authorization" or login(gateway, SERVER)[0]:
+        if found["reason"] != "authorization" or login(gateway):
             break
     return bool(gateway.server(SERVER)["state"] != "error")
+
+
+def login(gateway: Gateway) -> int:
+    """`metamcp login` in a fork of this process, which has loaded all that it needs, and its link
+    opened. Returns the exit code."""
+    reader, writer = os.pipe()
+    state = ("--state-dir", gateway.folder / "state")
+    words = gateway.command("login", SERVER, "--no-browser", "--config", gateway.config, *state)[3:]
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(writer, 1)
+        code: object = 0
+        try:
+            metamcp(words, prog_name="metamcp")
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+        os._exit(code if isinstance(code, int) else 1)
+    os.close(writer)
+    with open(reader) as output:
+        if link := output.readline().strip():
+            fetch(link)
+        output.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 async def drive(url: str, era: str) -> None:

@@ -1,7 +1,5 @@
 """The client that the suite tests: a gateway whose only server is the suite's, and who drives it.
 
-    python -m tests.conformance.client_shim legacy|modern URL
-
 The suite sees what the gateway does as a client. Which scenario it plays is in the environment; the
 era is that of the client before the gateway, so that both ways through it can be played.
 """
@@ -9,7 +7,6 @@ era is that of the client before the gateway, so that both ways through it can b
 import asyncio
 import json
 import os
-import sys
 from typing import Any
 
 import mcp_types as types
@@ -115,8 +112,7 @@ def call_everything(port: int, path: str) -> None:
     client.close()
 
 
-def main() -> None:
-    era, url = sys.argv[1:]
+def play(era: str, url: str) -> None:
     scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
     path = "/metamcp/subject/mcp"
     table = f"{ENDPOINT}url = {json.dumps(url)}\n"
@@ -130,7 +126,3 @@ def main() -> None:
             call_everything(gateway.port, path)
         else:
             asyncio.run(drive(f"http://localhost:{gateway.port}{path}", era, scenario))
-
-
-if __name__ == "__main__":
-    main()

@@ -14,6 +14,7 @@ from typing import Any
 from tests.conformance import results, suite
 from tests.conformance.cells import CLIENT_SCENARIOS, ENDPOINTS, Behind, Cell, Direct, Played
 from tests.conformance.results import Json, Score, Scores
+from tests.conformance.shims import shims
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 
@@ -124,9 +125,10 @@ def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
     found: dict[Cell, Scores] = {cell: {} for cell in cells}
     with ExitStack() as stack:
         running = stack.enter_context(gateway(behind)) if behind else None
+        shim = stack.enter_context(shims())
 
         def work(lane: Lane) -> list[tuple[Cell, Scores]]:
-            return [(cell, once(cell, running, scenarios)) for cell, scenarios in lane]
+            return [(cell, once(cell, running, shim, scenarios)) for cell, scenarios in lane]
 
         with ThreadPoolExecutor(LANES) as pool:
             for cell, scores in chain.from_iterable(pool.map(work, lanes(cells))):
@@ -134,7 +136,7 @@ def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
         for cell in cells:
             suspects = list(results.worse(found[cell], baseline.of(cell) or {}))
             if 0 < len(suspects) <= AGAIN_MAX:
-                found[cell] = {**found[cell], **once(cell, running, suspects)}
+                found[cell] = {**found[cell], **once(cell, running, shim, suspects)}
     return found
 
 
@@ -159,10 +161,10 @@ def scenarios_of(cell: Played) -> Sequence[str]:
     return cell.scenarios or CLIENT_SCENARIOS[cell.revision]
 
 
-def once(cell: Cell, running: Gateway | None, scenarios: Sequence[str] = ()) -> Scores:
-    """These scenarios, or all of the cell."""
+def once(cell: Cell, running: Gateway | None, shim: str, scenarios: Sequence[str] = ()) -> Scores:
+    """These scenarios, or all of the cell. `shim`: the command of a client of ours."""
     if isinstance(cell, Played):
-        return played(cell, scenarios or scenarios_of(cell))
+        return played(cell, shim, scenarios or scenarios_of(cell))
     revision = "" if cell.scenarios else cell.revision
     with ExitStack() as stack:
         if isinstance(cell, Direct):
@@ -208,8 +210,8 @@ class Quiet:
         return time.monotonic() - self._since > QUIET_S
 
 
-def played(cell: Played, scenarios: Sequence[str]) -> Scores:
-    command = f"{sys.executable} -m tests.conformance.client_shim {cell.era}"
+def played(cell: Played, shim: str, scenarios: Sequence[str]) -> Scores:
+    command = f"{shim} {cell.era}"
     found: dict[str, Score] = {}
     for scenario in scenarios:
         found |= suite.client(command, cell.revision, scenario)

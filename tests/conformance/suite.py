@@ -69,7 +69,7 @@ def run(arguments: Sequence[str], prefix: str) -> Scores:
             timeout=RUN_S_MAX,
             check=False,
             cwd=ROOT,
-            env={**os.environ, "NO_COLOR": "1"},
+            env={**os.environ, "NO_COLOR": "1", "NODE_COMPILE_CACHE": str(MODULES / ".compiled")},
         )
         found = collected(Path(folder), prefix)
     assert found, f"the suite reports nothing: {done.stdout[-2000:]}{done.stderr[-2000:]}"
