@@ -222,7 +222,8 @@ class Gateway:
         """Wait until these servers, or all that should run, are in this state. Raises Failed."""
         params = {"names": names, "for": state, "timeout_s": timeout_s}
         self._control(
-            lambda control: control.call("wait", params, timeout_s=timeout_s + ANSWER_S_MAX)
+            lambda control: control.call("wait", params, timeout_s=timeout_s + ANSWER_S_MAX),
+            start_s=timeout_s,
         )
 
     def _items(self, verb: str, params: object) -> list[dict[str, Any]]:
@@ -232,12 +233,13 @@ class Gateway:
             ]
         )
 
-    def _control(self, use: Callable[[ControlClient], T]) -> T:
-        """Use a connection to the control socket, and keep it for the next verb."""
+    def _control(self, use: Callable[[ControlClient], T], start_s: float = 0.0) -> T:
+        """Use a connection to the control socket, and keep it for the next verb. `start_s`: seconds
+        to wait for a gateway that does not run yet."""
         while True:
             fresh = not self._connections
             control = (
-                client.connect(str(self.folder / "run"), timeout_s=ANSWER_S_MAX)
+                client.connect_within(str(self.folder / "run"), start_s)
                 if fresh
                 else self._connections.pop()
             )

@@ -31,6 +31,13 @@ class Stream:
         """The next message."""
         return codec.envelope(next(self._messages))
 
+    def news(self, method: str) -> Envelope:
+        """The next message with this method. A client that listens as soon as a server is ready may
+        hear of its lists first."""
+        while (message := self.next()).method != method:
+            assert (message.method or "").endswith("/list_changed"), message
+        return message
+
     def until(self, raw_id: bytes) -> tuple[list[Envelope], Envelope]:
         """What comes before the answer to this request, and the answer."""
         before: list[Envelope] = []

@@ -99,5 +99,6 @@ def test_a_cancelled_call_ends_and_the_session_goes_on(gateway: Gateway) -> None
 
 @pytest.mark.promise("M71")
 def test_a_catalogue_is_kept_on_disk(gateway: Gateway) -> None:
-    (kept,) = (gateway.folder / "state" / "catalogue" / "alpha").iterdir()
+    folder = gateway.folder / "state" / "catalogue" / "alpha"
+    (kept,) = until(lambda: list(folder.glob("*")), "it is written")
     assert "echo" in kept.read_text()

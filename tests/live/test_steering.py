@@ -45,8 +45,13 @@ def test_only_an_operator_lets_a_server_out_of_quarantine(gateway: Gateway, clie
     gateway.ctl("quarantine", "git", "--why", "it talks too much")
     until(lambda: gateway.server("git")["phase"] == "quarantined", "it is kept out")
     until(lambda: not gateway.server("git")["worker_pid"], "nothing of it runs")
-    answer = client.call("git__echo", text="a")
-    assert "it is in quarantine: it talks too much" in answer["error"]["message"]
+    until(
+        lambda: (
+            "it is in quarantine: it talks too much"
+            in client.call("git__echo", text="a")["error"]["message"]
+        ),
+        "the front says so",
+    )
     assert "it talks too much" in " ".join(gateway.ctl("describe", "git").split())
     assert not gateway.server("git")["worker_pid"]
     gateway.ctl("clear", "git")

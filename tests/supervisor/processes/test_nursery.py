@@ -1,6 +1,7 @@
 """The nursery from the supervisor's side, with real processes at every step."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -99,6 +100,7 @@ def with_nursery(
                 await house.nursery.close()
         assert not house.workers, "every worker's end was told"
 
+    gc.collect()  # what an earlier test left must not be closed meanwhile
     before, own = descriptors(os.getpid()), below(os.getpid())
     failures: list[object] = []
     with asyncio.Runner() as runner:
