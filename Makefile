@@ -1,6 +1,6 @@
 # One verb, one job. Everything happens inside ./.venv and ./examples/demo; nothing is installed elsewhere.
 PYTHON ?= python3
-LANES ?= 3
+LANES ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -10,6 +10,7 @@ BROWSER := tests/browser/node_modules/.installed
 PYTHON_V1 := $(VENV)/python-v1/.installed
 PACKAGERS := $(VENV)/packages/.installed
 DOCS := $(VENV)/docs/.installed
+TOOLS := $(SUITE) $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
 COMPILED := $(VENV)/compiled/.installed
 PEERS := benchmarks/peers
 PEERS_NPM := $(PEERS)/npm/node_modules/.installed
@@ -32,7 +33,7 @@ PROFILE ?= check
 EXAMPLES = $(if $(PROFILE),--hypothesis-profile=$(PROFILE))
 N ?= 20
 
-.PHONY: help setup hook run demo check style types strict pure test test-all flaky imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel wheel-compiled test-compiled deb lock clean
+.PHONY: help setup hook run demo check style types strict pure test real test-all flaky imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel wheel-compiled test-compiled deb lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -71,9 +72,13 @@ pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
 	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(EXAMPLES) tests
 
-test: $(STAMP) $(SUITE) ## what a merge has to pass: check, types by a second judge, then the real processes
+test: ## what a merge has to pass: check, types by a second judge, and the tests with real processes
 	@# Side by side, because none of them keeps all processors busy.
-	@$(MAKE) --no-print-directory --jobs=3 style types strict pure $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
+	@$(MAKE) --no-print-directory --jobs=3 $(STAMP) $(TOOLS)
+	@$(MAKE) --no-print-directory --jobs=3 style types pure
+	@$(MAKE) --no-print-directory --jobs=2 strict real
+
+real: $(STAMP) $(TOOLS) ## the tests with real processes
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder $(EXAMPLES) $(LEFT_OUT) tests
 
@@ -98,12 +103,12 @@ $(BROWSER): tests/browser/package.json tests/browser/package-lock.json
 	npm ci --prefix tests/browser --silent --no-audit --no-fund --ignore-scripts
 	@touch $(BROWSER)
 
-$(PYTHON_V1): tests/clients/v1/requirements.txt $(STAMP)
+$(PYTHON_V1): tests/clients/v1/requirements.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
-$(PACKAGERS): requirements/packages.txt $(STAMP)
+$(PACKAGERS): requirements/packages.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
@@ -123,8 +128,8 @@ $(COMPILED): $(STAMP) pyproject.toml requirements/dev.txt $(shell git ls-files w
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index $(@D)/dist/*.whl
 	@touch $@
 
-test-compiled: $(COMPILED) $(SUITE) ## every test with real processes, and the pure ones of the worker, on compiled modules
-	@$(MAKE) --no-print-directory --jobs=2 $(CLIENTS) $(BROWSER) $(PYTHON_V1) $(PACKAGERS) $(DOCS)
+test-compiled: $(COMPILED) ## every test with real processes, and the pure ones of the worker, on compiled modules
+	@$(MAKE) --no-print-directory --jobs=2 $(TOOLS)
 	@# The sources of the checkout are not in the path, so what is imported is what is installed.
 	$(VENV)/compiled/bin/python -m pytest -q -o pythonpath=. -m "not live and not process" -n $(LANES) --dist worksteal tests/worker
 	@# tests/packages builds wheels of its own.
@@ -145,7 +150,7 @@ reference: $(STAMP) ## docs/reference, written from the program
 docs: $(STAMP) $(DOCS) ## the documentation site, in dist/site
 	$(BIN)/python -m deploy.docs.site dist/site
 
-$(DOCS): requirements/docs.txt $(STAMP)
+$(DOCS): requirements/docs.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@

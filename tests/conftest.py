@@ -100,8 +100,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With METAMCP_DURATIONS the run writes how long each file took: `make durations`."""
-    if "METAMCP_DURATIONS" in os.environ and not hasattr(session.config, "workerinput"):
+    """With METAMCP_DURATIONS the lanes of real processes write how long each file took."""
+    lanes = session.config.option.markexpr == REAL and not hasattr(session.config, "workerinput")
+    if lanes and "METAMCP_DURATIONS" in os.environ:
         seconds = {path: round(s) for path, s in sorted(measured.items()) if round(s)}
         durations = session.config.rootpath / DURATIONS
         durations.write_text(json.dumps(seconds, indent=1) + "\n")
