@@ -134,7 +134,9 @@ ELSEWHERE = {
     "make docs": "tests/docs/test_site.py::test_no_link_is_dead",
 }
 #: What runs the tests themselves.
-BY_HAND = {"make setup", "make check", "make test", "make test-all", "make test-compiled"}
+BY_HAND = {
+    "make setup", "make check", "make test", "make real", "make test-all", "make test-compiled",
+}  # fmt: skip
 #: Pages whose commands one test runs all together, as they stand there.
 TOGETHER = {
     "docs/index.md": f"{WALKS}three_lines_of_the_first_page_start_a_gateway",
