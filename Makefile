@@ -15,17 +15,24 @@ COMPILED := $(VENV)/compiled/.installed
 PEERS := benchmarks/peers
 PEERS_NPM := $(PEERS)/npm/node_modules/.installed
 PEERS_PYPI := $(PEERS)/mcp-proxy/.venv/.installed $(PEERS)/fastmcp/.venv/.installed
-# Tests of packages that run each night, before a release, and at a merge only if one of their inputs is another one than
-# when they passed: docs/hacking.md, "What runs when".
-NIGHTLY := image deb compiled_wheel
+# Tests that run each night, before a release, and at a merge only if one of their inputs is another one than when they
+# passed: docs/hacking.md, "What runs when".
+NIGHTLY := image deb compiled dbos bench
+image_test := tests/packages/test_image.py
 image_inputs := deploy/Dockerfile requirements/image.txt requirements/runtime.txt
+deb_test := tests/packages/test_deb.py
 deb_inputs := deploy/packages deploy/metamcp.service requirements/runtime.txt
-compiled_wheel_inputs := deploy/compiled.py $(addprefix worker/metamcp_worker/,child front http ipc)
+compiled_test := tests/packages/test_compiled_wheel.py
+compiled_inputs := deploy/compiled.py $(addprefix worker/metamcp_worker/,child front http ipc)
+dbos_test := tests/worker/engine/test_dbos_executor.py
+dbos_inputs := worker/metamcp_worker/engine tests/worker/engine
+bench_test := tests/live/test_bench.py
+bench_inputs := $(wildcard benchmarks/*.py) benchmarks/scenarios
 # A line for each: its name, and a hash of its inputs. `make test-all` writes it.
-PASSED := tests/packages/passed.txt
-passed = $(1) $(shell git ls-files -- tests/packages/test_$(1).py $($(1)_inputs) | git hash-object --stdin-paths | git hash-object --stdin)
+PASSED := tests/passed.txt
+passed = $(1) $(shell git ls-files -- $($(1)_test) $($(1)_inputs) | git hash-object --stdin-paths | git hash-object --stdin)
 LEFT_OUT = $(if $(ALL),,$(foreach name,$(NIGHTLY),$(if \
-	$(shell grep -x '$(call passed,$(name))' $(PASSED)),--ignore=tests/packages/test_$(name).py)))
+	$(shell grep -x '$(call passed,$(name))' $(PASSED)),--ignore=$($(name)_test))))
 COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	--strip-extras --no-header --allow-unsafe
 SECONDS ?= 3600

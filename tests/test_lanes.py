@@ -54,11 +54,10 @@ def test_a_test_that_takes_too_long_says_where_it_is_also_in_a_lane(tmp_path: Pa
     file = tmp_path / "test_one.py"
     file.write_text(HANGS)
     options = ("-n", "1", "-p", "tests.conftest", "--timeout", "2", "--timeout-method", "thread")
-    environ = {key: text for key, text in os.environ.items() if not key.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(file)],
         cwd=tmp_path,
-        env={**environ, "PYTHONPATH": str(ROOT)},
+        env={**quiet(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=50,
@@ -66,6 +65,12 @@ def test_a_test_that_takes_too_long_says_where_it_is_also_in_a_lane(tmp_path: Pa
     )
     assert "node down" in done.stdout
     assert 'test_one.py", line 5 in test_hangs' in done.stderr
+
+
+def quiet() -> dict[str, str]:
+    """The environment without what make and this run of the tests were told."""
+    told = ("MAKE", "PYTEST_", "METAMCP_")
+    return {key: text for key, text in os.environ.items() if not key.startswith(told)}
 
 
 def collected(folder: Path, *options: str) -> list[str]:
@@ -76,7 +81,7 @@ def collected(folder: Path, *options: str) -> list[str]:
             *("--rootdir", str(folder), *options),
         ],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**quiet(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=50,
@@ -115,11 +120,10 @@ def test_the_durations_are_those_of_files_that_exist() -> None:
 def test_a_file_that_is_run_again_and_again_shows_the_run_that_failed(tmp_path: Path) -> None:
     file = tmp_path / "test_second.py"
     file.write_text(FAILS_ONCE)
-    environ = {key: text for key, text in os.environ.items() if not key.startswith("MAKE")}
     done = subprocess.run(
         ["make", "--no-print-directory", "flaky", "N=3", "LANES=1", f"FILE={file}"],
         cwd=ROOT,
-        env={**environ, "RUNS": str(tmp_path / "runs")},
+        env={**quiet(), "RUNS": str(tmp_path / "runs")},
         capture_output=True,
         text=True,
         timeout=100,
@@ -137,16 +141,15 @@ def test_a_file_that_is_run_again_and_again_shows_the_run_that_failed(tmp_path: 
 
 def make(folder: Path, *words: str) -> str:
     """What `make` prints of this Makefile in a folder."""
-    environ = {key: text for key, text in os.environ.items() if not key.startswith("MAKE")}
     command = ["make", "--no-print-directory", "--file", str(ROOT / "Makefile"), *words]
     return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=True
+        command, cwd=folder, env=quiet(), capture_output=True, text=True, timeout=60, check=True
     ).stdout
 
 
 def test_a_nightly_test_runs_at_a_merge_only_if_one_of_its_inputs_changed(tmp_path: Path) -> None:
     dockerfile = tmp_path / "deploy/Dockerfile"
-    for name in ("deploy/Dockerfile", "tests/packages/test_image.py", "tests/packages/passed.txt"):
+    for name in ("deploy/Dockerfile", "tests/packages/test_image.py", "tests/passed.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     for command in (["init", "--quiet"], ["add", "--all"]):
@@ -154,7 +157,7 @@ def test_a_nightly_test_runs_at_a_merge_only_if_one_of_its_inputs_changed(tmp_pa
     left_out = ("--eval", "left-out: ; @echo $(LEFT_OUT)", "left-out")
     assert make(tmp_path, *left_out).split() == []
     passed = make(tmp_path, "--eval", "passed: ; @echo '$(call passed,image)'", "passed")
-    (tmp_path / "tests/packages/passed.txt").write_text(passed)
+    (tmp_path / "tests/passed.txt").write_text(passed)
     assert make(tmp_path, *left_out).split() == ["--ignore=tests/packages/test_image.py"]
     assert make(tmp_path, "ALL=1", *left_out).split() == []
     dockerfile.write_text("FROM scratch\n")
@@ -162,7 +165,7 @@ def test_a_nightly_test_runs_at_a_merge_only_if_one_of_its_inputs_changed(tmp_pa
 
 
 def test_the_inputs_of_nightly_tests_exist() -> None:
-    files = "tests/packages/test_$(name).py $($(name)_inputs)"
+    files = "$($(name)_test) $($(name)_inputs)"
     inputs = make(
         ROOT, "--eval", f"inputs: ; @echo $(foreach name,$(NIGHTLY),{files})", "inputs"
     ).split()
