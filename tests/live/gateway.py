@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections import deque
@@ -31,6 +32,8 @@ T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
 ANSWER_S_MAX = 60.0
 """Seconds for the gateway to answer on its control socket, on a machine with other load."""
+IDLE_S_MAX = 30.0
+"""Seconds that a connection to the control socket is kept; the gateway closes it after 60."""
 SERVER = (sys.executable, str(ROOT / "tests" / "fakes" / "stdio_server.py"))
 
 _reserved: deque[socket.socket] = deque(maxlen=64)
@@ -88,8 +91,9 @@ class Gateway:
         """A command that becomes the gateway, and changes what it begins with."""
         self.write(servers)
         self._wait = wait
-        self._connections: list[ControlClient] = []
-        """Connections to the control socket that nobody uses just now; a thread has its own."""
+        self._connections: list[tuple[float, ControlClient]] = []
+        """Connections to the control socket that nobody uses just now, each with the time when it
+        was used last; a thread has its own."""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -159,7 +163,7 @@ class Gateway:
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         while self._connections:
-            self._connections.pop().close()
+            self._connections.pop()[1].close()
         if self.process is None:
             return 0
         if self.process.poll() is None:
@@ -237,12 +241,10 @@ class Gateway:
         """Use a connection to the control socket, and keep it for the next verb. `start_s`: seconds
         to wait for a gateway that does not run yet."""
         while True:
-            fresh = not self._connections
-            control = (
-                client.connect_within(str(self.folder / "run"), start_s)
-                if fresh
-                else self._connections.pop()
-            )
+            control = self._kept()
+            fresh = control is None
+            if control is None:
+                control = client.connect_within(str(self.folder / "run"), start_s)
             try:
                 result = use(control)
             except Failed as failure:
@@ -253,12 +255,23 @@ class Gateway:
             except BaseException:
                 control.close()
                 raise
-            self._connections.append(control)
+            self._connections.append((time.monotonic(), control))
             return result
 
+    def _kept(self) -> ControlClient | None:
+        """A connection that the gateway has not closed because nothing came on it."""
+        while self._connections:
+            used_at, control = self._connections.pop()
+            if time.monotonic() - used_at < IDLE_S_MAX:
+                return control
+            control.close()
+        return None
+
     def wait_ready(self) -> None:
+        """Wait until all that should run is ready, as the script of an operator waits. Fronts show
+        a server's lists up to a second after it is ready; the command takes a part of that."""
         until(self.answers, f"the gateway answers; its log: {self.log.read_text()[-3000:]}")
-        self.wait()
+        self.ctl("wait", "--for", "ready", "--timeout", "60s")
 
     def answers(self) -> bool:
         assert self.process is not None

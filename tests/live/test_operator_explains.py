@@ -69,7 +69,9 @@ def test_a_kill_is_in_the_history_and_in_the_sentence(gateway: Gateway) -> None:
 
     def back() -> bool:
         found = gateway.describe("good")
-        return bool(found["exits"]) and found["server"]["state"] == "active"
+        server = found["server"]
+        newer = server["generation"] > before["server"]["generation"]
+        return bool(newer and server["state"] == "active")
 
     until(back, "it is back")
     found = gateway.describe("good")
