@@ -32,7 +32,9 @@ STEPS = {
 def test_a_flapping_server_does_not_make_clients_fetch_their_lists_again_and_again() -> None:
     flapping = {**fake("--exit-after", "1000"), "hide_after": "10ms", "restarts_max": FLAPS - 1}
     with Gateway({"good": fake(), "flaps": flapping}, wait=False) as gateway:
-        gateway.wait("good")
+        with closing(Client(gateway.port, MODERN)) as client:
+            gateway.wait("good")
+            until(lambda: "good__echo" in client.tools(), "its tools are listed")
         with hearing(gateway.port, LEGACY) as one, hearing(gateway.port, MODERN) as other:
             until(lambda: gateway.server("flaps")["phase"] == "failed", "its circuit is open", 60)
             ready = [line for line in told(gateway, "flaps") if "warming→ready" in line]
