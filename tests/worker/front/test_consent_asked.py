@@ -167,7 +167,7 @@ def test_a_client_that_comes_back_too_late_is_told() -> None:
         assert "Nobody agreed" in answer["content"][0]["text"]
         assert door.peer.quiet()
 
-    asking(test, timeout_s=0.01)
+    asking(test, timeout_s=0.5)
 
 
 @pytest.mark.promise("M97")
