@@ -216,7 +216,7 @@ def test_a_file_is_read_and_written_too(tmp_path: Path) -> None:
             async for line in InputPipe(given.fileno()).lines():
                 assert isinstance(line, bytes)
                 output.put(line)
-            await output.close(5.0)
+            await output.close(60.0)
         assert (tmp_path / "out").read_bytes() == b"a\n" * 100_000
 
     run(main)
