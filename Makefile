@@ -72,24 +72,25 @@ style: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy --no-error-summary
 
-strict: $(STAMP) ## types by a second judge, who takes as long as all of check
+strict: $(STAMP) ## types by a second judge: 90 seconds, so each night and before a release
 	$(BIN)/pyright --warnings
 
 pure: $(STAMP)
 	@# One lane more than there are cores: some of these tests wait, too.
 	$(BIN)/python -m pytest -q -m "not live and not process" -n $$($(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') --dist worksteal $(EXAMPLES) tests
 
-test: ## what a merge has to pass: check, types by a second judge, and the tests with real processes
+test: ## what a merge has to pass: check, and the tests with real processes
 	@# Side by side, because none of them keeps all processors busy.
 	@$(MAKE) --no-print-directory --jobs=3 $(STAMP) $(TOOLS)
 	@$(MAKE) --no-print-directory --jobs=3 style types pure
-	@$(MAKE) --no-print-directory --jobs=2 strict real
+	@$(MAKE) --no-print-directory real
 
 real: $(STAMP) $(TOOLS) ## the tests with real processes
 	@# In lanes, a file in one of them: most of these tests wait for processes.
 	$(BIN)/python -m pytest -q -m "live or process" -n $(LANES) --dist loadfile --no-loadscope-reorder $(EXAMPLES) $(LEFT_OUT) tests
 
-test-all: ## test, and what runs each night and before a release: images, packages, longer soaks, more examples
+test-all: ## test, and what runs each night and before a release: pyright, images, packages, longer soaks, more examples
+	@$(MAKE) --no-print-directory strict
 	METAMCP_SOAK_S=60 $(MAKE) --no-print-directory test ALL=1 PROFILE=
 	@printf '%s\n' $(foreach name,$(NIGHTLY),'$(call passed,$(name))') >$(PASSED)
 

@@ -33,15 +33,19 @@ def busy_loop() -> Generator[None]:
 def run(file: str) -> tuple[str, float, str]:
     """Return the file, the seconds that its tests took, and their output if one failed."""
     start = time.monotonic()
-    tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", file],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=False,
-    )
+    try:
+        tests = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", file],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_S_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        output = (expired.stdout or b"").decode(errors="replace")
+        return file, RUN_S_MAX, f"{output}\nThe run was killed after {RUN_S_MAX:.0f} s.\n"
     return file, time.monotonic() - start, tests.stdout if tests.returncode else ""
 
 
