@@ -81,8 +81,8 @@ pure: $(STAMP)
 
 test: ## what a merge has to pass: check, and the tests with real processes
 	@# Side by side, because none of them keeps all processors busy.
-	@$(MAKE) --no-print-directory --jobs=3 $(STAMP) $(TOOLS)
-	@$(MAKE) --no-print-directory --jobs=3 style types pure
+	@$(MAKE) --no-print-directory $(STAMP)
+	@$(MAKE) --no-print-directory --jobs=4 style types pure $(TOOLS)
 	@$(MAKE) --no-print-directory real
 
 real: $(STAMP) $(TOOLS) ## the tests with real processes
