@@ -40,7 +40,7 @@ PROFILE ?= check
 EXAMPLES = $(if $(PROFILE),--hypothesis-profile=$(PROFILE))
 N ?= 20
 
-.PHONY: help setup hook run demo check style types strict pure test real test-all flaky imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad fuzz wheel wheel-compiled test-compiled deb lock clean
+.PHONY: help setup hook run demo check style types strict pure test real test-all flaky imports pictures reference docs conformance bench bench-publish bench-peers profile soak soak-remote soak-load soak-bad servers fuzz wheel wheel-compiled test-compiled deb lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -189,6 +189,9 @@ soak-load: $(STAMP) ## an hour of mixed load: nothing grows, slows down or is lo
 
 fuzz: $(STAMP) ## any input for what reads input, an hour for each of four readers; SECONDS=60 for less
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+servers: $(STAMP) $(PACKAGERS) ## forty public servers with and without a sandbox, side by side: half an hour
+	$(BIN)/python -m tests.clients.survey $(NAMES)
 
 soak-bad: $(STAMP) ## a million bad requests and 100,000 bad lines of a server; nothing grows
 	$(BIN)/python -m tests.faults.soak_bad --requests 1000000 --lines 100000

@@ -1,0 +1,167 @@
+"""Public servers as their READMEs configure them: equal in `basic` and with `sandbox = "none"`?
+
+Owns: the folders that they find, what is asked of them, what counts as equal. Never: what a server
+needs; the table `public_servers.toml` has only what a README says.
+
+    python -m tests.clients.survey [NAME ...]
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metamcp_supervisor.control.client import Failed
+from tests.live.client import Client
+from tests.live.gateway import ROOT, Gateway
+
+TABLE = Path(__file__).with_name("public_servers.toml")
+START_S_MAX = 300
+PROFILES = ("none", "basic")
+LISTS = {"tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list"}
+CHANGING = re.compile(r"\d+|[0-9a-f]{7,}|/tmp/\S+")
+"""What differs between two runs of one server: times, hashes, temporary files."""
+SECRET = "SECRET-OF-THE-HOME"
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: lab
+clusters: [{name: lab, cluster: {server: "https://127.0.0.1:9"}}]
+contexts: [{name: lab, context: {cluster: lab, user: ann}}]
+users: [{name: ann, user: {token: t}}]
+"""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a client saw of a server: names of each list, and the answer of each call."""
+
+    state: str = ""
+    lists: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    answers: list[str] = field(default_factory=list[str])
+
+
+def furnish(folder: Path) -> dict[str, str]:
+    """Write a home and a project; the values of `{home}` and `{work}`."""
+    home, work = folder / "home", folder / "home" / "project"
+    for path in (".kube", ".ssh", ".config/git", "project/vault/.obsidian", "project/repository"):
+        (home / path).mkdir(parents=True)
+    (home / ".kube" / "config").write_text(KUBECONFIG)
+    (home / ".ssh" / "id_ed25519").write_text(SECRET)
+    (home / ".config" / "git" / "config").write_text(
+        "[user]\nname = Ann\nemail = ann@example.com\n"
+    )
+    (work / "file.txt").write_text("hello\n")
+    repository = work / "repository"
+    subprocess.run(["git", "init", "--quiet"], cwd=repository, check=True)
+    (repository / "untracked.txt").write_text("hello\n")
+    return {"home": str(home), "work": str(work)}
+
+
+def filled(value: Any, places: Mapping[str, str]) -> Any:
+    """The value with the places in its strings."""
+    text = json.dumps(value)
+    for name, place in places.items():
+        text = text.replace(f"{{{name}}}", place)
+    return json.loads(text)
+
+
+def look(entry: Mapping[str, Any], profile: str, folder: Path) -> Seen:
+    """Start the server alone behind a gateway, and ask for its lists and its calls."""
+    places = furnish(folder)
+    server = {
+        "command": filled(entry["command"], places),
+        "env": entry.get("env", {}),
+        "cwd": places["work"],
+        "sandbox": profile,
+        "start_timeout": f"{START_S_MAX}s",
+    }
+    gateway = Gateway({"it": server}, wait=False)
+    gateway.environ |= {"HOME": places["home"]} | caches(folder.parent)
+    seen = Seen()
+    with gateway:
+        try:
+            gateway.wait("it", timeout_s=START_S_MAX)
+        except Failed as failure:
+            logs = "\n".join(line.get("text", "") for line in gateway.logs("it")[-5:])
+            seen.state = f"{failure}\n{logs}"
+            return seen
+        with closing(Client(gateway.port)) as client:
+            for name, method in LISTS.items():
+                result = client.request(method).get("result", {})
+                seen.lists[name] = sorted(item["name"] for item in result.get(name, []))
+            for tool, arguments in entry.get("calls", []):
+                answer = client.request(
+                    "tools/call", {"name": f"it__{tool}", "arguments": filled(arguments, places)}
+                )
+                seen.answers.append(normal(answer, folder))
+    return seen
+
+
+def caches(folder: Path) -> dict[str, str]:
+    """Variables of launchers, so that all servers of a survey download into the same folders."""
+    return {"npm_config_cache": str(folder / "npm"), "UV_CACHE_DIR": str(folder / "uv")}
+
+
+def normal(answer: Mapping[str, Any], folder: Path) -> str:
+    """The answer without what differs between two runs."""
+    text = json.dumps({key: answer[key] for key in answer if key != "id"}, sort_keys=True)
+    return CHANGING.sub("#", text.replace(str(folder), "FOLDER"))
+
+
+def compare(name: str, entry: Mapping[str, Any], folder: Path) -> list[str]:
+    """Lines that say how the confined server differs from the one that is not confined."""
+    seen: dict[str, Seen] = {}
+    for profile in PROFILES:
+        own = folder / f"{name}-{profile}"
+        own.mkdir()
+        seen[profile] = look(entry, profile, own)
+        shutil.rmtree(own, ignore_errors=True)
+    none, basic = (seen[profile] for profile in PROFILES)
+    if none.state:
+        return [f"does not start without a sandbox: {none.state}"]
+    if basic.state:
+        return [f"does not start: {basic.state}"]
+    lines = [f"{what} differ" for what in LISTS if none.lists[what] != basic.lists[what]]
+    for (tool, _), left, right in zip(
+        entry.get("calls", []), none.answers, basic.answers, strict=True
+    ):
+        if left != right:
+            lines.append(f"{tool}:\n    none:  {left[:600]}\n    basic: {right[:600]}")
+    return lines
+
+
+def main() -> int:
+    """Print a line for each server; 1 if one differs."""
+    options = argparse.ArgumentParser(prog="tests.clients.survey")
+    options.add_argument("--folder", type=Path, help="where the launchers keep their downloads")
+    options.add_argument("names", nargs="*")
+    wanted = options.parse_args()
+    table: dict[str, Any] = tomllib.loads(TABLE.read_text())
+    names: Sequence[str] = wanted.names or list(table)
+    os.environ["PATH"] = f"{ROOT}/.venv/packages/bin:{os.environ['PATH']}"
+    folder = wanted.folder or Path(tempfile.mkdtemp(prefix="survey-", dir="/var/tmp"))
+    folder.mkdir(exist_ok=True)
+    equal = 0
+    for name in names:
+        lines = compare(name, table[name], folder)
+        equal += not lines
+        sys.stdout.write(f"{'differs' if lines else 'equal':8} {name}\n")
+        sys.stdout.writelines(f"  {line}\n" for line in lines)
+        sys.stdout.flush()
+    sys.stdout.write(f"{equal} of {len(names)} servers are equal\n")
+    return 0 if equal == len(names) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
