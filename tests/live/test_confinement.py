@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,31 @@ LANDLOCK = kernel.landlock_version()
 BWRAP = shutil.which("bwrap") is not None
 ITS_OWN = frozenset({
     "start a program", "write to its temporary folder", "write to its home",
-    "read what it was given", "write what it was given",
+    "read what it was given", "write what it was given", "limit itself", "limit the caller",
+    "lower its priority", "schedule itself by attributes", "pin itself to processors",
+    "delay its files",
 })  # fmt: skip
-NETWORK = frozenset({"connect by TCP", "listen on TCP", "send by UDP"})
+TCP = frozenset({"connect by TCP", "connect by TCP of several paths"})
+NETWORK = TCP | {"listen on TCP", "send by UDP"}
 SYSTEM_CALLS = frozenset({
     "trace a sibling", "make a user namespace", "mount", "use keys of the kernel",
-    "make a ring of system calls",
+    "make a ring of system calls", "limit the gateway", "lower the priority of a sibling",
+    "lower the priority of a group", "schedule a sibling", "schedule a sibling by a parameter",
+    "schedule a sibling by attributes", "pin the gateway to processors",
+    "delay the files of a sibling", "call the host of a virtual machine",
 })  # fmt: skip
 FILES = frozenset({
     "read a foreign file", "list a foreign folder", "write a foreign file", "read passwords",
     "read the configuration", "read the environment of a sibling",
     "read the environment of the gateway", "read the token of the control socket",
 })  # fmt: skip
+SHARED = frozenset({
+    "share memory by a key", "share a semaphore by a key", "share a queue by a key",
+    "share a queue by a name",
+})  # fmt: skip
 OTHERS = frozenset({"signal a sibling", "connect to an abstract socket"})
 CONTROL, PRIVILEGES = "connect to the control socket", "have capabilities"
-EVERYTHING = FILES | OTHERS | SYSTEM_CALLS | NETWORK | ITS_OWN | {CONTROL, PRIVILEGES}
+EVERYTHING = FILES | OTHERS | SYSTEM_CALLS | SHARED | NETWORK | ITS_OWN | {CONTROL, PRIVILEGES}
 #: What a server of each kind reaches on this machine.
 REACHED = {
     "none": EVERYTHING,
@@ -47,15 +57,20 @@ REACHED = {
     "closed": ITS_OWN | {CONTROL},
     "ports": ITS_OWN | {"connect by TCP", "send by UDP", CONTROL},
     "other ports": ITS_OWN | {"send by UDP", CONTROL},
-    "strict": ITS_OWN | {"listen on TCP", "send by UDP"},
-    "strict with the network": ITS_OWN | NETWORK,
+    "strict": ITS_OWN | SHARED | {"listen on TCP", "send by UDP"},
+    "strict with the network": ITS_OWN | SHARED | NETWORK,
 }
 #: Cells that this kernel cannot keep apart, with the reason.
 UNKNOWN: dict[str, tuple[frozenset[str], str]] = {
     "files": (FILES if LANDLOCK < 1 else frozenset(), "no Landlock"),
     "others": (OTHERS if LANDLOCK < 6 else frozenset(), "no Landlock of version 6"),
     "ports": (NETWORK if LANDLOCK < 4 else frozenset(), "no Landlock of version 4"),
-    "calls": (SYSTEM_CALLS if not kernel.has_filters() else frozenset(), "no seccomp"),
+    "calls": (SYSTEM_CALLS | SHARED if not kernel.has_filters() else frozenset(), "no seccomp"),
+}
+#: Cells that a machine without this kind of socket has nowhere.
+OF_SOCKETS = {
+    "call the host of a virtual machine": (socket.AF_VSOCK, 0),
+    "connect by TCP of several paths": (socket.AF_INET, 262),
 }
 SKIPPED = frozenset(one for cells, _ in UNKNOWN.values() for one in cells)
 
@@ -133,6 +148,12 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
         assert client.era
 
 
+def makes_socket(family: int, protocol: int) -> bool:
+    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM, protocol):
+        return True
+    return False
+
+
 def test_this_machine_can_confine_at_all() -> None:
     assert not EVERYTHING <= SKIPPED, [why for cells, why in UNKNOWN.values() if cells]
     if os.environ.get("CI") == "true":
@@ -150,8 +171,27 @@ def test_a_hostile_server_reaches_what_its_profile_allows_and_nothing_else(
         pytest.skip(f"this kernel has {why[0]}")
     if os.geteuid() and attempt in {"read passwords", "have capabilities", "mount"}:
         pytest.skip("only root can do that without a sandbox") if kind == "none" else None
+    if attempt in OF_SOCKETS and not makes_socket(*OF_SOCKETS[attempt]):
+        pytest.skip("this kernel has no such sockets")
     outcome = reached[kind][attempt]
     assert (outcome == "done") == (attempt in REACHED[kind]), outcome
+
+
+@pytest.mark.skipif(not kernel.has_filters(), reason="this kernel has no seccomp")
+@pytest.mark.parametrize("user", ["root", "a user without privileges"])
+def test_a_server_takes_no_time_no_files_and_no_priority_from_the_gateway(user: str) -> None:
+    if user == "root" and os.geteuid():
+        pytest.skip("the tests do not run as root")
+    gateway = Gateway({"choker": {"command": [*HOSTILE]}, "good": fake()})
+    if user != "root" and os.geteuid() == 0:
+        gateway.wrapper = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    with gateway, closing(Client(gateway.port)) as client:
+        before = gateway.left()
+        others = sorted(before - {gateway.server("choker")["pid"]})
+        tried = json.loads(client.text("choker__choke", pids=others))
+        assert set(tried.values()) == {"Operation not permitted"}
+        assert client.text("good__echo", text="here") == "here"
+        assert before <= gateway.left()
 
 
 def test_a_server_that_forks_on_and_on_is_killed_and_nobody_else_suffers() -> None:

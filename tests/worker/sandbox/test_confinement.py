@@ -30,6 +30,7 @@ tries = {
     "read the environment of its parent": lambda: open(f"/proc/{os.getppid()}/environ", "rb"),
     "start a program": lambda: os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", ":"], {}), 0),
     "kill its parent": lambda: os.kill(os.getppid(), signal.SIGCONT),
+    "shared memory": lambda: call(29 if os.uname().machine == "x86_64" else 194, 0, 4096, 0o1600),
     "a TCP socket": lambda: socket.socket(),
     "a UDP socket": lambda: socket.socket(type=socket.SOCK_DGRAM),
     "a unix socket": lambda: socket.socket(socket.AF_UNIX),

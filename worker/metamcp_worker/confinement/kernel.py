@@ -1,7 +1,8 @@
 """System calls that confine a process: Landlock, filters of system calls, privileges.
 
-Owns: numbers of the kernel, rulesets of Landlock, filters of seccomp. Never: which files, ports and
-calls a process gets (`rules`, `sandbox.confinement`), starting it (`launch`).
+Owns: numbers of the kernel, rulesets of Landlock, filters of seccomp, calls that change other
+processes. Never: which files, ports and further calls a process gets (`rules`, `launch`,
+`sandbox.confinement`), starting it (`launch`).
 
 Landlock (Linux 5.13) has no wrapper in the C library, so its three system calls are made by number;
 the numbers are the same on all processors. A kernel that knows less gets the rules that it knows:
@@ -13,7 +14,7 @@ import errno
 import os
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 CREATE, ADD_RULE, RESTRICT = 444, 445, 446
 _VERSION_FLAG = 1
@@ -43,23 +44,50 @@ CALLS = {
     "delete_module": (176, 106), "fanotify_init": (300, 262), "finit_module": (313, 273),
     "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430), "fspick": (433, 433),
     "init_module": (175, 105), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425), "kcmp": (312, 272), "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104), "keyctl": (250, 219), "mount": (165, 40),
-    "mount_setattr": (442, 442), "move_mount": (429, 429), "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428), "perf_event_open": (298, 241), "pidfd_getfd": (438, 438),
-    "pivot_root": (155, 41), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "ptrace": (101, 117), "quotactl": (179, 60), "reboot": (169, 142),
-    "request_key": (249, 218), "setdomainname": (171, 162), "sethostname": (170, 161),
-    "setns": (308, 268), "settimeofday": (164, 170), "socket": (41, 198), "swapoff": (168, 225),
-    "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97),
-    "userfaultfd": (323, 282), "vhangup": (153, 58),
+    "io_uring_setup": (425, 425), "ioprio_set": (251, 30), "kcmp": (312, 272),
+    "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
+    "migrate_pages": (256, 238), "mount": (165, 40), "mount_setattr": (442, 442),
+    "move_mount": (429, 429), "move_pages": (279, 239), "mq_open": (240, 180),
+    "mq_unlink": (241, 181), "msgctl": (71, 187), "msgget": (68, 186), "msgrcv": (70, 188),
+    "msgsnd": (69, 189), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
+    "open_tree_attr": (467, 467), "perf_event_open": (298, 241), "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41), "prlimit64": (302, 261), "process_mrelease": (448, 448),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142),
+    "request_key": (249, 218), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "semctl": (66, 191),
+    "semget": (64, 190), "semop": (65, 193), "semtimedop": (220, 192), "setdomainname": (171, 162),
+    "sethostname": (170, 161), "setns": (308, 268), "setpriority": (141, 140),
+    "settimeofday": (164, 170), "shmat": (30, 196), "shmctl": (31, 195), "shmget": (29, 194),
+    "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224),
+    "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
 }  # fmt: skip
 """Numbers of system calls, in the order of `MACHINES`."""
+OF_A_PROCESS = (
+    "migrate_pages", "move_pages", "prlimit64", "sched_setaffinity", "sched_setattr",
+    "sched_setparam", "sched_setscheduler",
+)  # fmt: skip
+"""System calls whose first argument is the process that they change. The kernel allows them for any
+process of the same user, and a limit of processor time that has passed ends a process."""
+OF_SEVERAL = {"ioprio_set": 1, "setpriority": 0}
+"""System calls that change a process, a group or all processes of a user, with the value of the
+first argument that means a process; the second is the process."""
+SHARED_BY_KEY = (
+    "mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop",
+    "semtimedop", "shmat", "shmctl", "shmget",
+)  # fmt: skip
+"""System calls for memory, semaphores and queues that all processes of a user reach, that stay when
+their maker has ended, and that no limit of memory counts."""
 _X32 = 0x40000000
 """Bit of system calls of another kind, which x86_64 has beside its own."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _ARGUMENT_BYTES = 0, 4, 16, 8
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+
+AllowedArguments = Mapping[int, tuple[int, ...]]
+"""Values that a system call may get, by the position of the argument. A filter compares the lower
+32 bits, which is all that the kernel reads of a pid, a domain or a protocol."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -140,11 +168,11 @@ def filter_bytes(
     refused: Iterable[str],
     *,
     flags: int = 0,
-    domains: Iterable[int] | None = None,
+    arguments: Mapping[str, AllowedArguments] = {},
 ) -> bytes:
     """Return a filter with which these system calls fail with EPERM. `flags`: of `clone` and
-    `unshare` that fail too, and `clone3`, whose flags no filter sees, is then unknown; `domains`:
-    the only ones of `socket`, None for all."""
+    `unshare` that fail too, and `clone3`, whose flags no filter sees, is then unknown; `arguments`:
+    calls that fail with other arguments than these."""
     at = MACHINES.index(machine)
 
     def number(name: str) -> int:
@@ -160,12 +188,23 @@ def filter_bytes(
         for name in ("clone", "unshare"):
             steps += [(_EQUAL, 0, 4, number(name)), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
             steps += [(_ANY_BIT, 0, 1, flags), fail, allowed]
-    if domains is not None:
-        known = list(domains)
-        steps += [(_EQUAL, 0, len(known) + 3, number("socket")), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-        steps += [(_EQUAL, len(known) - i, 0, one) for i, one in enumerate(known)]
-        steps += [fail, allowed]
+    for name, values_by_position in arguments.items():
+        checks: list[tuple[int, int, int, int]] = []
+        for position, values in values_by_position.items():
+            checks.append((_LOAD, 0, 0, _FIRST_ARGUMENT + position * _ARGUMENT_BYTES))
+            checks += [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
+            checks.append(fail)
+        steps += [(_EQUAL, 0, len(checks) + 1, number(name)), *checks, allowed]
     return b"".join(struct.pack("=HBBI", *one) for one in (*steps, allowed))
+
+
+def only_itself() -> dict[str, AllowedArguments]:
+    """Return the arguments with which a process and its programs change the limits and priorities
+    of nothing but the caller (0) and this process. Others of their own processes are refused, too,
+    for no filter knows their numbers ahead."""
+    itself = (0, os.getpid())
+    allowed: dict[str, AllowedArguments] = {name: {0: itself} for name in OF_A_PROCESS}
+    return allowed | {name: {0: (which,), 1: itself} for name, which in OF_SEVERAL.items()}
 
 
 def filter_calls(program: bytes) -> None:

@@ -21,14 +21,24 @@ from metamcp_worker.confinement import kernel, rules
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.spec import ConfinementSpec
 
-REFUSED = tuple(sorted(kernel.CALLS.keys() - {"clone", "clone3", "socket", "unshare"}))
+REFUSED = tuple(sorted(
+    kernel.CALLS.keys() - {"clone", "clone3", "socket", "socketpair", "unshare"}
+    - {*kernel.OF_A_PROCESS, *kernel.OF_SEVERAL, *kernel.SHARED_BY_KEY}
+))  # fmt: skip
 """System calls that fail: they reach into other processes, change the machine, or are known for
 faults of the kernel."""
 NAMESPACES = 0x7E020080
 """Flags of `clone` that make namespaces: of time, mounts, cgroups, names, users, processes,
 network."""
-LOCAL_DOMAINS = (1, 16)
-"""Domains of sockets without a network: unix, and netlink, by which libraries list interfaces."""
+UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
+LOCAL_DOMAINS = (UNIX, NETLINK)
+"""Domains of sockets without a network; libraries list interfaces by netlink."""
+DOMAINS = (*LOCAL_DOMAINS, INET, INET6)
+"""Domains of sockets of any server. Others reach the host of a virtual machine (vsock), or are
+known for faults of the kernel."""
+PROTOCOLS = (0, 1, 4, 6, 15, 16, 17, 58)
+"""Protocols of sockets of a server that may connect to some TCP ports only: ICMP, TCP, UDP, ICMPv6
+and those of netlink. Landlock looks at no port of MPTCP and SMC, which reach servers of TCP."""
 HEAD_BYTES = 16 * 1024
 REPORT_BYTES_MAX = 4096
 BWRAP = "bwrap"
@@ -208,8 +218,8 @@ class _Cell:
         closed = spec.network == "none" and not self._strict
         if filters:
             self._filter = kernel.filter_bytes(
-                os.uname().machine, REFUSED, flags=NAMESPACES,
-                domains=LOCAL_DOMAINS if closed else None,
+                os.uname().machine, (*REFUSED, *(() if self._strict else kernel.SHARED_BY_KEY)),
+                flags=NAMESPACES, arguments=self._arguments(closed),
             )  # fmt: skip
         if version:
             tcp = closed or bool(spec.tcp_ports)
@@ -224,6 +234,19 @@ class _Cell:
             self._filter_fd = packets.blob(self._filter)
             os.lseek(self._filter_fd, 0, os.SEEK_SET)
             os.set_inheritable(self._filter_fd, True)
+
+    def _arguments(self, closed: bool) -> dict[str, kernel.AllowedArguments]:
+        """Return the arguments that some system calls of this process may get. `closed`: whether it
+        has no network."""
+        domains = LOCAL_DOMAINS if closed else DOMAINS
+        protocols = {2: PROTOCOLS} if self._spec.tcp_ports else {}
+        of_sockets: dict[str, kernel.AllowedArguments] = {
+            "socket": {0: domains, **protocols},
+            "socketpair": {0: (UNIX,)},
+        }
+        if self._strict:  # which has a namespace of processes
+            return of_sockets
+        return of_sockets | kernel.only_itself()
 
     def spawn(
         self, programs: Sequence[str], streams: tuple[int, int, int]

@@ -72,7 +72,8 @@ def confine(version: int, program: str) -> None:
     if version > 0:
         kernel.restrict(_rules(version, program))
     if version >= 0 and kernel.has_filters():
-        kernel.filter_calls(kernel.filter_bytes(os.uname().machine, REFUSED))
+        refused = (*REFUSED, *kernel.SHARED_BY_KEY)
+        kernel.filter_calls(kernel.filter_bytes(os.uname().machine, refused))
 
 
 def _rules(version: int, program: str) -> int:
