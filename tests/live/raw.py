@@ -96,7 +96,8 @@ class Started:
 
 class Raw:
     """One client on one endpoint. `era`: a protocol revision; one with sessions opens one, and says
-    there that it has these capabilities; the other says so with each request."""
+    there that it has these capabilities; the other says so with each request. `key`: an API key,
+    empty for none."""
 
     def __init__(
         self,
@@ -106,8 +107,9 @@ class Raw:
         capabilities: dict[str, Any] | None = None,
         *,
         log_level: str | None = None,
+        key: str = "",
     ) -> None:
-        self.port, self.era, self.path = port, era, path
+        self.port, self.era, self.path, self.key = port, era, path, key
         self.session = ""
         meta: dict[str, Any] = {
             "protocolVersion": MODERN,
@@ -205,6 +207,7 @@ class Raw:
         headers = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
+            **({"Authorization": f"Bearer {self.key}"} if self.key else {}),
         }
         if self.era == MODERN:
             headers |= {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}

@@ -124,6 +124,19 @@ def make_once(path: Path, content: bytes) -> None:
         os.unlink(name)
 
 
+def own_key(path: Path, size_bytes: int, *, make: bool = True) -> bytes:
+    """Return the random key in this file of the gateway, which has it in hexadecimal digits.
+    `make`: make the file, whole and once, if it is not there. Raises OSError if that cannot be
+    done, references.Unresolved if the file cannot be read, ValueError if it has something else."""
+    if make and not os.path.lexists(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_once(path, f"{secrets.token_hex(size_bytes)}\n".encode())
+    key = bytes.fromhex(secret(path).strip())
+    if len(key) != size_bytes:
+        raise ValueError(f"{path} has {len(key)} bytes, not {size_bytes}")
+    return key
+
+
 def _content(path: Path, limit_bytes: int, flags: int) -> tuple[bytes, os.stat_result]:
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer.

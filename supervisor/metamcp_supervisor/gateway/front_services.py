@@ -4,11 +4,14 @@ Owns: which part is told what, as an implementation of `fronts.ports.House`. Nev
 these parts, fronts themselves (`fronts.fronts`).
 """
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from metamcp_supervisor.config import workspaces
+from metamcp_supervisor.config import files, workspaces
 from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
@@ -43,6 +46,14 @@ from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
+HANDLE_KEY = "handles.key"
+"""File in the state directory with the key of `Household.handle_key`, in hexadecimal digits."""
+HANDLE_KEY_BYTES = 32
+LOST = (
+    "ids of tasks and states of calls that clients have now end with this gateway, because the key"
+    " in {} cannot be used"
+)
+
 
 class Household:
     """An implementation of `fronts.ports.House`. `tree`, `views` and so on: set later, but before
@@ -75,6 +86,7 @@ class Household:
         self._hopeless = hopeless
         self._forker = forker
         self._hearts = hearts
+        self._handle_key = b""
 
     def furnish(
         self,
@@ -86,6 +98,7 @@ class Household:
     ) -> None:
         """Make the parts that are left; see the attributes. `config`: returns the one in force;
         `version`: of the gateway."""
+        self._journal = journal
 
         def note(sentence: str) -> None:
             journal.add("gateway", "error", sentence)
@@ -129,6 +142,20 @@ class Household:
         kept = self.console, self.engine, self.embedder, self.code, self.audit
         roles |= {each.who: each for each in kept}
         self.roles = roles
+
+    def handle_key(self, state_dir: Path) -> bytes:
+        """Return the key of ids and states that are of use to one client alone, which all fronts
+        and later gateways on this state directory have. A key that cannot be kept lasts as long as
+        this gateway; then an event says why."""
+        if not self._handle_key:
+            path = state_dir / HANDLE_KEY
+            try:
+                self._handle_key = files.own_key(path, HANDLE_KEY_BYTES)
+            except (OSError, Unresolved, ValueError) as unfit:
+                why = unfit.strerror if isinstance(unfit, OSError) else unfit
+                self._handle_key = secrets.token_bytes(HANDLE_KEY_BYTES)
+                self._journal.add("gateway", "error", f"{LOST.format(path)}: {why}")
+        return self._handle_key
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)

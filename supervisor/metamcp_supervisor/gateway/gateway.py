@@ -373,6 +373,8 @@ class Gateway:
         pinned = self._tree.pinned
         found = specs.front_spec(self.config, self.version, self.listen, pinned)
         house = self._house
+        key = house.handle_key(self.config.gateway.state_dir)
+        found = structs.replace(found, handle_key=key)
         found = house.code.with_code(house.audit.with_audit(found))
         return house.middlewares.with_middleware(house.engine.with_engine(found))
 

@@ -327,11 +327,7 @@ def names(state_dir: Path) -> list[tuple[str, str, str]]:
 def _pepper(path: Path, *, make: bool) -> bytes:
     """Return the pepper; make it, whole and once, if it is not there. Raises PepperUnfit."""
     try:
-        if make and not os.path.lexists(path):
-            text = secrets.token_hex(api_key.PEPPER_BYTES)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            files.make_once(path, f"{text}\n".encode())
-        found = bytes.fromhex(files.secret(path).strip())
+        return files.own_key(path, api_key.PEPPER_BYTES, make=make)
     except Unresolved as unread:
         why = str(unread)
         if os.path.lexists(path) and path.lstat().st_size:  # the pepper is there
@@ -340,8 +336,4 @@ def _pepper(path: Path, *, make: bool) -> bytes:
         why = f"{path} is damaged"
     except OSError as error:
         raise PepperUnfit(f"{path} cannot be made: {error.strerror}") from None
-    else:
-        if len(found) == api_key.PEPPER_BYTES:
-            return found
-        why = f"{path} is damaged"
     raise PepperUnfit(f"{why}; restore that file, or revoke all keys, remove it and make new keys")

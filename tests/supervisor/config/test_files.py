@@ -1,6 +1,7 @@
 """Which files are read, and one sentence for each that is not."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,20 @@ def test_an_empty_secret_is_an_error(tmp_path: Path) -> None:
         files.secret(path)
     with pytest.raises(Unresolved, match="the credential token is empty"):
         files.credential(str(tmp_path), "token")
+
+
+def test_a_key_of_the_gateway_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "a.key"
+    key = files.own_key(path, 32)
+    assert len(key) == 32
+    assert files.own_key(path, 32) == key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text("ab\n")
+    with pytest.raises(ValueError, match="has 1 bytes, not 32"):
+        files.own_key(path, 32)
+    path.chmod(0o644)
+    with pytest.raises(Unresolved, match="run 'chmod 600' on it"):
+        files.own_key(path, 32)
+    path.unlink()
+    with pytest.raises(Unresolved, match="does not exist"):
+        files.own_key(path, 32, make=False)

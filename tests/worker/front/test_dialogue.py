@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec import Raw, structs
 
 from metamcp_worker.front.client_questions import LEVELS
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX
@@ -177,16 +177,20 @@ def test_one_session_has_only_so_many_requests_in_flight() -> None:
 @pytest.mark.promise("M24")
 def test_a_session_is_told_how_the_tasks_go_on_that_it_began() -> None:
     async def talk(door: Door) -> None:
+        capabilities = Raw(b'{"tasks":{"requests":{"tools":{"call":{}}}}}')
+        door.offer(structs.replace(offer("t"), capabilities=capabilities))
         session, other = await door.initialize(), await door.initialize()
         news, of_other = await door.news(session), await door.news(other)
         client = await door.call(session, task={"ttl": 1000})
         task = b'{"task":{"taskId":"k","status":"working"}}'
         door.peer.write(Result((await door.peer.call()).id, task))
-        assert (await client.reply()).json["result"] == codec.value(task)
+        created = (await client.reply()).json["result"]["task"]
+        assert created["taskId"] != "k"
         status = b'{"taskId":"k","status":"completed","x":1.0}'
         door.peer.write(Notice("notifications/tasks/status", status))
         mark(door)
-        assert (await news.event())["params"] == codec.value(status)
+        about = {"taskId": created["taskId"], "status": "completed", "x": 1.0}
+        assert (await news.event())["params"] == about
         assert await last(news)
         assert await last(of_other)
 

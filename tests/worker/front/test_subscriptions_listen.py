@@ -12,6 +12,7 @@ from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.streams import Streams
+from metamcp_worker.front.task_ids import TaskOwner
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.http.requests import HttpRequest
@@ -158,8 +159,9 @@ def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
         assert reply.outcome == (400, Code.MISSING_CAPABILITY)
         assert reply.json["error"]["data"] == {"requiredCapabilities": TASKS}
         client = await door.connect()
-        client.send(wish(meta={**META, CAPABILITIES: TASKS}, taskIds=["1", "2"]))
-        assert await acknowledged(client) == {"taskIds": ["1", "2"]}
+        ids = [TaskOwner(b"", "default", "local").exposed("s", one) for one in "12"]
+        client.send(wish(meta={**META, CAPABILITIES: TASKS}, taskIds=[*ids, "1"]))
+        assert await acknowledged(client) == {"taskIds": ids}
         told = await door.peer.read()
         assert isinstance(told, Tell)
         assert codec.value(told.body) == {"taskIds": ["1", "2"]}
@@ -167,7 +169,7 @@ def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
         assert await client.event() == {
             "jsonrpc": "2.0",
             "method": "notifications/tasks",
-            "params": {"_meta": {SUBSCRIPTION: "7"}, "taskId": "1", "n": 1.0},
+            "params": {"_meta": {SUBSCRIPTION: "7"}, "taskId": ids[0], "n": 1.0},
         }
 
     with_door(talk)

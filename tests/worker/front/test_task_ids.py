@@ -1,7 +1,5 @@
-"""Ids of tasks on endpoints with several servers, and where they stand."""
+"""Ids of tasks, whose they are, and where they stand."""
 
-import base64
-import hashlib
 import json
 from typing import Any
 
@@ -12,7 +10,17 @@ from hypothesis import strategies as st
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.task_ids import RELATED, Related, created, exposed, in_result, owner
+from metamcp_worker.front.task_ids import (
+    OWNER,
+    RELATED,
+    Related,
+    TaskOwner,
+    created,
+    in_list,
+    in_result,
+    seal,
+    unseal,
+)
 from metamcp_worker.ipc import codec
 
 from .callers import Caller
@@ -35,35 +43,79 @@ def raw(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+ALICE = TaskOwner(bytes(32), "default", "key:alice")
+
+
 @pytest.mark.promise("M24")
 @given(st.text())
 def test_an_exposed_id_leads_to_its_server_and_its_own_id(task: str) -> None:
-    found = merged("new", "old")
-    for server in ("new", "old"):
-        whose = owner(found, exposed("default", server, task))
-        assert whose is not None
-        assert (whose.server, codec.value(whose.original)) == (server, task)
-        assert whose.legacy is (server == "old")
+    for servers in (("new", "old"), ("new",), ("old",)):
+        found = merged(*servers)
+        for server in servers:
+            whose = ALICE.find_server(found, ALICE.exposed(server, task))
+            assert whose is not None
+            assert (whose.server, codec.value(whose.original)) == (server, task)
+            assert whose.legacy is (server == "old")
 
 
 @pytest.mark.promise("M98")
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
 def test_no_other_text_is_the_id_of_a_task(task: str) -> None:
-    assert owner(merged("new", "old"), task) is None
+    assert ALICE.find_server(merged("new", "old"), task) is None
+    assert ALICE.find_server(merged("new"), task) is None
 
 
-def test_an_id_holds_on_its_endpoint_only_and_in_one_spelling() -> None:
-    task = exposed("default", "new", "t")
-    assert owner(merged("new", "old", name="other"), task) is None
-    assert owner(merged("old", "third"), task) is None
+@pytest.mark.promise("M60")
+@pytest.mark.parametrize(
+    "other",
+    [
+        TaskOwner(bytes(32), "default", "key:bob"),
+        TaskOwner(bytes(32), "other", "key:alice"),
+        TaskOwner(b"\1" * 32, "default", "key:alice"),
+        TaskOwner(bytes(32), "defaultkey", ":alice"),
+        TaskOwner(bytes(32), "default", ""),
+    ],
+)  # fmt: skip
+def test_an_id_is_of_use_to_its_owner_alone(other: TaskOwner) -> None:
+    task = ALICE.exposed("new", "t")
+    for servers in (("new", "old"), ("new",)):
+        assert other.find_server(merged(*servers), task) is None
+    assert ALICE.word != other.word
+
+
+def test_an_id_leads_to_a_server_of_the_endpoint_and_in_one_spelling() -> None:
+    task = ALICE.exposed("new", "t")
+    assert ALICE.find_server(merged("old", "third"), task) is None
     for another in (task + "=", task + "\n", " " + task, task[:-1]):
-        assert owner(merged("new", "old"), another) is None
+        assert ALICE.find_server(merged("new", "old"), another) is None
 
 
-def test_the_only_server_of_an_endpoint_has_every_task_under_its_own_id() -> None:
-    whose = owner(merged("new"), "anything")
-    assert whose is not None
-    assert (whose.server, whose.original) == ("new", b"")
+@given(st.binary(), st.lists(st.binary(), max_size=3), st.lists(st.binary(), max_size=3))
+def test_what_is_sealed_comes_back_for_the_same_scope_alone(
+    content: bytes, scope: list[bytes], other: list[bytes]
+) -> None:
+    text = seal(b"k" * 32, scope, content)
+    assert unseal(b"k" * 32, scope, text) == content
+    if other != scope:
+        assert unseal(b"k" * 32, other, text) is None
+    assert unseal(b"j" * 32, scope, text) is None
+
+
+@pytest.mark.promise("M60")
+def test_a_list_of_tasks_has_those_of_its_owner_under_their_ids() -> None:
+    tasks = [
+        {"taskId": "a", "ttl": 1.0, OWNER: "mine"},
+        {"taskId": "b", OWNER: "others"},
+        {"taskId": "c", OWNER: ""},
+        {"taskId": "d"},
+        {"taskId": 7, OWNER: "mine"},
+    ]
+    listed = raw({"tasks": tasks, "nextCursor": "n"})
+    mine = codec.value(in_list(listed, shout, "mine"))
+    assert mine == {"tasks": [{"taskId": "A", "ttl": 1.0}], "nextCursor": "n"}
+    every = codec.value(in_list(listed, shout, ""))
+    assert [one["taskId"] for one in every["tasks"]] == ["A", "B", "C", "D"]
+    assert codec.value(in_list(b'{"tasks":"all"}', shout, "mine")) == {"tasks": []}
 
 
 @pytest.mark.promise("M24")
@@ -130,14 +182,12 @@ def test_what_comes_before_the_answer_names_the_task_too() -> None:
 
 
 def test_ids_of_tasks_fit_into_a_header() -> None:
-    task = exposed("default", "a-server", "t" * 512)
+    task = ALICE.exposed("a-server", "t" * 512)
     assert len(task) <= task_ids.ID_BYTES_MAX
     assert task.isascii()
     assert task.isprintable()
 
 
 def test_an_id_that_is_made_of_no_text_is_nobodys() -> None:
-    found = merged("new", "old")
-    forged = b"new\0\xed\xa0\x80"  # what no text is in UTF-8
-    checksum = hashlib.sha256(b"default\0" + forged).digest()[: task_ids.CHECKSUM_BYTES]
-    assert owner(found, base64.urlsafe_b64encode(checksum + forged).decode().rstrip("=")) is None
+    forged = seal(ALICE.key, ALICE.scope, b"new\0\xed\xa0\x80")  # what no text is in UTF-8
+    assert ALICE.find_server(merged("new", "old"), forged) is None

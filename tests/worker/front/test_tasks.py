@@ -8,7 +8,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.task_ids import ID_BYTES_MAX, exposed
+from metamcp_worker.front.task_ids import CODE_BYTES, ID_BYTES_MAX, TaskOwner
 from metamcp_worker.front.tasks import BYTES_MAX, WATCHER_TASKS_MAX, Tasks
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -27,6 +27,16 @@ EXTENSION = b'{"extensions":{"io.modelcontextprotocol/tasks":{}}}'
 def tasked(protocol: str) -> ServerCatalogue:
     capabilities = Raw(EXTENSION if protocol == MODERN else CORE)
     return replace(offer("t", protocol=protocol), capabilities=capabilities)
+
+
+def exposed(endpoint: str, server: str, task: str) -> str:
+    """The id of a task of the user of this machine."""
+    return TaskOwner(b"", endpoint, "local").exposed(server, task)
+
+
+def started(task: str, server: str = "old", endpoint: str = "default") -> bytes:
+    """The result that says that a task was started."""
+    return codec.dump({"task": {"taskId": exposed(endpoint, server, task)}})
 
 
 class Client:
@@ -117,13 +127,17 @@ def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it(
 
 @pytest.mark.promise("M24")
 @pytest.mark.parametrize(("server", "modern"), [("new", True), ("old", False)])
-def test_on_an_endpoint_with_one_server_tasks_pass_as_they_are(server: str, modern: bool) -> None:
+def test_a_task_of_the_only_server_has_an_id_for_its_owner_too(server: str, modern: bool) -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
-        body = b'{"resultType":"task","taskId":"7" ,"task":{"taskId": "7"}}'
+        task = exposed("default", server, "7").encode()
+        body = b'{"resultType":"task","taskId":"%b"}' if modern else b'{"task":{"taskId":"%b"}}'
         asked = request("tools/call", b'{"name":"%b__t"}' % server.encode(), modern=modern)
-        assert await front.answered(server, asked, body) == CallAnswer(body)
-        frame = await front.sent(server, request("tasks/get", b'{"taskId": "7"}', modern=modern))
-        assert frame.params == b'{"taskId":"7"}'
+        assert await front.answered(server, asked, body % b"7") == CallAnswer(body % task)
+        asked = request("tasks/get", b'{"taskId":"%b"}' % task, modern=modern)
+        assert (await front.sent(server, asked)).params == b'{"taskId":"7"}'
+        able = b'{"clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}'
+        asked = request("tasks/get", b'{"taskId":"7"}', modern=modern, caller=able)
+        assert front.refusal(asked).message == "Unknown task: 7"
 
     with_tasks(talk, server)
 
@@ -198,18 +212,20 @@ def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> None:
 def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_over() -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
         mine, other, peer = Client(), Client(), front.peers["old"]
-        tasks.created(front.view, b'{"task":{"taskId":"7"}}', mine)
-        tasks.created(front.view, b'{"task":{"taskId":"8"}}', other)
+        tasks.created(front.view, started("7"), mine)
+        tasks.created(front.view, started("8"), other)
         tasks.created(front.view, b'{"content":[]}', other)
         for status in (b"working", b"completed", b"working"):
             params = b'{"taskId":"7","status":"%b"}' % status
             peer.write(Notice("notifications/tasks/status", params))
         peer.write(Notice("notifications/tasks/status", b"[]"))
         peer.write(Notice("notifications/tasks/status", b'{"taskId":"8","x": 1}'))
-        assert await other.told.get() == b'{"taskId":"8","x": 1}'
+        seven, eight = (exposed("default", "old", one).encode() for one in "78")
+        assert await other.told.get() == b'{"taskId":"%b","x":1}' % eight
         assert [mine.told.get_nowait() for _ in range(mine.told.qsize())] == [
-            b'{"taskId":"7","status":"working"}', b'{"taskId":"7","status":"completed"}'
-        ]  # fmt: skip
+            b'{"taskId":"%b","status":"working"}' % seven,
+            b'{"taskId":"%b","status":"completed"}' % seven,
+        ]
 
     with_tasks(talk, "old")
 
@@ -218,17 +234,18 @@ def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -
     async def talk(front: Front, tasks: Tasks) -> None:
         mine, other = Client(), Client()
         for number in (7, 8):
-            tasks.created(front.view, b'{"task":{"taskId":"%d"}}' % number, mine)
+            tasks.created(front.view, started(str(number)), mine)
         assert not tasks.empty()
         over = b'{"taskId":"7","status":"completed"}'
         front.peers["old"].write(Notice("notifications/tasks/status", over))
-        assert await mine.told.get() == over
-        tasks.created(front.view, b'{"task":{"taskId":"8"}}', mine)  # the same once more
+        assert b'"completed"' in await mine.told.get()
+        tasks.created(front.view, started("8"), mine)  # the same once more
         tasks.forget(mine)
         assert tasks.empty()
-        tasks.created(front.view, b'{"task":{"taskId":"9"}}', other)
+        tasks.created(front.view, started("9"), other)
         front.peers["old"].write(Notice("notifications/tasks/status", b'{"taskId":"9"}'))
-        assert await other.told.get() == b'{"taskId":"9"}'
+        nine = exposed("default", "old", "9").encode()
+        assert await other.told.get() == b'{"taskId":"%b"}' % nine
 
     with_tasks(talk, "old")
 
@@ -236,13 +253,13 @@ def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -
 def test_one_client_cannot_watch_without_end() -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
         greedy, old = Client(), Client()
-        ids = [f"t{number}" for number in range(WATCHER_TASKS_MAX)]
+        ids = [exposed("default", "new", f"t{number}") for number in range(WATCHER_TASKS_MAX)]
         assert len(tasks.watch(front.view, ids, greedy)) == WATCHER_TASKS_MAX
-        assert tasks.watch(front.view, ids[:1], greedy) == ("t0",)
+        assert tasks.watch(front.view, ids[:1], greedy) == (ids[0],)
         with pytest.raises(ProtocolError) as refusal:
-            tasks.watch(front.view, ["more"], greedy)
+            tasks.watch(front.view, [exposed("default", "new", "more")], greedy)
         assert refusal.value.code == Code.OVERLOADED
-        tasks.created(front.view, b'{"task":{"taskId":"7"}}', old)
+        tasks.created(front.view, started("7", "new"), old)
 
     with_tasks(talk, "new")
 
@@ -251,11 +268,12 @@ def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
         greedy = Client()
         for number in range(WATCHER_TASKS_MAX + 1):
-            tasks.created(front.view, b'{"task":{"taskId":"%d"}}' % number, greedy)
+            tasks.created(front.view, started(str(number)), greedy)
         for number in (0, WATCHER_TASKS_MAX):
             params = b'{"taskId":"%d"}' % number
             front.peers["old"].write(Notice("notifications/tasks/status", params))
-        assert await greedy.told.get() == b'{"taskId":"%d"}' % WATCHER_TASKS_MAX
+        newest = exposed("default", "old", str(WATCHER_TASKS_MAX)).encode()
+        assert await greedy.told.get() == b'{"taskId":"%b"}' % newest
 
     with_tasks(talk, "old")
 
@@ -263,10 +281,17 @@ def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
 def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
         greedy, modest = Client(), Client()
-        assert tasks.watch(front.view, ("x" * (ID_BYTES_MAX + 1), "y"), greedy) == ("y",)
+        y, seven = exposed("default", "new", "y"), exposed("default", "new", "7")
+        overlong = exposed("default", "new", "x" * ID_BYTES_MAX)
+        assert tasks.watch(front.view, (overlong, "y", y), greedy) == (y,)
         assert await told(front.peers["new"]) == ["y"]
-        ids = [f"{number:04}".ljust(ID_BYTES_MAX, "\0") for number in range(WATCHER_TASKS_MAX)]
-        greedies = [Client() for _ in range(BYTES_MAX // (6 * ID_BYTES_MAX * len(ids)) + 1)]
+        size = ID_BYTES_MAX * 3 // 4 - CODE_BYTES - len("new") - 2
+        ids = [
+            exposed("default", "new", f"{number:04}".ljust(size, "\0"))
+            for number in range(WATCHER_TASKS_MAX)
+        ]
+        assert len(ids[0]) <= ID_BYTES_MAX
+        greedies = [Client() for _ in range(BYTES_MAX // (6 * (size - 4) * len(ids)) + 1)]
         for one in greedies[:-1]:
             tasks.watch(front.view, ids, one)
         with pytest.raises(ProtocolError) as refusal:
@@ -274,7 +299,7 @@ def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
         assert refusal.value.code == Code.OVERLOADED
         for one in greedies:
             tasks.forget(one)
-        assert tasks.watch(front.view, ("7",), modest) == ("7",)
+        assert tasks.watch(front.view, (seven,), modest) == (seven,)
         assert await told(front.peers["new"]) == ["y", "7"]
 
     with_tasks(talk, "new")
@@ -287,8 +312,8 @@ def test_a_task_that_is_exposed_otherwise_meanwhile_is_watched_under_its_newer_i
         assert alone is not None
         assert among is not None
         newer = exposed("among", "old", "7")
-        for view, task in ((alone, "7"), (among, newer)):
-            tasks.created(view, b'{"task":{"taskId":"%b"}}' % task.encode(), client)
+        for view in (alone, among):
+            tasks.created(view, started("7", endpoint=view.whole), client)
         tasks.changed("old", b'{"taskId":"7","status":"completed"}')
         assert codec.value(client.told.get_nowait())["taskId"] == newer
         tasks.forget(client)

@@ -47,8 +47,8 @@ class Merged(Struct, frozen=True):
     by further names, which no list has. `apps`: tools by the names that the user interface of their
     own server knows, where the endpoint has others. `kinds`: the lists that some server has.
     `declared`: the servers' capabilities. `eras`: whether a server is of the handshake era.
-    `tasked`: the servers whose tasks have other ids here than there. `unknown`: servers that have
-    not told yet what they offer. `only`: on an endpoint with one server, the owner of everything
+    `tasked`: the servers that have tasks, or may have some. `unknown`: servers that have not told
+    yet what they offer. `only`: on an endpoint with one server, the owner of everything
     else. `barred`: names that this owner does not get, where names are bare; None: it gets no name
     that is not in a table. `held`: it gets no such name of a tool in any case, because its server
     is held to what was approved. `closed`: servers that cannot be asked for anything, because
@@ -228,8 +228,8 @@ class Catalog:
             eras={server: offer.legacy for server, offer in offers.items()},
             tasked=frozenset(
                 server
-                for server, offer in offers.items()
-                if len(endpoint.servers) > 1 and offer.declared.has_tasks()
+                for server in endpoint.servers
+                if server not in offers or offers[server].declared.has_tasks()
             ),
             instructions=_instructions(endpoint, offers, self._listed),
             unknown=tuple(name for name in endpoint.servers if name not in offers),

@@ -45,6 +45,7 @@ from metamcp_worker.child.subscriptions import (
     ModernSubscriptions,
     stripped,
 )
+from metamcp_worker.child.task_owners import TaskOwners
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.envelope import Envelope, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
@@ -80,6 +81,7 @@ class ServerSession:
         self._opening = Opening(spec, version, self._own, now)
         self._asks = Asks(self._calls, self._faults)
         self.orphans = Orphans(self._calls, self._asks, self._given_up)
+        self._task_owners = TaskOwners()
         self._levels = Levels(sessions=spec.url is not None)
         self._listening = ModernSubscriptions(
             self._own, self._faults, timeout_s=spec.timeout_s, calls_max=spec.queue
@@ -302,6 +304,8 @@ class ServerSession:
             actions += self._asks.over(key, told=True)
         if found.traced:
             actions.append(notices.leg(found, now, far=self._spec.url is not None))
+        if not (error or self._modern):
+            result = self._task_owners.answered(found, result)
         if error:
             actions.append(ReplyToFront(found.front, Error(found.call, error)))
         elif found.results and len(result) > RESULT_BYTES_MIN:

@@ -27,7 +27,6 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolReply,
 )
 from metamcp_worker.catalog import offers
-from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_request, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
@@ -47,6 +46,7 @@ from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
+from metamcp_worker.front.task_ids import TaskOwner
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS
@@ -100,6 +100,10 @@ class Calls:
         self.processes = ServerProcesses(tell)
         self._tell = tell
         self._timeouts_ms: Mapping[str, int] = {}
+        self.handle_key = b""
+        """Key of texts that are of use to their owner alone; see `task_ids.seal`."""
+        self._divided: frozenset[str] = frozenset()
+        """Servers that clients with credentials use, each with tasks of its own."""
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
@@ -173,7 +177,8 @@ class Calls:
         if rule is not None:
             subject = mcp_request.subject_of(rule, request)
             kept = results is not None and builtin_calls.is_result(method, subject)
-            owner = builtin_calls.RESULT if kept else rule.find(merged, subject)
+            find = rule.find if rule is not mcp_request.TASK else self.task_owner(view).find_server
+            owner = builtin_calls.RESULT if kept else find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
             if owner is None or rule.one_era or owner.kept or owner.invalid:
@@ -184,9 +189,8 @@ class Calls:
         else:
             owner = mcp_request.only(merged, method)
         server = base = owner.server
-        told = said
-        if not modern and said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
-            told = mcp_request.without_tasks(said)
+        # Tasks of the other era are left out, whether the slash is escaped or not.
+        told = said if modern or said.find(b"/tasks") < 0 else mcp_request.without_tasks(said)
         if base in self.processes.apart:
             server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
@@ -215,7 +219,7 @@ class Calls:
         if self._retries.any:
             call.repeatable = self._retries.may(base, method, owner.original)
         if base in merged.tasked:
-            _expose_tasks(call, merged)
+            self._expose_tasks(call, view)
         if owner.guard is not None and method in guard_rules.KINDS:
             return self.guarded.start(call, owner, view, request, params)
         self._routing.start(call)
@@ -325,7 +329,7 @@ class Calls:
 
     async def claim(
         self,
-        merged: Merged,
+        view: View,
         servers: Collection[str],
         session_id: str,
         stream: bytes,
@@ -334,7 +338,7 @@ class Calls:
     ) -> Call | None:
         """Go on with a call that a front which is gone began for this session, to be answered on
         this stream; None if none of these servers has the call. `caller` gets its note first."""
-        routing = self._routing
+        routing, merged = self._routing, view.legacy
 
         def found(server: str, number: int, note: Note) -> Call:
             caller.found(note)
@@ -349,7 +353,7 @@ class Calls:
                 caller=caller,
             )
             if name in merged.tasked:
-                _expose_tasks(call, merged)
+                self._expose_tasks(call, view)
             return call
 
         return await self._claims.find(servers, session_id, stream, peer, found)
@@ -408,6 +412,28 @@ class Calls:
         will be no process for an era, so that the server itself takes its place."""
         self._on_attached.append(tell)
 
+    def task_owner(self, view: View) -> TaskOwner:
+        """Return whose tasks the clients of this view see."""
+        return TaskOwner(self.handle_key, view.whole, view.principal)
+
+    def _expose_tasks(self, call: Call, view: View) -> None:
+        """Let the answers of this call name the tasks of its server as their owner knows them, and
+        tell the worker whose the call is, if it makes a task or lists some."""
+        if call.modern is call.legacy:  # tasks do not cross from one era into the other
+            return
+        whose, server, frame = self.task_owner(view), process_names.base(call.server), call.frame
+        expose = partial(whose.exposed, server)
+        if call.legacy and server in self._divided and call.label in _OF_TASKS and frame:
+            caller = task_ids.with_word(frame.caller, whose.word)
+            call.frame = structs.replace(frame, caller=caller)
+        if call.label == task_ids.CALL or call.label in task_ids.METHODS:
+            call.mend = partial(task_ids.in_result, call.label, expose=expose)
+        elif call.label == task_ids.LIST:
+            word = whose.word if server in self._divided else ""
+            call.mend = partial(task_ids.in_list, expose=expose, word=word)
+        if call.legacy and call.caller is not None:
+            call.caller = task_ids.Related(call.caller, expose)
+
     # --- what the supervisor says -------------------------------------------------------------
 
     def configure(self, spec: FrontSpec) -> None:
@@ -419,6 +445,10 @@ class Calls:
         self.engine.configure(spec.engine_socket, at_once=spec.engine_at_once)
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
+        self.handle_key = spec.handle_key
+        self._divided = frozenset(
+            server for one in spec.endpoints if one.auth for server in one.servers
+        )
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
         self.guarded.configure(spec)
         self.lists.again()
@@ -560,17 +590,7 @@ class Calls:
             call.answer.end(answer)
 
 
-def _expose_tasks(call: Call, merged: Merged) -> None:
-    """Let the answers of this call name the tasks of its server as the endpoint exposes them."""
-    if call.modern is call.legacy:  # tasks do not cross from one era into the other
-        return
-    expose = partial(task_ids.exposed, merged.endpoint, process_names.base(call.server))
-    if call.label == task_ids.CALL or call.label in task_ids.METHODS:
-        call.mend = partial(task_ids.in_result, call.label, expose=expose)
-    if call.legacy and call.caller is not None:
-        call.caller = task_ids.Related(call.caller, expose)
-
-
 OWN = "_gateway"
 """Name that stands for the server in calls of built-in tools, for operators; no server has it."""
+_OF_TASKS = frozenset({task_ids.CALL, task_ids.LIST})
 _NOWHERE = CallOrigin("", "", b"", "", progress=False)

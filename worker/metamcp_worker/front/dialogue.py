@@ -429,7 +429,7 @@ class Dialogue:
         try:
             client.inherit(lost)
             call = await self._calls.claim(
-                view.legacy,
+                view,
                 self._servers.get(session.endpoint, ()),
                 session.id,
                 lost.name,

@@ -427,7 +427,10 @@ def _visible(
 
 
 _RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
-_TASK = Rule("task", _task, task_ids.owner, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True)
+TASK = Rule(
+    "task", _task, lambda merged, subject: None, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True
+)
+"""Rule of a request about a task, whose server `task_ids.TaskOwner` finds."""
 _WATCHED = Rule("resource", _uri, _visible("resources", Merged.resource), _moved, URI_BYTES_MAX)
 METHODS: Mapping[str, Rule] = {
     task_ids.CALL: Rule("tool", _name, _tool, _renamed, named=True),
@@ -435,7 +438,7 @@ METHODS: Mapping[str, Rule] = {
     READ: _RESOURCE,
     "resources/subscribe": _WATCHED,
     "resources/unsubscribe": _WATCHED,
-    **dict.fromkeys(sorted(task_ids.METHODS), _TASK),
+    **dict.fromkeys(sorted(task_ids.METHODS), TASK),
     task_ids.LIST: Rule("list", lambda params: "", _lister, lambda params, original: params),
     "metamcp/get_catalog": _own_rule("get_catalog"),
     "metamcp/suggest_workflow": _own_rule("suggest_workflow"),
@@ -493,8 +496,10 @@ def checked(
         raise quarantined(owner.kept)
     if owner is not None and owner.invalid and (owner.kept or not request.modern):
         raise ProtocolError(Code.INVALID_PARAMS, owner.invalid, INVALID)
-    if owner is None and rule is _TASK:
+    if owner is None and rule is TASK:
         raise _unknown_task(merged, subject, request)
+    if owner is not None and owner.server in merged.unknown and rule is TASK:
+        raise NotUpYet(owner.server)
     if owner is None:
         legacy_read = rule is _RESOURCE and not request.modern
         code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
@@ -560,7 +565,7 @@ def quarantined(why: str) -> ProtocolError:
 def _unknown_task(merged: Merged, task: str, request: McpRequest) -> ProtocolError:
     """Return the error for a task that is not known here; a server with tasks checks in the same
     order."""
-    if not any(merged.eras[server] is not request.modern for server in merged.tasked):
+    if not any(merged.eras.get(one, request.modern) is not request.modern for one in merged.tasked):
         return ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {request.method}")
     if request.modern and TASKS_EXTENSION not in _extensions(request.caller):
         return ProtocolError(

@@ -1,21 +1,22 @@
-"""Ids of tasks on endpoints with several servers.
+"""Ids of tasks as clients know them, and texts that are of use to their owner alone.
 
-Owns: the id under which such an endpoint exposes the task of a server, and the places of task ids
-in messages. Never: tasks, their states, sending.
+Owns: the id under which an endpoint exposes the task of a server, who a task belongs to, the places
+of task ids in messages; texts for a client that nobody else can use (`seal`, `unseal`). Never:
+tasks, their states, sending.
 
-A client asks for a task by its id alone, so there the id has to name the server. A table of ids
+A client asks for a task by its id alone, and the server cannot tell clients apart. A table of ids
 would have to last as long as any task, and all fronts would have to share it. So the exposed id is
-made of the server's name and its own id, with a checksum that binds it to this endpoint. The id
-does not grant access: a client that may use the endpoint may ask its servers for any task. On an
-endpoint with one server ids stay as they are.
+made of the server's name and its own id, and a code that only this gateway can make binds it to the
+endpoint and the principal. The id of another principal is an unknown id.
 """
 
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable
+import hmac
+from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from metamcp_worker.builtin_tools import engine_tools
 from metamcp_worker.catalog.catalog import Merged
@@ -25,8 +26,12 @@ from metamcp_worker.ipc import codec
 
 ID_BYTES_MAX = 1024
 """Maximum bytes of an id as clients know it; it has to fit into a header, and is mostly a UUID."""
-CHECKSUM_BYTES = 6
-"""Bytes of the checksum: enough to tell the ids of this endpoint from anything else."""
+CODE_BYTES = 16
+"""Bytes of the code in a sealed text, which nobody can guess."""
+OWNER_BYTES = 16
+"""Bytes of the word for an owner that a worker gets."""
+OWNER = "owner"
+"""Member of a listed task in which a worker says whose task it is."""
 
 CALL = "tools/call"
 LIST = "tasks/list"
@@ -40,28 +45,73 @@ _ID = b'"taskId"'
 Exposing = Callable[[str], str]
 
 
-def exposed(endpoint: str, server: str, task: str) -> str:
-    name = f"{server}\0{task}".encode("utf-8", "surrogatepass")
-    checksum = hashlib.sha256(endpoint.encode() + b"\0" + name).digest()[:CHECKSUM_BYTES]
-    return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
+def seal(key: bytes, scope: Sequence[bytes], content: bytes) -> str:
+    """Return a text from which `unseal` gives the content back, for this scope alone. `key`: of the
+    state directory. The text does not hide the content."""
+    code = _digest(key, (*scope, content), CODE_BYTES)
+    return base64.urlsafe_b64encode(code + content).decode("ascii").rstrip("=")
 
 
-def owner(merged: Merged, task: str) -> Owner | None:
-    """Return the server of this task and the server's own id of the task, or the gateway itself for
-    a run of a workflow; None if this endpoint has not made the id."""
-    if task.startswith(engine_tools.TASK) and (found := own(merged)) is not None:
-        return found
-    if merged.only is not None:
-        return merged.only
+def unseal(key: bytes, scope: Sequence[bytes], text: str) -> bytes | None:
+    """Return the content of a text; None if `seal` has not made the text for this scope."""
     try:
-        data = base64.urlsafe_b64decode(task + "=" * (-len(task) % 4))
-        name = data[CHECKSUM_BYTES:].decode()
+        content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))[CODE_BYTES:]
     except (binascii.Error, ValueError):
         return None
-    server, _, original = name.partition("\0")
-    if server not in merged.eras or exposed(merged.endpoint, server, original) != task:
-        return None
-    return Owner(server, codec.dump(original), merged.eras[server])
+    same = hmac.compare_digest(seal(key, scope, content), text)
+    return content if same else None
+
+
+def _digest(key: bytes, scope: Iterable[bytes], size_bytes: int) -> bytes:
+    found = hashlib.blake2b(key=key, digest_size=size_bytes)
+    for each in scope:
+        found.update(b"%d:" % len(each))
+        found.update(each)
+    return found.digest()
+
+
+class TaskOwner(Struct, frozen=True, gc=False):
+    """Client to whom tasks belong: a principal at an endpoint. `key`: of the state directory."""
+
+    key: bytes
+    endpoint: str
+    principal: str
+
+    @property
+    def scope(self) -> tuple[bytes, ...]:
+        return b"task", self.endpoint.encode(), self.principal.encode("utf-8", "surrogatepass")
+
+    @property
+    def word(self) -> str:
+        """Word for this owner, from which nobody learns who it is."""
+        return _digest(self.key, (b"owner", *self.scope), OWNER_BYTES).hex()
+
+    def exposed(self, server: str, task: str) -> str:
+        """Return the id under which this owner knows the task of a server."""
+        name = f"{server}\0{task}".encode("utf-8", "surrogatepass")
+        return seal(self.key, self.scope, name)
+
+    def find_server(self, merged: Merged, task: str) -> Owner | None:
+        """Return the server of this task and the server's own id of the task, or the gateway itself
+        for a run of a workflow; None if this owner has no task with this id."""
+        if task.startswith(engine_tools.TASK) and (gateway := own(merged)) is not None:
+            return gateway
+        name = unseal(self.key, self.scope, task)
+        try:
+            server, _, original = (name or b"").decode().partition("\0")
+        except UnicodeDecodeError:
+            return None
+        if server not in merged.eras and server not in merged.unknown:
+            return None
+        return Owner(server, codec.dump(original), merged.eras.get(server, True))
+
+
+def with_word(caller: bytes, word: str) -> bytes:
+    """Return the caller of a call whose worker is to know the word for the owner of its tasks. The
+    word comes first, where the worker looks for it."""
+    return b'{"%s":"%b"%b' % (
+        OWNER.encode(), word.encode(), b"," + caller[1:] if len(caller) > 2 else b"}",
+    )  # fmt: skip
 
 
 def own(merged: Merged) -> Owner | None:
@@ -85,6 +135,22 @@ def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
     return codec.dump(members) if changed else body
 
 
+def in_list(body: bytes, expose: Exposing, word: str) -> bytes:
+    """Return the result of `tasks/list`, with the ids changed in the same way. `word`: for the
+    owner, whose tasks alone stay in the list; empty if all tasks of the server are theirs."""
+    members = _level(body)
+    try:
+        tasks = [_level(each) for each in codec.items(members.get("tasks", Raw(b"[]")))]
+    except codec.Malformed:
+        tasks = []
+    kept: list[dict[str, Raw]] = []
+    for task in tasks:
+        whose = codec.text(task.pop(OWNER, Raw(b"null"))) or ""
+        if word in ("", whose) and _own(task, expose):
+            kept.append(task)
+    return codec.dump({**members, "tasks": kept})
+
+
 def in_params(params: bytes, expose: Exposing) -> bytes:
     """Return the parameters of a notification or question that belongs to a task, with its id
     changed in the same way."""
@@ -105,8 +171,8 @@ def created(body: bytes) -> str | None:
 
 
 class Related:
-    """Caller on an endpoint with several servers, in front of a server that may have tasks:
-    messages that belong to a task name it as the client knows it."""
+    """Caller in front of a server that may have tasks: messages that belong to a task name it as
+    the client knows it."""
 
     __slots__ = ("_caller", "_expose")
 

@@ -75,9 +75,9 @@ class Tasks:
         server of its era may have. Raises ProtocolError."""
         found: dict[str, _Watched] = {}
         for exposed in ids:
-            owner = _owner(view.merged, exposed)
+            owner = self._owner(view, view.merged, exposed)
             if owner is not None and not owner.legacy:
-                found[exposed] = self._watched(owner, exposed, watcher, kept=True)
+                found[exposed] = self._watched(owner, watcher, kept=True)
         own = self._watchers.get(watcher, {})
         new = [exposed for exposed in found if exposed not in own]
         full = self._count + len(new) > TASKS_MAX
@@ -95,13 +95,13 @@ class Tasks:
         many tasks, only the newest are watched, because a client has to ask for its tasks
         anyway."""
         exposed = task_ids.created(body)
-        owner = None if exposed is None else _owner(view.legacy, exposed)
+        owner = None if exposed is None else self._owner(view, view.legacy, exposed)
         if exposed is None or owner is None or not owner.legacy:
             return
         own = self._watchers.get(watcher, {})
         if len(own) >= WATCHER_TASKS_MAX:
             self._drop(watcher, next(iter(own)))
-        watched = self._watched(owner, exposed, watcher, kept=False)
+        watched = self._watched(owner, watcher, kept=False)
         room = self._count < TASKS_MAX and self._bytes + watched.size_bytes <= BYTES_MAX
         if exposed not in own and room:
             self._add(watcher, exposed, watched)
@@ -122,13 +122,9 @@ class Tasks:
         watchers = self._topics.get(server, {}).get(task or "", {})
         if meta.pop(SUBSCRIPTION_ID, None) is not None:  # of the gateway's own subscription
             members["_meta"] = Raw(codec.dump(meta))
-            params = codec.dump(members)
         over = codec.text(members.get("status", b"null")) in _OVER
         for watcher, exposed in list(watchers.items()):
-            if exposed != task:
-                watcher.task_changed(codec.dump({**members, "taskId": exposed}))
-            else:
-                watcher.task_changed(params)
+            watcher.task_changed(codec.dump({**members, "taskId": exposed}))
             if over and not self._watchers[watcher][exposed].kept:
                 self._drop(watcher, exposed)
 
@@ -138,11 +134,19 @@ class Tasks:
 
     # --- underneath ---------------------------------------------------------------------------
 
-    def _watched(self, owner: Owner, exposed: str, watcher: TaskWatcher, *, kept: bool) -> _Watched:
-        raw = owner.original or codec.dump(exposed)
-        task = codec.text(raw)
+    def _watched(self, owner: Owner, watcher: TaskWatcher, *, kept: bool) -> _Watched:
+        task = codec.text(owner.original)
         assert task is not None
-        return _Watched(self._calls.process(owner.server, watcher), task, kept, len(raw))
+        size_bytes = len(owner.original)
+        return _Watched(self._calls.process(owner.server, watcher), task, kept, size_bytes)
+
+    def _owner(self, view: View, merged: Merged, exposed: str) -> Owner | None:
+        """Return the server of this task; None if no request could ask for it, or it is a run of a
+        workflow: a client asks for its state."""
+        if len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX:
+            return None
+        owner = self._calls.task_owner(view).find_server(merged, exposed)
+        return owner if owner is not None and owner.server else None
 
     def _add(self, watcher: TaskWatcher, exposed: str, watched: _Watched) -> None:
         before = self._topics.get(watched.server, {}).get(watched.task, {}).get(watcher)
@@ -187,11 +191,3 @@ class Tasks:
             if not tasks:
                 self._topics.pop(server, None)
             self._calls.tell(server, WATCH, codec.dump({"taskIds": list(tasks)}))
-
-
-def _owner(merged: Merged, exposed: str) -> Owner | None:
-    """Return the server of this task; None if no request could ask for it, or it is a run of a
-    workflow: a client asks for its state."""
-    long = len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX
-    owner = None if long else task_ids.owner(merged, exposed)
-    return owner if owner is not None and owner.server else None

@@ -430,9 +430,10 @@ class ConsentSpec(Struct, frozen=True, kw_only=True):
     trusted: tuple[str, ...] = ()
 
 
-class FrontSpec(Struct, frozen=True, kw_only=True):
-    """Configuration of a front. `hosts`: values of `Host` and of the host part of `Origin` that are
-    accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
+class FrontSpec(Discreet, frozen=True, kw_only=True):
+    """Configuration of a front. `handle_key`: key of the state directory for ids and states that
+    are of use to one client alone. `hosts`: values of `Host` and of the host part of `Origin` that
+    are accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
     `retries`: `read-only` or `idempotent`, for servers whose calls may be sent once more.
     `tool_times`: whether the times of calls are kept for each tool. `traced`: share of calls to
     trace whose client does not trace; None: no call is traced."""
@@ -440,6 +441,7 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     version: str
     endpoints: tuple[EndpointSpec, ...]
     hosts: tuple[str, ...]
+    handle_key: bytes = b""
     timeouts_s: dict[str, float] = {}
     retries: dict[str, str] = {}
     log: LogSpec = LogSpec()

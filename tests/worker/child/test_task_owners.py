@@ -1,0 +1,63 @@
+"""Whose the tasks in a list are, as the worker of their server knows it."""
+
+import json
+
+from metamcp_worker.child import task_owners
+from metamcp_worker.child.call_queue import SentCall
+from metamcp_worker.child.task_owners import OWNED_MAX, TaskOwners
+from metamcp_worker.front import task_ids
+from metamcp_worker.ipc import codec
+
+CALL, LIST = task_owners.CALL, task_owners.LIST
+
+
+def call(method: str, word: str = "") -> SentCall:
+    caller = b'{"clientCapabilities":{}}'
+    if word:
+        caller = task_ids.with_word(caller, word)
+    return SentCall(0, 1, method, 0.0, 0.0, wants_progress=False, caller=caller)
+
+
+def created(task: object) -> bytes:
+    return codec.dump({"task": {"taskId": task, "status": "working"}})
+
+
+def owners(listed: bytes) -> dict[str, object]:
+    return {one["taskId"]: one.get("owner") for one in codec.value(listed)["tasks"]}
+
+
+def test_a_list_says_whose_each_task_is() -> None:
+    known = TaskOwners()
+    for word, task in (("ann", "1"), ("bob", "2")):
+        result = created(task)
+        assert known.answered(call(CALL, word), result) == result
+    known.answered(call(CALL), created("3"))
+    listed = codec.dump({"tasks": [{"taskId": one, "owner": "ann"} for one in "123"]})
+    assert owners(known.answered(call(LIST, "ann"), listed)) == {"1": "ann", "2": "bob", "3": ""}
+
+
+def test_a_list_for_a_server_without_owners_passes_as_it_came() -> None:
+    listed = b'{"tasks": [ {"taskId":"1"} ]}'
+    assert TaskOwners().answered(call(LIST), listed) == listed
+
+
+def test_what_is_not_a_task_or_a_list_of_tasks_is_nobodys() -> None:
+    known = TaskOwners()
+    for result in (b'{"content":[]}', b'{"task":"taskId"}', b'["taskId"]', created(7)):
+        assert known.answered(call(CALL, "ann"), result) == result
+    for listed in (b'{"tasks":{}}', b'{"tasks":[7]}', b"{}"):
+        assert codec.value(known.answered(call(LIST, "ann"), listed)) == {"tasks": []}
+
+
+def test_the_oldest_tasks_make_room() -> None:
+    known = TaskOwners()
+    for number in range(OWNED_MAX + 1):
+        known.answered(call(CALL, "ann"), created(str(number)))
+    listed = codec.dump({"tasks": [{"taskId": "0"}, {"taskId": str(OWNED_MAX)}]})
+    assert owners(known.answered(call(LIST, "ann"), listed)) == {"0": "", str(OWNED_MAX): "ann"}
+
+
+def test_both_ends_name_the_owner_alike() -> None:
+    assert task_ids.OWNER == task_owners.OWNER
+    assert json.loads(task_ids.with_word(b"", "ann")) == {"owner": "ann"}
+    assert json.loads(task_ids.with_word(b"{}", "ann")) == {"owner": "ann"}
