@@ -41,7 +41,7 @@ HINT_S = 3600.0
 _HINTS = {
     "unroutable_request": "it asked a client something, and it is not known which: its question was"
     ' refused; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
-    "unattributed_log": "it logged something for a client, and it is not known which: nobody got it"
+    "unattributed_log": "it told a client something, and it is not known which: nobody got it"
     '; with sharing = "per-session" or concurrency = 1 there is only one that it can mean',
     "broken_answer": "it broke off an answer: its caller got an error",
     "broken_reply": "it sent an answer that is not valid JSON-RPC: its caller got an error",

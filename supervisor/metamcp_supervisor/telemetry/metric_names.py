@@ -185,7 +185,8 @@ _HYGIENE = (
     MetricFamily("metamcp_unroutable_requests_total", "counter", ("server",),
            "Requests of a server that no single caller can have caused; they were refused."),
     MetricFamily("metamcp_unattributed_logs_total", "counter", ("server",),
-           "Log messages of a server that belong to no single caller; they reached nobody."),
+           "Log messages and unknown notifications of a server that belong to no single caller;"
+           " they reached nobody."),
     MetricFamily("metamcp_log_lines_dropped_total", "counter", ("server",),
            "Lines of a server that were lost because it wrote too many per second."),
     MetricFamily("metamcp_recorded_calls_total", "counter", ("outcome",),

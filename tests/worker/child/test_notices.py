@@ -74,13 +74,22 @@ def test_a_modern_server_logs_for_those_who_asked_for_it() -> None:
     assert talk.says(said(LOG)) == [CountOnce("unattributed_log")]
 
 
-def test_an_unknown_notification_goes_to_the_only_caller_or_to_everybody() -> None:
-    talk = ready_legacy()
+@pytest.mark.promise("M60")
+@pytest.mark.parametrize("ready", [ready_legacy, ready_modern])
+def test_an_unknown_notification_goes_to_the_only_caller_or_without_calls_to_everybody(
+    ready: Any,
+) -> None:
+    talk = ready()
     everybody = [TellFronts(Notice(OWN, b'{"data": 1.0}'))]
     assert talk.says(said(OWN)) == everybody
     talk.call(1, 10)
     assert talk.says(said(OWN)) == noticed(1, 10, OWN)
     talk.call(1, 11)
+    assert talk.says(said(OWN)) == [CountOnce("unattributed_log")]
+    talk.cancel(1, 10)
+    talk.cancel(1, 11)
+    assert talk.says(said(OWN)) == [CountOnce("unattributed_log")]
+    talk.tick(LINGER_S_MAX)
     assert talk.says(said(OWN)) == everybody
     assert talk.tells("x" * 300) == [CountOnce("broken_notification")]
 

@@ -106,7 +106,7 @@ def noticed(
     if key:
         found = calls.in_flight[key]
         return [ReplyToFront(found.front, Notice(method, params, found.call))]
-    if method == LOG and key is not None:
+    if key is not None:  # another client must not hear what it may say of the call
         return [CountOnce("unattributed_log")]
     return [TellFronts(Notice(method, params))]
 
