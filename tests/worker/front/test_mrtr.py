@@ -3,11 +3,14 @@
 from typing import Any
 
 import pytest
-from msgspec import Raw
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw, structs
 
 from metamcp_worker.front import mrtr
-from metamcp_worker.front.mrtr import InputRequired, WantedInput
+from metamcp_worker.front.mrtr import InputRequired, StateBinding, WantedInput
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code, ProtocolError
 
 ROOTS: dict[str, Any] = {"method": "roots/list", "params": {}}
 
@@ -114,3 +117,54 @@ def test_an_error_that_demands_visits_is_read_as_questions() -> None:
     assert links() == links(elicitations=[{"mode": "form"}]) == links(elicitations=7) == {}
     assert links(elicitations=[visit] * (mrtr.REQUESTS_MAX + 1)) == {}
     assert mrtr.links(b"7") == {}
+
+
+KEY = bytes(32)
+BOUND = StateBinding("key:ann", "dev", "tools/call", "git", b"digest")
+
+
+@pytest.mark.promise("M60")
+@given(st.text())
+def test_a_servers_state_comes_back_as_it_was(state: str) -> None:
+    raw = codec.dump(state)
+    body = b'{"resultType":"input_required","requestState":%b,"n":1.0}' % raw
+    found = codec.level(mrtr.seal_state(KEY, BOUND, body))
+    assert bytes(found["n"]) == b"1.0"
+    assert bytes(found["requestState"]) != raw
+    assert bytes(mrtr.unseal_state(KEY, BOUND, found["requestState"])) == raw
+
+
+@pytest.mark.promise("M60")
+@pytest.mark.parametrize(
+    "other",
+    [
+        structs.replace(BOUND, principal="key:bob"),
+        structs.replace(BOUND, endpoint="far"),
+        structs.replace(BOUND, method="prompts/get"),
+        structs.replace(BOUND, server="time"),
+        structs.replace(BOUND, digest=b"another"),
+    ],
+)
+def test_a_state_is_of_use_to_its_client_for_its_request_alone(other: StateBinding) -> None:
+    body = b'{"resultType":"input_required","requestState":"s"}'
+    state = codec.level(mrtr.seal_state(KEY, BOUND, body))["requestState"]
+    refusals: list[str] = []
+    for bound, raw in ((other, state), (BOUND, Raw(b'"s"')), (BOUND, Raw(b"7"))):
+        with pytest.raises(ProtocolError) as refusal:
+            mrtr.unseal_state(KEY, bound, raw)
+        assert refusal.value.code == Code.INVALID_PARAMS
+        refusals.append(refusal.value.message)
+    assert len(set(refusals)) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"resultType":"input_required","inputRequests":{ }}',
+        b'{"resultType":"input_required","requestState":null}',
+        b'{"content":["input_required"],"requestState":"s"}',
+        b'["input_required"]',
+    ],
+)
+def test_a_result_without_a_state_passes_as_it_is(body: bytes) -> None:
+    assert mrtr.seal_state(KEY, BOUND, body) == body

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
-from metamcp_worker.ipc import codec, jsonrpc_bytes
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Ask, CallFrame, Error, Progress, ReplyFrame, Result
 
@@ -215,19 +215,25 @@ def test_a_front_that_ends_ends_the_calls_whose_clients_are_away() -> None:
 
 
 @pytest.mark.promise("M23")
-def test_between_peers_of_this_era_states_and_answers_pass_as_they_are() -> None:
+def test_between_peers_of_this_era_states_come_back_and_answers_pass_as_they_are() -> None:
     async def talk(door: Door) -> None:
         door.offer(offer("t", protocol=MODERN))
         client = await door.connect()
-        given = {**TOOL[1], "inputResponses": {"x": {"n": 1.0}}, "requestState": "theirs"}
+        given = {**TOOL[1], "inputResponses": {"x": {"n": 1.0}}}
         client.send(modern("tools/call", given, meta=ABLE))
         call = await door.peer.call()
         assert call.params == codec.dump(given)
         door.peer.write(Ask(call.id, 5, "elicitation/create", FORM))  # not in this era
         assert isinstance(await door.peer.read(), ReplyFrame)
-        result = b'{"resultType":"input_required" ,"requestState":"\\u0061"}'
+        result = b'{"resultType":"input_required" ,"requestState":"\\u0061", "n":1.0}'
         door.peer.write(Result(call.id, result))
-        assert (await client.reply()).body == jsonrpc_bytes.result(b"1", result)
+        found = (await client.reply()).json["result"]
+        assert (found["resultType"], found["n"]) == ("input_required", 1.0)
+        client.send(
+            modern("tools/call", given | {"requestState": found["requestState"]}, meta=ABLE)
+        )
+        call = await door.peer.call()
+        assert call.params.endswith(b',"requestState":"\\u0061"}')
 
     with_door(talk)
 

@@ -9,11 +9,15 @@ import pytest
 
 from metamcp_worker.access import api_key, gate
 from metamcp_worker.access.door import FAILURES_MAX
+from metamcp_worker.front.modern import KEPT_PARAMS_BYTES_MAX
+from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Result
 from metamcp_worker.ipc.key_table import KeyChanges
 
 from ..rawhttp import Client, Reply, post
-from .door import Door, bodiless, legacy, modern, with_door
+from .door import MODERN, Door, bodiless, legacy, modern, with_door
+from .offers import offer
 from .test_keys import FAR, FOREIGN, HERE, KEY, OTHER, PEPPER, STREAM, endpoint, spec
 
 REVOKED = api_key.make(bytes(range(5, 45)))
@@ -28,6 +32,7 @@ CREDENTIALS = {
 }
 STATUS = {"other workspace": 404, "revoked": 401, "garbage": 401, "none": 401}
 CANARY = "canary-of-the-owner"
+NEAR = "/metamcp/near/mcp"
 PARAMS: dict[str, dict[str, Any]] = {
     "tools/call": {"name": "t"},
     "prompts/get": {"name": "p"},
@@ -163,6 +168,51 @@ def test_answers_reach_the_caller_alone_whatever_ids_callers_choose() -> None:
     probed(test)
 
 
+ASKED = b'{"resultType":"input_required","requestState":"for the owner"}'
+CALL: dict[str, Any] = {"name": "t", "arguments": {"text": CANARY, "pad": ""}}
+#: What a thief sends with the state of the owner: its credential, path, parameters.
+THIEVES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "other principal": (CREDENTIALS["other principal"], HERE, CALL),
+    "other endpoint": (CREDENTIALS["own"], NEAR, CALL),
+    "other workspace": (CREDENTIALS["other workspace"], FAR, CALL),
+    "other arguments": (CREDENTIALS["own"], HERE, {**CALL, "arguments": {"text": "else"}}),
+    "other tool": (CREDENTIALS["own"], HERE, {**CALL, "name": "u"}),
+}
+
+
+def brought(params: dict[str, Any], state: str, header: str, path: str = HERE) -> bytes:
+    """A request that brings a state back, with an answer."""
+    params = {**params, "requestState": state, "inputResponses": {"k": {"action": "accept"}}}
+    return modern("tools/call", params, header, path=path)
+
+
+@pytest.mark.promise("M60")
+@pytest.mark.parametrize("pad", ["", "x" * KEPT_PARAMS_BYTES_MAX], ids=["small", "large"])
+def test_the_state_of_a_server_is_of_use_to_its_client_for_its_call_alone(pad: str) -> None:
+    async def test(door: Door) -> None:
+        door.offer(offer("t", "u", protocol=MODERN))
+        call = {**CALL, "arguments": {"text": CANARY, "pad": pad}}
+        client = await door.connect()
+        client.send(modern("tools/call", call, CREDENTIALS["own"], path=HERE))
+        door.peer.write(Result((await door.peer.call()).id, ASKED))
+        state = (await client.reply()).json["result"]["requestState"]
+        for header, path, params in THIEVES.values():
+            answers = [
+                await door.ask(brought(params, one, header, path))
+                for one in (state, f"x{state[1:]}", "for the owner", "")
+            ]
+            assert len({(one.status, one.body) for one in answers}) == 1
+            assert answers[0].outcome == (400, Code.INVALID_PARAMS)
+        assert door.peer.quiet()
+        client.send(brought(call, state, CREDENTIALS["own"]))
+        frame = await door.peer.call()
+        assert codec.value(frame.params)["requestState"] == "for the owner"
+        door.peer.write(Result(frame.id, b'{"resultType":"complete","content":[]}'))
+        assert (await client.reply()).status == 200
+
+    probed(test)
+
+
 async def owner_goes_on(door: Door, session: str) -> Reply:
     return await door.ask(
         legacy("tools/list", None, CREDENTIALS["own"], session=session, path=HERE)
@@ -177,4 +227,4 @@ def probed(test: Any) -> None:
         door.app.keys_changed(KeyChanges(pepper=PEPPER, gone=gone))
         await test(door)
 
-    with_door(with_keys, endpoint("dev"), endpoint("far", workspace="acme"))
+    with_door(with_keys, endpoint("dev"), endpoint("near"), endpoint("far", workspace="acme"))

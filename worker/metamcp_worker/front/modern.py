@@ -24,7 +24,7 @@ from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.mcp_request import METHODS, Wishes, subject_of
-from metamcp_worker.front.mrtr_io import Parking, Talk
+from metamcp_worker.front.mrtr_io import Parking, Talk, wants_input
 from metamcp_worker.front.request_facts import (
     CallAnswer,
     CheckedRequest,
@@ -59,6 +59,9 @@ _SERVER_INFO = _PREFIX + "serverInfo"
 STATE_BYTES = 32
 """Random bytes in a state that a client brings back: a client that could guess the state of another
 client could go on with its call."""
+KEPT_PARAMS_BYTES_MAX = 4096
+"""Maximum bytes of a request whose parameters are kept until the answer, which may bind a state to
+them; of a larger one a digest is made at once."""
 URL_REQUIRED = -32042
 """Code of a legacy server that answers nothing before a URL was visited; never sent to clients of
 this era."""
@@ -167,8 +170,10 @@ class ModernEra:
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
         exchange.on_lost = partial(call.cancel, "the client went away")
+        if exchange.size > KEPT_PARAMS_BYTES_MAX and method in mrtr.METHODS and not call.legacy:
+            asked.digest, asked.params = mrtr.digest(asked.params), {}
         return exchange.expect(
-            call, partial(self._brought, exchange, raw_id, call, client, asked.caller)
+            call, partial(self._brought, exchange, raw_id, call, client, asked, view, method)
         )
 
     def _check_arguments(self, asked: CheckedRequest, view: View) -> None:
@@ -236,6 +241,10 @@ class ModernEra:
             if bytes(given.get("requestState", b"null")) != b"null":
                 raise ProtocolError(Code.INVALID_PARAMS, mrtr.OVER)
             asked.params = mrtr.original(given)
+        elif owner is not None and bytes(given.get("requestState", b"null")) != b"null":
+            bound = _bound(view, method, owner.server, given)
+            own = mrtr.unseal_state(self._calls.handle_key, bound, given["requestState"])
+            asked.params = {**given, "requestState": own}
         return None
 
     def _brought(
@@ -244,20 +253,25 @@ class ModernEra:
         raw_id: bytes,
         call: Call,
         client: "_Client",
-        caller: bytes,
+        asked: CheckedRequest,
+        view: View,
+        method: str,
         answer: CallAnswer | None,
     ) -> Pending:
         exchange.on_lost = None
-        if call.answer.done():
+        over = call.answer.done()
+        if over:
             call.caller = None  # it may hold the call, and nothing is told any more
         if answer is not None and not answer.code:
-            again = (
-                client.roots and not call.legacy and call.server != process_names.base(call.server)
-            )
-            body = client_identity.asks_too(answer.body) if again else answer.body
+            body, server = answer.body, process_names.base(call.server)
+            if over and not call.legacy and method in mrtr.METHODS and wants_input(answer):
+                bound = _bound(view, method, server, asked.params, asked.digest)
+                body = mrtr.seal_state(self._calls.handle_key, bound, body)
+            if client.roots and not call.legacy and call.server != server:
+                body = client_identity.asks_too(body)
             return exchange.result(raw_id, body)
         if answer is not None and answer.code == URL_REQUIRED and call.legacy:
-            answer = visits(answer, caller)
+            answer = visits(answer, asked.caller)
         status = 200 if answer is None else HTTP_STATUS.get(answer.code, 200)
         return exchange.finish(status, message_of(raw_id, answer))
 
@@ -413,9 +427,12 @@ def visits(answer: CallAnswer, caller: bytes) -> CallAnswer:
     return CallAnswer(codec.dump(error), Code.MISSING_CAPABILITY)
 
 
-def _bound(view: View, method: str, server: str, given: Mapping[str, Raw]) -> mrtr.StateBinding:
-    digest = mrtr.digest(given)
-    return mrtr.StateBinding(view.principal, view.endpoint, method, server, digest)
+def _bound(
+    view: View, method: str, server: str, given: Mapping[str, Raw], digest: bytes = b""
+) -> mrtr.StateBinding:
+    """Return the scope of a state. `given`: the parameters of the request, or their digest."""
+    digest = digest or mrtr.digest(given)
+    return mrtr.StateBinding(view.principal, view.whole, method, server, digest)
 
 
 def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:

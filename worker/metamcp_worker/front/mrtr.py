@@ -1,8 +1,11 @@
 """Multi-round-trip requests: results that ask for input, and the requests that bring it.
 
-Owns: reading and writing `input_required` results, the parameters of a retry, and the table of what
-a front has parked until a client comes back with a state, with its limits (`Parked`). Never:
-asking, waiting (`mrtr_io`).
+Owns: reading and writing `input_required` results, the parameters of a retry, the states of modern
+servers as their clients get them, and the table of what a front has parked until a client comes
+back with a state, with its limits (`Parked`). Never: asking, waiting (`mrtr_io`).
+
+A modern server cannot tell clients apart, so it cannot bind its state to one. The gateway does: who
+brings another's state gets the answer to a text that means nothing.
 """
 
 import hashlib
@@ -11,6 +14,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Raw, Struct
 
+from metamcp_worker.front import task_ids
 from metamcp_worker.http.connection_moves import Elsewhere
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -163,6 +167,10 @@ OVER = (
     "took its place, or the server that asked is gone. Send the request again without requestState "
     "and inputResponses."
 )
+_FOREIGN = (
+    "The requestState is not valid: this client did not get it as the answer to this request. Send "
+    "the request again without requestState and inputResponses."
+)
 _ELSEWHERE = (
     "The requestState has expired: the process of the gateway that gave it has ended. Send the "
     "request again without requestState and inputResponses."
@@ -174,14 +182,44 @@ _OTHER_REQUEST = (
 
 
 class StateBinding(Struct, frozen=True, gc=False):
-    """Scope of a state: this principal, this endpoint, this request, this server. `server` is the
-    instance that has the call; the state ends with that instance."""
+    """Scope of a state: this principal, this endpoint, this request, this server."""
 
     principal: str
     endpoint: str
     method: str
     server: str
     digest: bytes
+
+    @property
+    def scope(self) -> tuple[bytes, ...]:
+        """The same as `task_ids.seal` takes it."""
+        principal = self.principal.encode("utf-8", "surrogatepass")
+        words = self.endpoint.encode(), self.method.encode(), self.server.encode()
+        return b"state", principal, *words, self.digest
+
+
+def seal_state(key: bytes, bound: StateBinding, body: bytes) -> bytes:
+    """Return a raw result in which the state of a server is of use in this scope alone. `key`: see
+    `task_ids.seal`. A result without a state stays as it is."""
+    try:
+        members = codec.level(body)
+    except codec.Malformed:
+        return body
+    state = _given(members, "requestState")
+    if state is None or codec.text(members.get("resultType", _NONE)) != _MARK.decode():
+        return body
+    sealed = task_ids.seal(key, bound.scope, bytes(state))
+    return codec.dump({**members, "requestState": sealed})
+
+
+def unseal_state(key: bytes, bound: StateBinding, raw: Raw) -> Raw:
+    """Return the state that a server gave, out of what its client brings back. Raises ProtocolError
+    for any other text."""
+    text = codec.text(raw)
+    state = None if text is None else task_ids.unseal(key, bound.scope, text)
+    if state is None:
+        raise ProtocolError(Code.INVALID_PARAMS, _FOREIGN)
+    return Raw(state)
 
 
 class TooManyParked(Exception):

@@ -98,7 +98,8 @@ class McpRequest(Struct):
 class CheckedRequest(Struct, gc=False):
     """Request that passed every check. `caller`: as in `frames.CallFrame`; `token`: raw progress
     token, or empty; `level`: of the log messages that the client wants, None for none; `identity`:
-    raw JSON that the client says of itself; `headers`: of HTTP."""
+    raw JSON that the client says of itself; `headers`: of HTTP. `digest`: of `params` (`mrtr`), if
+    they are not kept until the answer because they are large."""
 
     params: dict[str, Raw]
     meta: dict[str, Raw]
@@ -107,6 +108,7 @@ class CheckedRequest(Struct, gc=False):
     level: str | None = None
     identity: bytes = b""
     headers: Headers = ()
+    digest: bytes = b""
 
 
 class ClientStamp(Struct, frozen=True, gc=False):
