@@ -9,6 +9,7 @@ import pytest
 
 from metamcp_worker.access import api_key, gate
 from metamcp_worker.access.door import FAILURES_MAX
+from metamcp_worker.catalog.views import PAGE_ITEMS_MAX
 from metamcp_worker.front.modern import KEPT_PARAMS_BYTES_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
@@ -164,6 +165,31 @@ def test_answers_reach_the_caller_alone_whatever_ids_callers_choose() -> None:
             reply = await client.reply()
             assert reply.json["id"] == 1
             assert reply.json["result"]["said"]["arguments"]["text"] == text
+
+    probed(test)
+
+
+@pytest.mark.promise("M60")
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_the_cursor_of_another_list_is_an_unknown_cursor(era: str) -> None:
+    async def test(door: Door) -> None:
+        door.offer(offer(*(f"t{number}" for number in range(PAGE_ITEMS_MAX + 1))))
+
+        async def page(header: str, path: str, cursor: str = "") -> Reply:
+            params = {"cursor": cursor} if cursor else {}
+            if era == "modern":
+                return await door.ask(modern("tools/list", params, header, path=path))
+            hello = legacy("initialize", PARAMS["initialize"], header, path=path)
+            session = (await door.ask(hello)).headers["mcp-session-id"]
+            return await door.ask(legacy("tools/list", params, header, session=session, path=path))
+
+        cursor = (await page(CREDENTIALS["own"], HERE)).json["result"]["nextCursor"]
+        for header, path in ((CREDENTIALS["own"], NEAR), (CREDENTIALS["other workspace"], FAR)):
+            replies = [await page(header, path, one) for one in (cursor, f"x{cursor[1:]}", "x")]
+            assert len({(one.status, one.body) for one in replies}) == 1
+            assert replies[0].json["error"]["code"] == Code.INVALID_PARAMS
+        rest = (await page(CREDENTIALS["own"], HERE, cursor)).json["result"]
+        assert [one["name"] for one in rest["tools"]] == [f"t{PAGE_ITEMS_MAX}"]
 
     probed(test)
 
