@@ -108,7 +108,9 @@ def pin(pid: int) -> None:
 
 
 def set_attributes(pid: int, policy: int) -> None:
-    attributes = struct.pack("=IIQiIQQQ", 48, policy, 0, 0, 0, 0, 0, 0)
+    """The policy, with the priority that this process has already."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    attributes = struct.pack("=IIQiIQQQ", 48, policy, 0, nice, 0, 0, 0, 0)
     call(SCHED_SETATTR, pid, attributes, 0)
 
 
