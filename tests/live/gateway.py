@@ -268,10 +268,9 @@ class Gateway:
         return None
 
     def wait_ready(self) -> None:
-        """Wait until all that should run is ready, as the script of an operator waits. Fronts show
-        a server's lists up to a second after it is ready; the command takes a part of that."""
+        """Wait until all that should run is ready."""
         until(self.answers, f"the gateway answers; its log: {self.log.read_text()[-3000:]}")
-        self.ctl("wait", "--for", "ready", "--timeout", "60s")
+        self.wait(timeout_s=60)
 
     def answers(self) -> bool:
         assert self.process is not None
