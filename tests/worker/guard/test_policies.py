@@ -254,3 +254,38 @@ def test_a_condition_that_could_not_work_or_never_end_is_refused_in_one_sentence
         parse(when)
     assert why in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+UNCLEAR = [
+    rb'{"path":"ls \ufdd0;rm \ufdd0 -rf /x \ud83d"}', rb'{"path":"\ude00"}',
+    rb'{"path":{"a":["\ud83d"]}}', rb'{"pa\ud83dth":"x","path":"y"}',
+    b'{"path":";","path":"x"}', rb'{"p\u0061th":";","path":"x"}', b'{ "path" : 1 , "path" : 1 }',
+    b'{"path":{"a":1,"a":1}}', b'{"path":[{"b":{"a":1, "a":2}}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", UNCLEAR)
+@pytest.mark.parametrize("effect", ["deny", "allow", "ask", "log"])
+def test_what_readers_of_json_take_differently_is_denied_where_a_condition_reads_it(
+    effect: str, arguments: bytes
+) -> None:
+    for when in ("mcp.tool.arguments.path == ';'", "size(mcp.tool.arguments) == 1"):
+        found = decided([rule(effect, when)], tool(), CallKnows(arguments))
+        assert (found.effect, found.policy) == ("deny", f"{effect}-rule")
+        assert found.message.startswith(f"The policy '{effect}-rule' cannot judge this call: in ")
+    unread = CallKnows(b'{"content":%b,"to":"x"}' % arguments)
+    assert decided([rule("deny", "mcp.tool.arguments.to == ';'")], tool(), unread).effect == "allow"
+    assert decided([rule("deny", "source == 'code'")], tool(), CallKnows(arguments)) == (
+        PolicyVerdict()
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [rb'{"p\u0061th":"\u003b"}', b' { "path" : ";" , "x" : {"a":1,"b":{"a":":"}} } ',
+     rb'{"path":";","x":"\ud83d\ude00 \ufdd0 :\":"}'],
+)  # fmt: skip
+def test_one_value_in_another_spelling_is_read_as_it_is(arguments: bytes) -> None:
+    when = "mcp.tool.arguments.path == ';' && size(mcp.tool.arguments) > 0"
+    found = decided([rule("deny", when)], tool(), CallKnows(arguments))
+    assert found.message == "The policy 'deny-rule' denies this call."

@@ -121,6 +121,20 @@ def test_half_of_a_surrogate_pair_stays_the_bytes_it_is_and_is_replaced_where_it
     assert list(codec.level(b"{%b:1}" % raw)) == [read]
 
 
+@pytest.mark.parametrize("mark", [rb"\ufdd0", rb"\uFDD0", b"\xef\xb7\x90"])
+def test_what_stands_between_two_marks_is_read_as_it_is(mark: bytes) -> None:
+    raw = b'"%b;rm %b \\ud83d"' % (mark, mark)
+    assert codec.text(raw) == "\ufdd0;rm \ufdd0 \ufffd"
+    assert list(codec.level(b"{%b:1}" % raw)) == ["\ufdd0;rm \ufdd0 \ufffd"]
+
+
+def test_half_of_a_surrogate_pair_deep_inside_is_malformed_as_all_that_is_too_deep() -> None:
+    raw = b'%b"\\ud83d"%b' % (b"[" * 900, b"]" * 900)
+    with pytest.raises(Malformed, match="too deep"):
+        codec.value(raw)
+    assert bytes(codec.level(b'{"a":%b}' % raw)["a"]) == raw
+
+
 @pytest.mark.parametrize(
     "raw",
     [rb'{"a":"\ud83d",}', rb'{"a":"\ud83d"}}', rb'{"a":"\ud83"}', b'{"a":"\0\\ud83d"}',

@@ -11,6 +11,7 @@ from metamcp_worker.middleware.api import (
     PromptResult,
     ResourceResult,
     ToolResult,
+    UnclearArguments,
 )
 
 RAW = (
@@ -90,6 +91,27 @@ def test_values_that_are_no_objects_are_empty(raw: bytes) -> None:
     request = HookRequest(server="s", name="t", arguments=Raw(b"[]"), caller=Raw(raw))
     assert (request.arguments, request.client, request.annotations) == ({}, {}, {})
     assert ToolResult(b"[]").content == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b'{"cmd":"ls","cmd":"rm"}', "an object has a name twice"),
+        (rb'{"cmd":"ls \ufdd0;rm \ufdd0 -rf /x \ud83d"}', "a text has half of a surrogate pair"),
+        (b'{"cmd":%b"\\ud83d"%b}' % (b"[" * 900, b"]" * 900), "half of a surrogate pair"),
+    ],
+)
+def test_arguments_that_readers_take_differently_are_neither_read_nor_passed_on(
+    raw: bytes, why: str
+) -> None:
+    request = HookRequest(server="s", name="t", arguments=Raw(raw))
+    assert bytes(request.raw_arguments) == raw, "a hook that does not read them passes them on"
+    for _ in range(2):
+        with pytest.raises(UnclearArguments, match=why):
+            assert request.arguments
+    with pytest.raises(UnclearArguments):
+        assert request.raw_arguments
+    assert bytes(request.with_arguments({"cmd": "ls"}).raw_arguments) == b'{"cmd":"ls"}'
 
 
 def test_an_error_has_its_code_and_its_sentence() -> None:

@@ -118,6 +118,22 @@ def test_a_failure_ends_the_call_where_it_is_enforced_and_else_changes_nothing(
             play(test)
 
 
+def test_one_that_reads_what_readers_take_differently_refuses_in_any_mode(tmp_path: Path) -> None:
+    async def test(tool: Tool) -> None:
+        tool.lines.configure([shout.spec(enforce=False)])
+        found = await tool.call(Raw(b'{"text":"ls","text":"rm"}'), "shout")
+        assert found["isError"] is True
+        assert found["content"][0]["text"] == (
+            "The middleware 'shout' cannot read the arguments (an object has a name twice),"
+            " so this request has no result; it did not reach its server."
+        )
+        assert tool.calls == []
+        assert await tool.text({"text": "b"}, "shout") == "A"
+
+    with host(tmp_path, "shout") as shout:
+        play(test)
+
+
 @pytest.mark.parametrize(
     ("what", "code"),
     [("spin", -signal.SIGALRM), ("block", -signal.SIGALRM), ("leak", EXIT_MEMORY)],

@@ -56,7 +56,12 @@ _READABLE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ConditionFails(Exception):
-    """Raised for a condition without a value. The text is a sentence without its full stop."""
+    """Raised for a condition without a value. The text is a sentence without its full stop.
+    `unclear`: what readers of JSON take differently in what it reads, else empty."""
+
+    def __init__(self, why: str, unclear: str = "") -> None:
+        super().__init__(why)
+        self.unclear = unclear
 
 
 class Thing(Struct, frozen=True, gc=False):
@@ -99,7 +104,9 @@ class Condition(Struct, frozen=True):
         if unread:
             for name in ("",) if self.arguments is None else self.arguments:
                 if name in unread:
-                    raise ConditionFails(self.expression.told(unread[name]))
+                    why = unread[name]
+                    unclear = why if why in codec.UNCLEAR else ""
+                    raise ConditionFails(self.expression.told(why), unclear)
         try:
             found = expressions.program(self.program).execute(variables)
         except KeyError as error:
@@ -231,9 +238,10 @@ class Variables:
 
     def _given(self, raw: bytes) -> tuple[dict[str, object], Mapping[str, str]]:
         try:
-            found = codec.level(raw) if raw and raw != b"null" else {}
+            found = codec.exact_level(raw) if raw and raw != b"null" else {}
         except codec.Malformed as why:
-            told = f"the arguments cannot be read: {why}"
+            unclear = str(why) in codec.UNCLEAR
+            told = str(why) if unclear else f"the arguments cannot be read: {why}"
             return {}, {"": told, **dict.fromkeys(self._names, told)}
         large = self._whole and len(raw) > READ_BYTES_MAX
         unread = {"": _LARGE} if large else dict[str, str]()
@@ -304,7 +312,7 @@ def _value(raw: Raw) -> object:
     """Return a value that the library can take. Raises ConditionFails and codec.Malformed."""
     if len(raw) > READ_BYTES_MAX:
         raise ConditionFails(_LARGE)
-    found: object = codec.value(raw)
+    found: object = codec.exact(raw)
     if len(raw) <= DEPTH_MAX:
         return found
     layer: list[object] = [found]

@@ -41,6 +41,7 @@ SERVERS_MAX = 4096
 DENIED: Final = "The policy '{}' denies this call."
 CLOSED: Final = "No policy allows this call."
 FAILED: Final = "The policy '{}' fails for this call, which is denied; its operator sees why."
+UNCLEAR: Final = "The policy '{}' cannot judge this call: in its arguments {}."
 AT_CALL: Final = "at the call"
 OUTCOMES: Final = ("denied", "asked", "logged", "failed", "would_deny", "would_ask", "would_allow")
 """Outcomes that are counted of a rule; `would_…` of a permissive one."""
@@ -79,11 +80,11 @@ class PolicyRule:
         self.late = self.condition is not None and self.condition.late
         self.allows = spec.effect == "allow" and spec.mode == "enforce"
         self._order = tuple(sorted(self.condition.reads)) if self.condition else ()
-        self._known: dict[tuple[object, ...], bool | str] = {}
+        self._known: dict[tuple[object, ...], bool | ConditionFails] = {}
 
-    def known(self, facts: Mapping[str, object], variables: Variables) -> bool | str:
-        """Return the value of a rule that does not need the call; a text says why it fails. The
-        same value counts for all things that the rule cannot tell from each other."""
+    def known(self, facts: Mapping[str, object], variables: Variables) -> bool | ConditionFails:
+        """Return the value of a rule that does not need the call, or why it fails. The same value
+        counts for all things that the rule cannot tell from each other."""
         if self.condition is None:
             return True
         key = tuple([facts.get(name) for name in self._order])
@@ -97,12 +98,12 @@ class PolicyRule:
 
     def value(
         self, variables: "cel.Context", unread: Mapping[str, str] = MappingProxyType({})
-    ) -> bool | str:
+    ) -> bool | ConditionFails:
         """Return the value for a call, or why it fails. `unread`: see `conditions.Variables.of`."""
         try:
             return self.condition is None or self.condition.value(variables, unread)
         except ConditionFails as why:
-            return str(why)
+            return why.with_traceback(None)
 
 
 class _Tally:
@@ -113,11 +114,12 @@ class _Tally:
         self._decides = known
         self._notes = known.notes
 
-    def add(self, rule: PolicyRule, value: bool | str) -> None:
-        """Add the value of a rule; a text says why it fails."""
+    def add(self, rule: PolicyRule, value: bool | ConditionFails) -> None:
+        """Add the value of a rule, or why it fails."""
         if value is False:
             return
-        spec, why = rule.spec, value if isinstance(value, str) else ""
+        spec, fails = rule.spec, value if isinstance(value, ConditionFails) else None
+        why = "" if fails is None else str(fails)
         effect = "deny" if why else spec.effect
         permissive = spec.mode == "permissive"
         outcome = (
@@ -133,7 +135,10 @@ class _Tally:
         if effect == "allow":
             self.allowed = True
         elif _ORDER[effect] > _ORDER[self._decides.effect]:
-            denied = FAILED.format(spec.name) if why else spec.message or DENIED.format(spec.name)
+            denied = spec.message or DENIED.format(spec.name)
+            if fails is not None:
+                unclear = UNCLEAR.format(spec.name, fails.unclear)
+                denied = unclear if fails.unclear else FAILED.format(spec.name)
             message = denied if effect == "deny" else spec.message
             self._decides = PolicyVerdict(effect, spec.name, message)
 
@@ -286,5 +291,5 @@ class Policies:
         return known
 
 
-def _shown(value: bool | str) -> str:
-    return f"fails: {value}" if isinstance(value, str) else str(value).lower()
+def _shown(value: bool | ConditionFails) -> str:
+    return f"fails: {value}" if isinstance(value, ConditionFails) else str(value).lower()

@@ -7,7 +7,9 @@ semantics, schemas, I/O.
 `msgspec.Raw` keeps a value as the bytes that it came in, so a value that is only forwarded is not
 opened. JavaScript cuts strings between two code units, so JSON may have half of a surrogate pair in
 it, as `\\ud83d`, which the decoder refuses. Then stand-ins are decoded in place of the halves; raw
-values get their own bytes back, and in decoded text each half becomes U+FFFD.
+values get their own bytes back, and in decoded text each half becomes U+FFFD. For the judge
+of what another program gets there are `exact` and `exact_level`, which refuse what readers of JSON
+take differently.
 """
 
 import re
@@ -47,7 +49,14 @@ HALVES_MAX = 100_000
 """Maximum halves of surrogate pairs in one text; each costs a microsecond."""
 _MARKS = tuple(chr(code).encode() for code in range(0xFDD0, 0xFDF0))
 """Characters that Unicode reserves for use within a program. A stand-in is one of these, four
-digits, and the same character again; the text itself must not have this character."""
+digits, and the same character again; the text itself must not have this character, nor its
+escape."""
+HALF: Final = "a text has half of a surrogate pair"
+TWICE: Final = "an object has a name twice"
+UNCLEAR: Final = (HALF, TWICE)
+"""Reasons of `exact` for what readers of JSON take differently."""
+_SPELLED_MARKS = re.compile(rb"\\u[fF][dD][dDeE][0-9a-fA-F]")
+_TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _FAILURES = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
@@ -212,6 +221,54 @@ def value(data: bytes | Raw) -> Any:
         return _mended(_decode_any, data, error)
 
 
+def exact(data: bytes | Raw) -> Any:
+    """Decode the whole value as every reader of JSON takes it. Raises Malformed, also for half of a
+    surrogate pair, and for an object with a name twice."""
+    try:
+        found = _decode_any(data)
+    except _FAILURES as error:
+        halves = _without(bytes(data), lambda half: half[0])[1]
+        raise Malformed(HALF if halves else _reason(error)) from None
+    raw = bytes(data)
+    if _encode(found) != raw and _names_written(raw) != _names_read(found):
+        raise Malformed(TWICE)
+    return found
+
+
+def exact_level(data: bytes | Raw) -> dict[str, Raw]:
+    """Decode one object as every reader of JSON takes it, and leave its values raw and unread.
+    Raises Malformed, as `exact` does."""
+    found, raw = level(data), bytes(data)
+    if _encode(found) == raw:
+        return found
+    inside = sum(_names_written(bytes(value)) for value in found.values())
+    if _names_written(raw) - inside != len(found):
+        raise Malformed(TWICE)
+    if any("\N{REPLACEMENT CHARACTER}" in name for name in found):
+        raise Malformed(HALF)
+    return found
+
+
+def _names_written(data: bytes) -> int:
+    """Return the number of names of all objects in this JSON, as it is written."""
+    return _TEXTS.sub(b"", data).count(b":")
+
+
+def _names_read(value: object) -> int:
+    """Return the number of names of all objects in this value."""
+    names = 0
+    waiting: list[object] = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            members = cast("dict[str, object]", one)
+            names += len(members)
+            waiting.extend(members.values())
+        elif isinstance(one, list):
+            waiting.extend(cast("list[object]", one))
+    return names
+
+
 def text(data: bytes | Raw) -> str | None:
     """Return the string in `data`, or None if `data` is not a JSON string."""
     try:
@@ -254,16 +311,16 @@ def _mended(decode: Callable[[bytes | Raw], T], data: bytes | Raw, error: Except
     """Decode `data` with stand-ins for the halves of surrogate pairs, if `data` has any. Raises
     Malformed."""
     whole = bytes(data)
-    mark = next((mark for mark in _MARKS if mark not in whole), b"")
+    spelled = {chr(int(one[2:], 16)).encode() for one in _SPELLED_MARKS.findall(whole)}
+    mark = next((mark for mark in _MARKS if mark not in whole and mark not in spelled), b"")
     plain, halves = _without(whole, lambda half: mark + half[1] + mark)
     if isinstance(error, RecursionError) or not mark or not 0 < halves <= HALVES_MAX:
         raise Malformed(_reason(error)) from None
     try:
-        found = decode(plain)
+        stands = mark + b"(.{4})" + mark
+        return cast(T, _restored(decode(plain), re.compile(stands), re.compile(stands.decode())))
     except _FAILURES as again:
         raise Malformed(_reason(again)) from None
-    stands = mark + b"(.{4})" + mark
-    return cast(T, _restored(found, re.compile(stands), re.compile(stands.decode())))
 
 
 def _without(data: bytes, stand: Callable[[re.Match[bytes]], bytes]) -> tuple[bytes, int]:

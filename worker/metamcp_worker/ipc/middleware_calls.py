@@ -84,11 +84,12 @@ class NextDone(Message, frozen=True, kw_only=True):
 
 class HookEnded(Message, frozen=True, kw_only=True):
     """Process: the hook is over. `result`: raw, `SAME` for that of `call_next`; `failure`: words
-    for what went wrong, empty if nothing did."""
+    for what went wrong, empty if nothing did; `refuses`: it ends the request in any mode."""
 
     id: int
     result: Raw = SAME
     failure: str = ""
+    refuses: bool = False
 
 
 class EndHook(Message, frozen=True, kw_only=True):

@@ -17,6 +17,11 @@ from metamcp_worker.ipc import codec
 _NOTHING = Raw(b"null")
 
 
+class UnclearArguments(Exception):
+    """Raised for arguments that readers of JSON take differently, so that the server may get others
+    than the middleware reads. The text says why. A hook that lets it pass refuses the request."""
+
+
 class HookRequest:
     """Request on its way to a server. `server`: name of the server; `name`: the server's own name
     of the tool or prompt, or the URI of the resource; `endpoint`, `workspace`, `principal`: names
@@ -43,17 +48,25 @@ class HookRequest:
         self._annotations = annotations
         self._caller = caller
         self._arguments: dict[str, Any] | None = None
+        self._unclear = ""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments, as the server gets them; empty if there are none."""
+        """Arguments, as the server gets them; empty if there are none. Raises UnclearArguments."""
         if self._arguments is None:
-            self._arguments = _object(self._raw_arguments)
+            try:
+                found = codec.exact(self._raw_arguments)
+            except codec.Malformed as why:
+                self._unclear = str(why)
+                raise UnclearArguments(self._unclear) from None
+            self._arguments = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
         return self._arguments
 
     @property
     def raw_arguments(self) -> Raw:
-        """JSON of the arguments."""
+        """JSON of the arguments. Raises UnclearArguments if `arguments` has raised it."""
+        if self._unclear:
+            raise UnclearArguments(self._unclear)
         known = self._arguments
         if known is None or known == _object(self._raw_arguments):
             return self._raw_arguments

@@ -137,12 +137,13 @@ class Chain:
         self._cut(level)
         self._give(level - 1, answer)
 
-    def failed(self, level: int, why: str) -> None:
-        """A middleware failed. `why`: words that follow its name."""
+    def failed(self, level: int, why: str, *, refuses: bool = False) -> None:
+        """A middleware failed. `why`: words that follow its name; `refuses`: that ends the request,
+        whether it enforces or not."""
         one = self._levels[level]
         if one.step not in _LIVE:
             return
-        if one.facts.enforce:
+        if one.facts.enforce or refuses:
             self._cut(level)
             self._give(level - 1, self._failure(one.facts.name, why))
         else:

@@ -108,11 +108,11 @@ class _Connection:
                 if (found := self.requests.get(number)) is not None:
                     request, level = found
                     request.chain.passed_on(level, _given(arguments))
-            case HookEnded(id=number, result=result, failure=failure):
+            case HookEnded(id=number, result=result) as ended:
                 if (found := self.requests.get(number)) is not None:
                     self.take(number)
                     request, level = found
-                    request.ended(level, _given(result), failure)
+                    request.ended(level, _given(result), ended.failure, refuses=ended.refuses)
             case _:
                 self._line.renew(self)
                 self.part()
@@ -276,21 +276,22 @@ class HookedRequest:
 
     # News of processes
 
-    def ended(self, level: int, result: bytes | None, failure: str) -> None:
-        """A hook has ended. `failure`: words that follow the name of the middleware."""
+    def ended(self, level: int, result: bytes | None, failure: str, *, refuses: bool) -> None:
+        """A hook has ended. `failure`: words that follow the name of the middleware; `refuses`: it
+        ends the request in any mode."""
         if failure:
-            self.failed(level, failure, "failed")
+            self.failed(level, failure, "failed", refuses=refuses)
             return
         place = self._places[level]
         self._halt(place)
         place.line.counts["ok"] += 1
         self.chain.ended(level, result)
 
-    def failed(self, level: int, why: str, outcome: Outcome) -> None:
+    def failed(self, level: int, why: str, outcome: Outcome, *, refuses: bool = False) -> None:
         line = self._places[level].line
         line.counts[outcome] += 1
         log.warning("middleware %s %s", line.spec.name, why, extra={"server": self.facts.server})
-        self.chain.failed(level, why)
+        self.chain.failed(level, why, refuses=refuses)
 
     def give(self, level: int, connection: _Connection) -> None:
         """Send the request to a process that is there."""

@@ -49,6 +49,7 @@ from metamcp_worker.middleware.api import (
     PromptResult,
     ResourceResult,
     ToolResult,
+    UnclearArguments,
 )
 from metamcp_worker.runtime import loop
 from metamcp_worker.runtime.role_worker import RoleWorker
@@ -146,6 +147,9 @@ class _Hook:
         """Return the message for what the hook has raised."""
         if error is self._error:
             return HookEnded(id=self.start.id)
+        if isinstance(error, UnclearArguments):
+            why = f"cannot read the arguments ({error})"
+            return HookEnded(id=self.start.id, failure=why, refuses=True)
         return HookEnded(id=self.start.id, failure=f"raised {type(error).__name__}")
 
 
