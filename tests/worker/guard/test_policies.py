@@ -256,6 +256,74 @@ def test_a_condition_that_could_not_work_or_never_end_is_refused_in_one_sentence
     assert "\n" not in str(raised.value)
 
 
+SHADOW = (
+    "file:///etc/shadow", "file://localhost/etc/shadow", "FILE://LocalHost/etc/shadow",
+    "file:/etc/shadow", "file:////etc/shadow", "file:///etc//shadow", "file:///./etc/shadow",
+    "file:///x/../etc/shadow", "file:///../etc/shadow", "file:///x/%2e%2E/etc/./shadow",
+    "file:///x//../etc/shadow", "file:///%65tc/shadow", "file:///etc/shadow/",
+)  # fmt: skip
+ADMIN = (
+    "https://example.com/admin", "HTTPS://Example.COM/admin", "https://example.com:443/admin",
+    "https://example.com:/admin", "https://ann:secret@example.com/admin",
+    "https://example.com./admin", "https://ex%61mple.com/admin", "https://example.com/x/../admin",
+    "https://example.com/%61dmin", "https://example.com/./admin?", "https://example.com/admin#x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("uri", [*SHADOW, *ADMIN])
+def test_a_rule_about_a_uri_holds_for_all_its_spellings(uri: str) -> None:
+    one, glob = ("file:///etc/shadow", "fs/file:/etc/*") if uri in SHADOW else (
+        "https://example.com/admin", "fs/https://EXAMPLE.com:443/adm*"
+    )  # fmt: skip
+    thing = Thing("resources", "fs", uri)
+    for denied in (
+        rule("deny", "", f"fs/{one}"), rule("deny", "", glob),
+        rule("deny", f"mcp.resource.name == '{one}'"),
+    ):  # fmt: skip
+        assert decided([denied], thing).effect == "deny"
+        assert hidden([denied], thing)
+    elsewhere = [rule("allow", "", "fs/file:///data/*", "fs/https://example.com/open/*")]
+    assert decided(elsewhere, thing).effect == "deny"
+    assert decided([rule("deny", "", "fs/file:///data/*", "fs/http://*")], thing).effect == "allow"
+
+
+FORMLESS = (
+    "file:etc/shadow", "file://evil/etc/shadow", "file:///etc%2Fshadow", "file:///etc%5cshadow",
+    "file:///etc\\shadow", "file:///etc/shadow?x", "file:///etc/shadow#x", "file:///etc/shadow%00",
+    "file:///etc/%zz", " file:///etc/shadow", "fi\tle:///etc/shadow", "file:///etc/shadow\n",
+    "file:///etc/\ufffd", "x:\ufffd", "https:example.com/admin", "https:/example.com/admin",
+    "https:///example.com/admin", "https://example.com\\@evil/", "https://example.com/x/..%2Fadmin",
+    "https://example.com/x//../admin", "https://2130706433/", "https://0x7f.1/",
+    "https://127.0.0.01/", "https://[::g]/", "https://ex ample.com/", "https://example.com:a/",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("uri", FORMLESS)
+def test_a_uri_without_a_normal_form_is_denied_where_a_rule_would_have_to_judge_it(
+    uri: str,
+) -> None:
+    thing = Thing("resources", "fs", uri)
+    for found in (
+        decided([rule("deny", "", "fs/file:///data/*")], thing),
+        decided([rule("allow", "", "fs/*")], thing),
+        decided([rule("log", "mcp.resource.name == 'x:y'")], thing),
+    ):
+        assert found.effect == "deny"
+        assert "has no normal form" in found.message
+    assert decided([rule("deny", "", "git/*"), rule("deny", "mcp.tool.name == 'x'")], thing) == (
+        PolicyVerdict()
+    )
+
+
+def test_a_template_stays_in_lists_and_a_uri_of_another_scheme_is_what_it_is() -> None:
+    for name in ("file:///{path}", "file:///x{?query}", "https://{host}/x", "fake://A/../b"):
+        thing = Thing("resources", "fs", name)
+        assert not hidden([rule("deny", "", "fs/file:///etc/*")], thing), name
+        assert hidden([rule("deny", "", "fs/*")], thing), name
+        assert hidden([rule("deny", "", f"fs/{name}")], thing), name
+    assert hidden([rule("deny", "", "fs/file:/x")], tool("file:/x")), "it is the name of a tool"
+
+
 UNCLEAR = [
     rb'{"path":"ls \ufdd0;rm \ufdd0 -rf /x \ud83d"}', rb'{"path":"\ude00"}',
     rb'{"path":{"a":["\ud83d"]}}', rb'{"pa\ud83dth":"x","path":"y"}',

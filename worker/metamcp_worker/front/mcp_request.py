@@ -412,16 +412,18 @@ def _lister(merged: Merged, subject: str) -> Owner:
 
 
 def _visible(
-    kind: ThingKind, find: Callable[[Merged, str], Owner | None]
+    kind: ThingKind, find: Callable[[Merged, str], Owner | None], *, templates: bool = False
 ) -> Callable[[Merged, str], Owner | None]:
-    """Return a function that finds only things that policies do not hide."""
+    """Return a function that finds only things that policies do not deny. `templates`: it may find
+    a template, which lists have although its name may have no normal form."""
 
     def found(merged: Merged, subject: str) -> Owner | None:
         owner = find(merged, subject)
         if owner is None or owner.guard is None:
             return owner
         guard = owner.guard.named(kind, codec.text(owner.original) or subject)
-        return owner if guard is None or not guard.hidden else None
+        closed = guard is not None and (guard.hidden if templates else guard.denies)
+        return None if closed else owner
 
     return found
 
@@ -452,7 +454,8 @@ _REFERENCES: Mapping[str | None, Rule] = {
     ),
     "ref/resource": Rule(
         "resource", lambda params: _uri(_ref(params)),
-        _visible("resources", Merged.resource_or_template), _ref_moved, URI_BYTES_MAX,
+        _visible("resources", Merged.resource_or_template, templates=True), _ref_moved,
+        URI_BYTES_MAX,
     ),
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.guard.conditions import CallKnows, Thing, ThingKind
 from metamcp_worker.guard.policies import Policies, PolicyNote, PolicyRuling, PolicyVerdict
-from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc import codec, process_names, resource_uris
 from metamcp_worker.ipc.consent_records import rules_mark
 from metamcp_worker.ipc.figures import PolicyValue
 from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
@@ -115,6 +115,11 @@ class CallGuard(Struct, frozen=True, gc=False):
         """Whether lists leave the thing out."""
         return self.policy is not None and self.policy.hidden
 
+    @property
+    def denies(self) -> bool:
+        """Whether policies deny each call of the thing."""
+        return self.policy is not None and self.policy.verdict.effect == "deny"
+
     def named(self, kind: ThingKind, name: str) -> "CallGuard | None":
         """Return the guard of the thing with this name; None if no rule concerns it."""
         return self if self.name else self.rules.unlisted(kind, self.server, name)
@@ -198,7 +203,7 @@ class GuardRules:
         effect = self._consent(server, name, definition) if kind == "tools" else "allow"
         thing = Thing(kind, server, name, definition)
         ruling = self.policies.ruling(thing, self.who, self.workspace)
-        through = self._middleware(server, name) if self._through else ()
+        through = self._middleware(server, kind, name) if self._through else ()
         if effect == "allow" and ruling is None and not through:
             return None
         for note in () if ruling is None else ruling.verdict.notes:
@@ -236,8 +241,12 @@ class GuardRules:
             self._named[key] = self.guard(*key)
         return self._named[key]
 
-    def _middleware(self, server: str, name: str) -> tuple[str, ...]:
+    def _middleware(self, server: str, kind: ThingKind, name: str) -> tuple[str, ...]:
+        """Return the middleware of a thing; a resource matches by each spelling of its URI."""
         paths = process_names.paths(server, name)
+        if kind == "resources":
+            normal = resource_uris.normal_uri(name) or name
+            paths |= process_names.paths(server, normal)
         return tuple(one for one, globs in self._through if any(map(globs.match, paths)))
 
     def _consent(self, server: str, name: str, definition: bytes) -> GuardEffect:

@@ -27,7 +27,7 @@ from metamcp_worker.guard.conditions import (
     ThingKind,
     Variables,
 )
-from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc import process_names, resource_uris
 from metamcp_worker.ipc.figures import PolicyValue
 from metamcp_worker.ipc.spec import PolicySpec, PrincipalFacts
 
@@ -42,6 +42,10 @@ DENIED: Final = "The policy '{}' denies this call."
 CLOSED: Final = "No policy allows this call."
 FAILED: Final = "The policy '{}' fails for this call, which is denied; its operator sees why."
 UNCLEAR: Final = "The policy '{}' cannot judge this call: in its arguments {}."
+FORMLESS: Final = (
+    "The policies of this gateway cannot judge this URI, which has no normal form; write it as RFC"
+    " 3986 and RFC 8089 say."
+)
 AT_CALL: Final = "at the call"
 OUTCOMES: Final = ("denied", "asked", "logged", "failed", "would_deny", "would_ask", "would_allow")
 """Outcomes that are counted of a rule; `would_…` of a permissive one."""
@@ -153,15 +157,21 @@ class _Tally:
 class PolicyRuling:
     """Part of the verdict that is known when lists are made. `verdict`: by the rules that do not
     need the call; `late`: the others; `hidden`: whether lists leave the thing out, because no call
-    of it can be allowed."""
+    of it can be allowed. Calls of a thing whose name has no normal form are denied; lists have it
+    if a rule that knows its name as it is does not hide it: templates have no normal form."""
 
     __slots__ = ("_closed", "_variables", "hidden", "late", "verdict")
 
     def __init__(
-        self, rules: Sequence[PolicyRule], facts: Mapping[str, object], *, closed: bool
+        self,
+        rules: Sequence[PolicyRule],
+        facts: Mapping[str, object],
+        *,
+        closed: bool,
+        formless: bool = False,
     ) -> None:
         """Judge a thing. `rules`: those that concern it; `closed`: whether some rule has to allow
-        it."""
+        it; `formless`: its name has no normal form."""
         tally, self._variables = _Tally(), _variables(rules, facts)
         self.late = tuple(rule for rule in rules if rule.late)
         for rule in rules:
@@ -171,6 +181,8 @@ class PolicyRuling:
         hopeless = self._closed and not any(rule.allows for rule in self.late)
         self.verdict = tally.verdict(closed=hopeless)
         self.hidden = self.verdict.effect == "deny"
+        if formless and not self.hidden:
+            self.verdict, self.late = PolicyVerdict("deny", "", FORMLESS), ()
 
     def __eq__(self, other: object) -> bool:
         """Whether both are of the same rules, and say the same."""
@@ -211,15 +223,16 @@ class _ServerRules:
                     continue
                 if name == "*":
                     self.every.add(at)
-                elif _WILD.search(name):
-                    self.general.append((re.compile(translate(name)), at))
-                else:
-                    self.exact.setdefault(name, set()).add(at)
+                    continue
+                for spelled in {name, resource_uris.normal_glob(name)}:
+                    if _WILD.search(spelled):
+                        self.general.append((re.compile(translate(spelled)), at))
+                    else:
+                        self.exact.setdefault(spelled, set()).add(at)
 
-    @property
-    def any(self) -> bool:
-        """Whether there is one."""
-        return bool(self.every or self.exact or self.general)
+    def all(self) -> set[int]:
+        """Return the places of all rules that concern some name."""
+        return self.every.union(*self.exact.values(), (at for _, at in self.general))
 
     def of(self, name: str) -> list[int]:
         """Return the places of the rules that concern this name, in their order."""
@@ -252,22 +265,26 @@ class Policies:
         it through, without a word."""
         if not self._rules:
             return None
-        rules = self._concerned(thing)
         closed = thing.kind in self._closed
-        if not rules and not closed:
+        named = _normal(thing)
+        formless = named is None and (closed or self._judges(thing))
+        rules = self._concerned(named or thing)
+        if not rules and not closed and not formless:
             return None
-        found = PolicyRuling(rules, conditions.facts(thing, who, workspace), closed=closed)
+        facts = conditions.facts(named or thing, who, workspace)
+        found = PolicyRuling(rules, facts, closed=closed, formless=formless)
         return found if found.late or found.verdict != ALLOWED else None
 
     def concern(self, server: str) -> bool:
         """Whether a rule could concern something of this server."""
-        return bool(self._closed) or self._of(server).any
+        return bool(self._closed) or bool(self._of(server).all())
 
     def values(
         self, thing: Thing, who: PrincipalFacts, workspace: str, call: CallKnows | None = None
     ) -> Iterator[PolicyValue]:
         """Yield the value of each rule that concerns a thing, in the order of the configuration.
         `call`: None if none is known."""
+        thing = _normal(thing) or thing
         facts, rules = conditions.facts(thing, who, workspace), self._concerned(thing)
         variables = _variables(rules, facts)
         for rule in rules:
@@ -282,6 +299,10 @@ class Policies:
         found = (self._rules[at] for at in self._of(thing.server).of(thing.name))
         return [rule for rule in found if thing.kind in rule.kinds]
 
+    def _judges(self, thing: Thing) -> bool:
+        """Whether a rule could concern a thing of this kind and server."""
+        return any(thing.kind in self._rules[at].kinds for at in self._of(thing.server).all())
+
     def _of(self, server: str) -> _ServerRules:
         known = self._servers.get(server)
         if known is None:
@@ -289,6 +310,15 @@ class Policies:
                 self._servers.clear()
             known = self._servers[server] = _ServerRules(server, self._rules)
         return known
+
+
+def _normal(thing: Thing) -> Thing | None:
+    """Return a thing by the normal form of its name; None if it has none. Only names of resources
+    have several forms."""
+    if thing.kind != "resources":
+        return thing
+    name = resource_uris.normal_uri(thing.name)
+    return None if name is None else structs.replace(thing, name=name)
 
 
 def _shown(value: bool | ConditionFails) -> str:
