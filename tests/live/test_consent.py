@@ -98,6 +98,10 @@ def consent(gateway: Gateway, *words: str, ok: int = 0) -> str:
     return done.stderr if ok else done.stdout
 
 
+LONG = f"password=hunter{'2' * 9000}"
+"""An argument of which an operator sees all."""
+
+
 def listed(gateway: Gateway) -> Any:
     return json.loads(consent(gateway, "list", "--json"))
 
@@ -116,7 +120,7 @@ def test_the_official_client_is_asked_about_the_very_call(
     lines = person.told[0].splitlines()
     assert lines[:3] == ["May this call run?", f"Tool: {server}/echo", "Workspace: default"]
     assert "\\u202e" in lines[3]
-    assert "hunter22" not in lines[3]
+    assert "password=hunter22" in lines[3]
 
 
 @pytest.mark.promise("M97")
@@ -219,17 +223,19 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         (question,) = listed(gateway)["questions"]
         assert (question["server"], question["tool"], question["asked"]) == ("new", "echo", False)
         assert question["id"] in consent(gateway, "list")
+        assert LONG in consent(gateway, "list")
+        assert LONG in question["arguments"]
         said = consent(gateway, "approve", question["id"], "--for", scope)
         assert "new/echo approved" in said
         waiting.join(30)
-        assert answers[0]["result"]["content"][0]["text"] == "x"
+        assert answers[0]["result"]["content"][0]["text"] == LONG
         assert "no question" in consent(gateway, "approve", question["id"], ok=8)
         assert listed(gateway)["questions"] == []
         if scope == "24h":
             gateway.stop()
             gateway.start()
             _call(gateway, answers)
-            assert answers[1]["result"]["content"][0]["text"] == "x"
+            assert answers[1]["result"]["content"][0]["text"] == LONG
             (grant,) = listed(gateway)["grants"]
             assert "revoked" in consent(gateway, "revoke", grant["id"])
         denied = threading.Thread(target=_call, args=(gateway, answers))
@@ -321,4 +327,4 @@ def _verb(gateway: Gateway, *words: str) -> str:
 
 def _call(gateway: Gateway, answers: list[dict[str, Any]]) -> None:
     with closing(Client(gateway.port, LEGACY)) as client:
-        answers.append(client.call("new__echo", text="x"))
+        answers.append(client.call("new__echo", text=LONG))

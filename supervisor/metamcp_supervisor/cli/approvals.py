@@ -17,8 +17,6 @@ from metamcp_worker.ipc import codec
 
 QUESTIONS = ("ID", "TOOL", "BY", "WAITS", "ARGUMENTS")
 GRANTS = ("ID", "TOOL", "OF", "UNTIL")
-ARGUMENTS_CHARACTERS_MAX = 60
-"""Maximum characters of arguments in the table; `--json` shows more of them."""
 WORDS = {
     "ls": "did you mean 'list'?",
     "show": "open questions and grants are listed by 'metamcp consent list'",
@@ -53,7 +51,7 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     waiting = [
         (
             one.id, f"{one.server}/{one.tool}", one.client or one.principal,
-            f"{max(0.0, one.until - now):.0f}s left", _cut(one.arguments),
+            f"{max(0.0, one.until - now):.0f}s left", one.arguments,
         )
         for one in found.questions
     ]  # fmt: skip
@@ -123,11 +121,6 @@ def _tell(raw: bytes, what: str, *, as_json: bool) -> None:
 def _asked(runtime_dir: str | None, verb: str, params: dict[str, Any]) -> bytes:
     with client.connect(runtime_dir) as gateway:
         return gateway.call(verb, params)
-
-
-def _cut(text: str) -> str:
-    most = ARGUMENTS_CHARACTERS_MAX
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _date(seconds: float) -> str:

@@ -21,8 +21,6 @@ from metamcp_supervisor.verbs import ConsentList, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 
-ARGUMENTS_CHARACTERS_MAX = 4000
-"""Maximum characters of arguments; a front cuts them before."""
 POLL = "every 1s"
 """How often the page counts down what waits."""
 SCOPES = (("once", "Allow once"), ("session", "Allow in this session"), ("24h", "Allow for 24 h"))
@@ -109,7 +107,7 @@ def _question(one: OpenConsent, now: float, names: Mapping[str, str]) -> Element
                 ("From", f"{ui.shown(one.source, 40)}{'; the client is asked too' * one.asked}"),
             ]
         ),
-        ui.code(one.arguments[:ARGUMENTS_CHARACTERS_MAX], label="Arguments"),
+        ui.code(one.arguments, label="Arguments"),
         h.div(class_="beside")[
             [
                 ui.action(

@@ -33,7 +33,7 @@ a time series for ever."""
 OUTCOMES_MAX = 8
 """Maximum number of outcomes of calls that were to be sent again; fronts know three."""
 CONSENTS_MAX = 16
-"""Maximum number of outcomes of calls that needed consent; fronts know twelve."""
+"""Maximum number of outcomes of calls that needed consent; fronts know thirteen."""
 TOOLS_MAX = 200
 """Maximum number of tools per server with figures of their own."""
 VERSIONS_MAX = 16

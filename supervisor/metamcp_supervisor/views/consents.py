@@ -12,6 +12,7 @@ only removed.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
@@ -35,6 +36,9 @@ GRANTS_MAX = 4096
 """Maximum stored grants; the oldest makes room for a new one."""
 OPEN_MAX = 4096
 """Maximum open questions that are shown, of all fronts; more are not shown to operators."""
+SHOWN_BYTES_MAX = 512 * 1024
+"""Maximum bytes of arguments, as JSON, in all questions that are shown at a time; they are one
+answer of the control socket."""
 CLOSE_S_MAX = 10.0
 """Maximum seconds for the last write when the gateway ends."""
 
@@ -122,8 +126,12 @@ class Consents:
     # Operators
 
     def questions(self) -> tuple[OpenConsent, ...]:
-        """Return the open questions, the oldest first."""
-        return tuple(sorted(self._open.values(), key=lambda one: one.since))
+        """Return the open questions, the oldest first, as many as one answer can have."""
+        oldest = sorted(self._open.values(), key=lambda one: one.since)
+        sizes = accumulate(len(codec.dump(one.arguments)) for one in oldest)
+        return tuple(
+            one for one, size in zip(oldest, sizes, strict=True) if size <= SHOWN_BYTES_MAX
+        )
 
     def grants(self) -> tuple[ConsentGrant, ...]:
         """Return the grants that count now, the oldest first; forget all others."""

@@ -211,6 +211,12 @@ def test_a_call_that_waits_says_how_long_it_still_does() -> None:
     assert "hx-trigger" not in parsed(approvals_page.waiting([], 30.0)).found[0][1]
 
 
+def test_a_person_sees_all_arguments_that_a_front_shows() -> None:
+    arguments = f'{{"password":"x; rm -rf /","t":"{"a" * 16_000} and the end"}}'
+    page = text_of(approvals_page.waiting([structs.replace(question(), arguments=arguments)], 30.0))
+    assert arguments in page
+
+
 def test_one_tool_is_approved_alone_only_if_the_lock_has_its_server() -> None:
     labels = text_of(approvals_page.one_tool(drift(tool="echo")))
     assert "Approve echo" in labels

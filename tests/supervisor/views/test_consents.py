@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from metamcp_supervisor.store.database import Database
-from metamcp_supervisor.views.consents import GRANTS_MAX, Consents, ConsentUnknown
+from metamcp_supervisor.views.consents import GRANTS_MAX, SHOWN_BYTES_MAX, Consents, ConsentUnknown
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.consent_records import (
     ConsentClosed,
@@ -209,3 +210,20 @@ def test_there_is_an_end_to_the_number_of_grants(tmp_path: Path) -> None:
 
 def _given(number: int) -> ConsentGiven:
     return ConsentGiven(grant=grant(f"g{number}", given=1000.0 + number / 1e6))
+
+
+@pytest.mark.promise("M97")
+def test_the_oldest_questions_are_shown_as_many_as_one_answer_can_have(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        kept = consents(stage, tmp_path, Place())
+        await front_up(stage)
+        front = stage.fronts.serving()[0]
+        for at in range(100):
+            asked = question(f"{front.number}-{at}", 1000.0 + at)
+            asked = structs.replace(asked, arguments='"' * 8192)
+            kept.heard(front, ConsentOpened(question=asked))
+        shown = kept.questions()
+        assert [one.id for one in shown] == [f"{front.number}-{at}" for at in range(len(shown))]
+        assert SHOWN_BYTES_MAX - 16_500 < len(codec.dump(shown)) < SHOWN_BYTES_MAX + 16_384
+
+    played(tmp_path, play)

@@ -50,25 +50,42 @@ def test_the_question_shows_tool_workspace_and_arguments() -> None:
 
 @pytest.mark.promise("M97")
 def test_what_a_server_or_a_model_made_up_is_data() -> None:
-    told = asked('{"a":"x\n\u202eevil\u200b\x1b[2J"}'.encode(), name="push\nTool: safe")
+    made_up = codec.dump({"a": "x\n\u202eevil\u200b\x1b[2J"})
+    told = asked(made_up, name="push\nTool: safe")
     assert len(told.splitlines()) == 4
     assert told.isprintable() or all(one.isprintable() for one in told.splitlines())
     assert "\\u202eevil\\u200b\\u001b[2J" in told
 
 
 @pytest.mark.promise("M97")
-def test_secrets_are_masked_and_long_arguments_are_cut_and_said_to_be() -> None:
+def test_all_that_will_run_is_shown_but_for_known_secrets() -> None:
     told = asked(
-        b'{"password":"hunter2222","x":"very-secret-word","n":"ghp_0123456789012345678901"}'
+        rb'{"password":"x; rm -rf /","token":"hunter2222","url":"http://a:b@c/?key=d",'
+        rb'"x":"very-secret-word","y":"very\u002dsecret-word","n":"ghp_0123456789012345678901"}'
     )
-    assert "hunter2222" not in told
-    assert "very-secret-word" not in told
-    assert "ghp_" not in told
-    long = b'{"t":"%b"}' % (b"a" * 100_000)
-    told = asked(long)
-    assert f"(truncated, {len(long)} bytes in all)" in told
-    assert len(told.encode()) < ARGUMENTS_BYTES_MAX + 200
-    assert "truncated" in asked(b'{"t":"%b"}' % ("é".encode() * 2000))
+    for shown in ("x; rm -rf /", "hunter2222", "http://a:b@c/?key=d", "ghp_0123456789012345678901"):
+        assert shown in told
+    assert "secret-word" not in told
+    long = b'{"t":"%b"}' % (b"a" * (ARGUMENTS_BYTES_MAX - 8))
+    assert f"Arguments: {long.decode()}" in asked(long)
+
+
+@pytest.mark.promise("M97")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (b'{"t":"%b"}' % (b"a" * (ARGUMENTS_BYTES_MAX - 7)), "16,385 bytes, and 16,384"),
+        (b'{"t":"%b"}' % ("\u200b".encode() * 3000), "and 16,384 can be shown"),
+        (b'{"t":1,"t":2}', "an object has a name twice"),
+        (rb'{"t":"\ud83d"}', "a text has half of a surrogate pair"),
+        (b'{"t":"\xff"}', "invalid start byte"),
+    ],
+)
+def test_arguments_that_cannot_be_shown_as_they_will_run_are_not_asked_about(
+    arguments: bytes, why: str
+) -> None:
+    with pytest.raises(codec.Malformed, match=why):
+        asked(arguments)
 
 
 ANSWERS: list[tuple[Any, str]] = [

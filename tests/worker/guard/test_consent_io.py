@@ -44,6 +44,9 @@ class Work:
         self.consent = ""
         self.more: Callable[[bytes], None] | None = None
 
+    def askable(self) -> bool:
+        return self.able
+
     def ask(self, params: bytes, answered: Answered) -> Callable[[], None] | None:
         if not self.able:
             return None
@@ -84,8 +87,9 @@ class Bench:
         number, digest = len(self.works), more.pop("digest", b"d")
         guard = CallGuard(self.rules, "s", "tools", tool, digest, "ask")
         facts = CallFacts(
-            exposed=tool, arguments=b"{}", principal=replace(USER, auth="keys", key=key),
-            endpoint="e", workspace="default", who=who, **more,
+            exposed=tool, arguments=more.pop("arguments", b"{}"),
+            principal=replace(USER, auth="keys", key=key), endpoint="e", workspace="default",
+            who=who, **more,
         )  # fmt: skip
         verdict = guard.decide(facts)
         self.loop.call_soon(self.calls.begin, number, guard, facts, work, verdict)
@@ -137,6 +141,23 @@ def test_each_answer_of_a_client_ends_the_call_once(body: object, outcome: str, 
         assert why in end
         assert front.step.counts == {outcome: 1}
         assert work.pauses == [True, False]
+
+
+@pytest.mark.promise("M97")
+@pytest.mark.parametrize("unaskable", ["deny", "allow", "queue"])
+@pytest.mark.parametrize("able", [True, False])
+def test_nobody_is_asked_about_what_cannot_be_shown_as_it_will_run(
+    unaskable: Unaskable, *, able: bool
+) -> None:
+    with bench(unaskable) as front:
+        work = front.call(able=able, arguments=b'{"to":"main","to":"prod"}')
+        if unaskable == "allow" and not able:
+            assert (work.ends, front.step.counts) == (["sent"], {"allowed": 1})
+            return
+        (why,) = work.ends
+        assert why.startswith("Nobody can agree to this call of s/t, because its arguments cannot")
+        assert "an object has a name twice" in why
+        assert (work.question, front.told, front.step.counts) == (None, [], {"unshown": 1})
 
 
 @pytest.mark.promise("M97")

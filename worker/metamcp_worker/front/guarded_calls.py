@@ -186,10 +186,13 @@ class _GuardedWork:
         self._view = view
         self._request = request
 
+    def askable(self) -> bool:
+        asked = may_be_asked(self._request.caller, mrtr.ELICIT, b"{}")
+        return self.call.caller is not None and asked
+
     def ask(self, params: bytes, answered: Answered) -> Callable[[], None] | None:
         call = self.call
-        asked = may_be_asked(self._request.caller, mrtr.ELICIT, params)
-        if call.caller is None or not asked:
+        if call.caller is None or not self.askable():
             return None
 
         def reply(question: Question, body: bytes, failed: bool) -> None:

@@ -6,7 +6,7 @@ long, the requests that go on with a call that was agreed to. Never: asking, clo
 
 A server makes up names and arguments of its tools, and a model makes up the arguments. So both are
 data in the question: control characters and those that change the direction of a text are shown as
-escapes, and values that look like secrets are masked.
+escapes. All of them are shown, but for the known secrets of the configuration.
 """
 
 import hashlib
@@ -25,10 +25,9 @@ from metamcp_worker.ipc.consent_records import (
 )
 from metamcp_worker.runtime.masking import Masks
 
-ARGUMENTS_BYTES_MAX = 2048
-"""Maximum bytes of arguments in a question; a person reads no more."""
-READ_BYTES_MAX = 4 * ARGUMENTS_BYTES_MAX
-"""Maximum bytes of arguments that are searched for secrets for a question."""
+ARGUMENTS_BYTES_MAX = 16 * 1024
+"""Maximum bytes of arguments as a question shows them: nobody can agree to what is not shown. With
+more a question would not fit into a packet to the supervisor."""
 SESSION_S = 3600.0
 """Seconds that consent for the session lasts for a client without a session."""
 LASTING_S = 86_400.0
@@ -56,13 +55,13 @@ def plain(text: str) -> str:
 
 
 def shown_arguments(arguments: bytes, masks: Masks) -> str:
-    """Return arguments for people: escaped, with secrets masked, and cut."""
-    said = arguments[:READ_BYTES_MAX].decode("utf-8", "replace")
-    shown = plain(masks.json(said)).encode()
-    if len(shown) <= ARGUMENTS_BYTES_MAX and len(arguments) <= READ_BYTES_MAX:
-        return shown.decode()
-    cut = shown[:ARGUMENTS_BYTES_MAX].decode("utf-8", "ignore")
-    return f"{cut} … (truncated, {len(arguments)} bytes in all)"
+    """Return arguments for people: escaped, with known secrets masked. Raises codec.Malformed for
+    arguments that cannot be shown as they will run. The text says why."""
+    codec.exact(arguments)
+    shown = plain(masks.known(arguments.decode()))
+    if (size := len(shown.encode())) > ARGUMENTS_BYTES_MAX:
+        raise codec.Malformed(f"they have {size:,} bytes, and {ARGUMENTS_BYTES_MAX:,} can be shown")
+    return shown
 
 
 def question(guard: CallGuard, facts: CallFacts, arguments: str, why: str = "") -> bytes:

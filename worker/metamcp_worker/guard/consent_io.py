@@ -15,6 +15,7 @@ from functools import partial
 from metamcp_worker.guard import consent
 from metamcp_worker.guard.consent import LASTING_S, SESSION_S, AgreedRounds, Grants
 from metamcp_worker.guard.held_calls import HeldCall
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.consent_records import (
     SHOWN_CHARACTERS_MAX,
     ConsentClosed,
@@ -33,6 +34,8 @@ OPEN_MAX = 1024
 """Maximum open questions of one front; a call beyond is refused."""
 HOLDER_OPEN_MAX = 64
 """Maximum open questions about calls of one credential in one front."""
+HOLDER_BYTES_MAX = 64 * 1024
+"""Maximum bytes of arguments in these."""
 GRANT_ID_BYTES = 6
 
 DECLINED = "The user did not agree to this call of {}."
@@ -43,6 +46,7 @@ UNASKABLE = (
     "This call of {} needs the consent of a person, and this client cannot ask one. An operator can"
     " change that with on_no_elicitation in [consent]."
 )
+UNSHOWN = "Nobody can agree to this call of {}, because its arguments cannot be shown: {}."
 FULL = "Too many calls wait for the consent of a person; try again when some are answered."
 _WHY = {
     "deny": DECLINED, "declined": DECLINED, "cancelled": CANCELLED, "malformed": MALFORMED,
@@ -51,12 +55,14 @@ _CLIENT = "client"
 
 
 class _Question:
-    """Open question about a held call. `asked`: whether its client is asked."""
+    """Open question about a held call. `asked`: whether its client is asked; `arguments`: as people
+    see them."""
 
     def __init__(self, held: HeldCall, now: float) -> None:
         self.held = held
         self.since = now
         self.asked = False
+        self.arguments = ""
         self.told = False
         self.withdraw: Callable[[], None] = lambda: None
         self.timer: asyncio.TimerHandle | None = None
@@ -91,8 +97,13 @@ class ConsentStep:
             return self._let(held, "granted")
         if self.grants.cover(calls, held.facts.who, now):
             return self._let(held, "granted")
-        holders = [consent.holder(one.held.facts.principal) for one in self._open.values()]
-        if len(holders) >= OPEN_MAX or holders.count(calls[0]) >= HOLDER_OPEN_MAX:
+        sizes = [
+            len(one.held.facts.arguments)
+            for one in self._open.values()
+            if consent.holder(one.held.facts.principal) == calls[0]
+        ]
+        busy = len(sizes) >= HOLDER_OPEN_MAX or sum(sizes) >= HOLDER_BYTES_MAX
+        if busy or len(self._open) >= OPEN_MAX:
             self._refuse(held, "full", FULL)
             return False
         self._open[held.number] = _Question(held, now)
@@ -130,8 +141,15 @@ class ConsentStep:
         if one is None:
             return
         held, rules = one.held, one.held.guard.rules.consent
-        arguments = consent.shown_arguments(held.facts.arguments, self.masks)
-        params = consent.question(held.guard, held.facts, arguments, held.verdict.why)
+        try:
+            one.arguments = consent.shown_arguments(held.facts.arguments, self.masks)
+        except codec.Malformed as why:
+            if rules.unaskable == "allow" and not held.work.askable():
+                self._unaskable(number)
+            elif self._close(number) is not None:
+                self._refuse(held, "unshown", UNSHOWN.format("{}", why))
+            return
+        params = consent.question(held.guard, held.facts, one.arguments, held.verdict.why)
         loop = asyncio.get_running_loop()
         one.timer = loop.call_later(rules.timeout_s, self._late, number)
         one.asked = True
@@ -248,7 +266,7 @@ class ConsentStep:
             endpoint=facts.endpoint,
             principal=facts.principal.name,
             client=consent.client_name(facts.client),
-            arguments=consent.shown_arguments(facts.arguments, self.masks),
+            arguments=one.arguments,
             source=facts.source,
             asked=one.asked,
             since=one.since,

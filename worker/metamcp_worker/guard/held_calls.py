@@ -19,9 +19,13 @@ Answered = Callable[[bytes, bool], None]
 class HeldWork(Protocol):
     """Services of the front for one held call."""
 
+    def askable(self) -> bool:
+        """Whether the client of the call has declared that it can be asked."""
+        ...
+
     def ask(self, params: bytes, answered: Answered) -> Callable[[], None] | None:
         """Ask the client of the call, in the form of `elicitation/create`; return a function that
-        withdraws the question, or None if the client has not declared that it can be asked."""
+        withdraws the question, or None if the client is not askable."""
         ...
 
     def pause(self, *, on: bool) -> None:

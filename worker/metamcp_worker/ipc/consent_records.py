@@ -24,9 +24,9 @@ SHOWN_CHARACTERS_MAX = 256
 
 class OpenConsent(Struct, frozen=True, kw_only=True):
     """Question that nobody has answered yet. `id`: of the front and of its call; `client`: name
-    that the client gives itself; `arguments`: text, masked and cut; `source`: `client`, `code`,
-    `agent` or `workflow`; `asked`: the client is asked too, not only an operator; `since`, `until`:
-    seconds since the epoch."""
+    that the client gives itself; `arguments`: all of them, as text, with known secrets masked;
+    `source`: `client`, `code`, `agent` or `workflow`; `asked`: the client is asked too, not only an
+    operator; `since`, `until`: seconds since the epoch."""
 
     id: str
     server: str

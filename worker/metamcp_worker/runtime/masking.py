@@ -130,6 +130,14 @@ class Masks:
         again = self._json(plain)
         return shown if again == plain else again
 
+    def known(self, text: str) -> str:
+        """Return JSON with the known secrets masked, and all else as it is, but for escapes if a
+        secret is spelled with them."""
+        shown = self._without(text)
+        plain = _SPELLED.sub(_character, shown)
+        again = self._without(plain)
+        return shown if again == plain else again
+
     def _json(self, text: str) -> str:
         text = self._without(text)
         if _any(_STEMS, text.lower()):
