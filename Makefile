@@ -187,7 +187,7 @@ soak-remote: $(STAMP) ## ten minutes of remote servers that misbehave in turns
 soak-load: $(STAMP) ## an hour of mixed load: nothing grows, slows down or is lost; SECONDS=600 for less
 	$(BIN)/python -m benchmarks.soak_load --seconds $(SECONDS)
 
-fuzz: $(STAMP) ## any input for what reads input, an hour for each of four readers; SECONDS=60 for less
+fuzz: $(STAMP) ## any input for what reads input, an hour for each of five readers; SECONDS=60 for less
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 servers: $(STAMP) $(PACKAGERS) ## forty public servers with and without a sandbox, side by side: half an hour

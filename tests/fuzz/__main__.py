@@ -20,6 +20,7 @@ CORPUS = Path(__file__).parent / "corpus"
 INPUT_BYTES_MAX = 4096
 TOKENS = (
     b'"method"', b'"id"', b'"params"', b'"name"', b'"uri"', b'"ref"', b'"type"', b'"_meta"',
+    b'"arguments"', b'"cmd"', b'"opt"', b"\\ufdd0", b"\\ud83d", b"\\udc00", b"\xef\xb7\x90", b";",
     b'\\u006eame', b'"m\\u0065thod":', b"\\ud800", b"\xff", b"\xef\xbb\xbf", b"\x00", b"\n",
     b"\r\n",     b"[", b"]", b"{", b"}", b",", b":", b"null", b"NaN", b"1e999", b"-0",
     b"18446744073709551616",

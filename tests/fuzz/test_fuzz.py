@@ -6,7 +6,7 @@ from tests.examples import examples
 from tests.fuzz.__main__ import corpus, fuzz
 from tests.fuzz.targets import TARGETS, readers
 
-TRIED = {"envelope": 40_000, "head": 40_000, "lines": 40_000, "config": 3000}
+TRIED = {"envelope": 40_000, "head": 40_000, "lines": 40_000, "config": 3000, "arguments": 6000}
 """Inputs of each target in CI: two to four seconds."""
 
 
