@@ -34,6 +34,9 @@ exposure = "code"
 [endpoints.closed]
 namespace = "default"
 auth = "keys"
+[endpoints.counted]
+namespace = "default"
+limits = { in_flight = 2 }
 
 [[policies]]
 name = "no-error"
@@ -161,6 +164,31 @@ def test_a_rule_about_arguments_hides_nothing_and_decides_at_each_call(
     told = "metamcp_policy_matches_total"
     until(lambda: total(gateway, told, policy="short", outcome="denied") >= 1, "it is counted")
     until(lambda: total(gateway, told, policy="short", outcome="failed") >= 1, "and so is this")
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+def test_arguments_that_readers_take_differently_are_refused_and_count_at_no_limit(
+    gateway: Gateway, era: str
+) -> None:
+    deep = b"[" * 900 + rb'"\ud83d"' + b"]" * 900
+    spellings = {
+        b'{"text":"x","text":"x but longer than ten"}': "an object has a name twice",
+        b'{"text":"x", "t\\u0065xt":"x but longer than ten"}': "an object has a name twice",
+        rb'{"text":"x \ufdd0long\ufdd0 \ud83d"}': "a text has half of a surrogate pair",
+        b'{"text":%b}' % deep: "a text has half of a surrogate pair",
+    }
+    with closing(Client(gateway.port, era, "/metamcp/counted/mcp")) as client:
+        for raw, why in 3 * list(spellings.items()):
+            params: dict[str, Any] = {"name": "one__echo", "arguments": "RAW"}
+            if era == MODERN:
+                params["_meta"] = client.meta()
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            body = json.dumps(message).encode().replace(b'"RAW"', raw)
+            answer = json.loads(client.post(body, "tools/call", "one__echo"))
+            told = refused(answer)
+            assert told == f"The policy 'short' cannot judge this call: in its arguments {why}."
+        assert client.text("one__echo", text="x") == "x"
+        client.end()
 
 
 def test_a_rule_that_asks_needs_a_person_who_can_be_asked(gateway: Gateway) -> None:

@@ -107,11 +107,7 @@ class Calls:
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
-            self.answered,
-            stats.late,
-            self.processes.wanted,
-            self._notified,
-            self._read,
+            self.answered, stats.late, self.processes.wanted, self._notified, self._read
         )
         self._claims = Claims(self._routing)
         self.guarded = GuardedCalls(self._routing, self)
@@ -211,18 +207,29 @@ class Calls:
             said, request.who, wants_progress, request.version,
             owner.original or subject if method == task_ids.CALL else "", principal,
         )  # fmt: skip
-        if self.meters.any:
-            now = monotonic()
-            call.meters = self.meters.admit(principal.key, view.whole, base, now, time())
-        if self.witness is not None or self.audit is not None:
-            self._begun(call, subject, request, params)
         if self._retries.any:
             call.repeatable = self._retries.may(base, method, owner.original)
         if base in merged.tasked:
             self._expose_tasks(call, view)
-        if owner.guard is not None and method in guard_rules.KINDS:
-            return self.guarded.start(call, owner, view, request, params)
-        self._routing.start(call)
+        if self.meters.any:
+            now = monotonic()
+            call.meters = self.meters.admit(principal.key, view.whole, base, now, time())
+        return self._send(call, owner, view, subject, request, params)
+
+    def _send(
+        self, call: Call, owner: offers.Owner, view: View, subject: str, request: McpRequest,
+        params: Mapping[str, Raw],
+    ) -> Call:  # fmt: skip
+        """Send a call that counts at its limits, or hold it, and return it."""
+        try:
+            if self.witness is not None or self.audit is not None:
+                self._begun(call, subject, request, params)
+            if owner.guard is not None and request.method in guard_rules.KINDS:
+                return self.guarded.start(call, owner, view, request, params)
+            self._routing.start(call)
+        except Exception:
+            call.leave_meters()  # no answer comes, which would do that
+            raise
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.started(call)
         return call
@@ -344,14 +351,9 @@ class Calls:
             caller.found(note)
             name = process_names.base(server)
             call = Call(
-                server,
-                CallFrame(number, note.label, b""),
-                routing.cancel,
-                routing.loop.time(),
-                label=note.label,
-                legacy=merged.eras.get(name, True),
-                caller=caller,
-            )
+                server, CallFrame(number, note.label, b""), routing.cancel, routing.loop.time(),
+                label=note.label, legacy=merged.eras.get(name, True), caller=caller,
+            )  # fmt: skip
             if name in merged.tasked:
                 self._expose_tasks(call, view)
             return call
@@ -554,9 +556,7 @@ class Calls:
             call.hooks(answer)
             return
         if call.meters:
-            for meter in call.meters:
-                meter.inflight -= 1
-            call.meters = ()
+            call.leave_meters()
         if answer is None:
             error_type = "cancelled"
         else:

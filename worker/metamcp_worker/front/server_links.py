@@ -142,6 +142,12 @@ class Call:
         """Bytes that are still to be sent."""
         return _size_bytes(self.frame) if self.frame else 0
 
+    def leave_meters(self) -> None:
+        """Let the call count at no limit any more."""
+        for meter in self.meters:
+            meter.inflight -= 1
+        self.meters = ()
+
     def interim(self, answer: CallAnswer) -> None:
         """Answer the client that waits now. The call goes on: its own answer comes to another
         `PendingAnswer`, which is `answer` from now on."""
