@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ HOSTILE = (sys.executable, str(ROOT / "tests" / "fakes" / "hostile_server.py"))
 LANDLOCK = kernel.landlock_version()
 BWRAP = shutil.which("bwrap") is not None
 ITS_OWN = frozenset({
-    "start a program", "write to its temporary folder", "write to its home",
+    "start a program", "write to its temporary folder",
     "read what it was given", "write what it was given", "limit itself", "limit the caller",
     "lower its priority", "schedule itself by attributes", "pin itself to processors",
     "delay its files",
@@ -49,7 +50,10 @@ SHARED = frozenset({
 })  # fmt: skip
 OTHERS = frozenset({"signal a sibling", "connect to an abstract socket"})
 CONTROL, PRIVILEGES = "connect to the control socket", "have capabilities"
-EVERYTHING = FILES | OTHERS | SYSTEM_CALLS | SHARED | NETWORK | ITS_OWN | {CONTROL, PRIVILEGES}
+HOME = "write to its home"
+EVERYTHING = (
+    FILES | OTHERS | SYSTEM_CALLS | SHARED | NETWORK | ITS_OWN | {CONTROL, HOME, PRIVILEGES}
+)
 #: What a server of each kind reaches on this machine.
 REACHED = {
     "none": EVERYTHING,
@@ -57,8 +61,8 @@ REACHED = {
     "closed": ITS_OWN | {CONTROL},
     "ports": ITS_OWN | {"connect by TCP", "send by UDP", CONTROL},
     "other ports": ITS_OWN | {"send by UDP", CONTROL},
-    "strict": ITS_OWN | SHARED | {"listen on TCP", "send by UDP"},
-    "strict with the network": ITS_OWN | SHARED | NETWORK,
+    "strict": ITS_OWN | SHARED | {HOME, "listen on TCP", "send by UDP"},
+    "strict with the network": ITS_OWN | SHARED | NETWORK | {HOME},
 }
 #: Cells that this kernel cannot keep apart, with the reason.
 UNKNOWN: dict[str, tuple[frozenset[str], str]] = {
@@ -214,16 +218,42 @@ def test_a_server_that_lacks_a_right_is_told_the_line_to_add(tmp_path: Path) -> 
         assert "sandbox     basic" in gateway.ctl("describe", "wants")
 
 
-def test_a_private_home_stays_and_temporary_files_go_with_the_process() -> None:
-    with Gateway({"it": {"command": [*HOSTILE]}}) as gateway:
+@pytest.mark.skipif(not BWRAP, reason="bubblewrap is not installed")
+def test_the_home_of_a_strict_server_stays_and_temporary_files_go_with_the_process() -> None:
+    with Gateway({"it": {"command": [*HOSTILE], "sandbox": "strict"}}) as gateway:
         folder = gateway.folder / "state" / "servers" / "it"
-        (tmp,) = (folder / "tmp").iterdir()
+        (link,) = (folder / "tmp").iterdir()
+        tmp = link.resolve()
+        assert tmp.is_dir()
         (folder / "home" / "kept").touch()
         gateway.ctl("restart", "it")
         until(lambda: not tmp.exists(), "the temporary folder is gone")
         gateway.wait()
         assert (folder / "home" / "kept").exists()
         assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_the_temporary_folder_of_a_worker_that_was_killed_goes_with_the_next_start() -> None:
+    with Gateway({"it": {"command": [*HOSTILE]}}) as gateway:
+        (link,) = (gateway.folder / "state" / "servers" / "it" / "tmp").iterdir()
+        tmp, worker = link.resolve(), int(link.name)
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: not tmp.exists(), "the temporary folder is gone")
+
+
+def test_a_place_with_secrets_that_a_command_names_stays_closed_and_is_told(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / ".ssh"
+    place.mkdir()
+    (place / "id_rsa").write_text("x")
+    gateway = Gateway({"it": {"command": [*HOSTILE, str(place)]}})
+    gateway.environ |= {"HOME": str(tmp_path)}
+    with gateway, closing(Client(gateway.port)) as client:
+        answer = client.call("it__read", path=str(place / "id_rsa"))["result"]
+        assert "Permission denied" in answer["content"][0]["text"]
+        line = f"its command line names {place}, which is a place with secrets or of the gateway"
+        until(lambda: line in gateway.ctl("logs", "it"), "the sentence is in the log")
 
 
 WITHOUT_LANDLOCK = """

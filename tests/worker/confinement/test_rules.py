@@ -11,7 +11,8 @@ from metamcp_worker.confinement.rules import FileRights, ServerPlaces
 from metamcp_worker.ipc.spec import ConfinementSpec
 
 HOME = "/home/ann"
-PLACES = ServerPlaces(HOME, "/state/git/home", "/state/git/tmp/7", "/state/git/cache", root=False)
+PLACES = ServerPlaces(HOME, "", "/tmp/mcp-7", "", root=False)
+STRICT = ServerPlaces(HOME, "/state/git/home", "/tmp/mcp-7", "/state/git/cache", root=False)
 PATH = "/usr/bin:/home/ann/.local/bin"
 
 
@@ -59,20 +60,21 @@ def granted(
     look: Machine, *command: str, cwd: str = "/conf", env: Mapping[str, str] = {}, **spec: Any
 ) -> FileRights:
     known = ConfinementSpec(profile="basic", own=tuple(env), **spec)
-    ours = rules.environment(known, {"PATH": PATH, **env}, command, PLACES)
+    ours = rules.environment(known, {"PATH": PATH, **env}, command, PLACES, look)
     return rules.grants(known, command, ours, cwd, PLACES, look)
 
 
 def writable(found: FileRights) -> set[str]:
-    """What the server may change beside its own folders and devices."""
-    return set(found.write) - {*rules.DEVICES, *PLACES[1:4]}
+    """What the server may change beside devices, its own folder, caches and its project."""
+    ours = ("/conf", *rules.DEVICES, PLACES.tmp, *(f"{HOME}/{name}" for name in rules.HOME_CACHES))
+    return set(found.write) - {*ours}
 
 
 def test_a_server_may_read_the_system_and_change_its_own_folders_only() -> None:
     found = granted(Machine("/usr/bin/server"), "server")
     assert {"/usr", "/lib", "/etc", "/usr/bin/server"} <= set(found.read)
     assert writable(found) == set()
-    assert {"/state/git/home", "/state/git/tmp/7", "/state/git/cache"} <= set(found.write)
+    assert {"/tmp/mcp-7", "/home/ann/.cache", "/home/ann/.npm", "/conf"} <= set(found.write)
     assert not {"/", "/proc", "/dev", "/sys", "/home", HOME} & {*found.read, *found.write}
 
 
@@ -85,7 +87,7 @@ def test_a_server_may_read_the_system_and_change_its_own_folders_only() -> None:
         ("file:///data/notes/a.txt", {"/data/notes/a.txt"}),
         ("~/papers", {"/home/ann/papers"}),
         ("files", {"/conf/files"}),
-        (".", {"/conf"}),
+        (".", set[str]()),
         ("/data/notes:/data/more", {"/data/notes", "/data/more"}),
         ("/data/notes/new.txt", {"/data/notes"}),
         ("/data/more/x.db", {"/data/more", "/data/more/x.db"}),
@@ -94,6 +96,7 @@ def test_a_server_may_read_the_system_and_change_its_own_folders_only() -> None:
         ("import sys; sys.path.insert(0, '/data/notes')", {"/data/notes"}),
         ("/home/ann/new.txt", set[str]()),
         ("/tmp/new.sock", set[str]()),
+        ("/usr/bin/server", set[str]()),
         ("/", set[str]()),
         ("/proc", set[str]()),
         ("https://host/data/notes", set[str]()),
@@ -187,14 +190,95 @@ def test_the_folder_of_the_configuration_is_read_without_what_is_the_gateway_s()
     assert not {"/conf", "/conf/work", "/conf/metamcp.toml", "/conf/work/state"} & set(found.read)
 
 
-@pytest.mark.parametrize("cwd", [HOME, "/tmp", "/"])
-def test_a_working_directory_that_is_too_wide_is_not_granted(cwd: str) -> None:
+@pytest.mark.parametrize("cwd", [HOME, "/home", "/tmp", "/", f"{HOME}/.config/gh"])
+def test_a_working_directory_that_is_too_wide_or_closed_is_not_granted(cwd: str) -> None:
     found = granted(Machine("/usr/bin/server", f"{cwd.rstrip('/')}/x"), "server", cwd=cwd)
-    assert cwd not in {*found.read, *found.write}
+    assert cwd not in {*found.read, *found.write, *found.names}
 
 
-def test_a_working_directory_that_is_written_may_be_changed() -> None:
-    assert writable(granted(Machine("/usr/bin/server"), "server", cwd_named=True)) == {"/conf"}
+def test_a_project_may_be_changed_but_for_what_the_gateway_and_other_programs_run() -> None:
+    members = ("a.txt", "src/x.py", ".git/HEAD", ".git/hooks/x", ".vscode/tasks.json", ".mcp.json",
+               ".claude/settings.json", "metamcp.toml", "link/key")  # fmt: skip
+    look = Machine("/usr/bin/server", *(f"/conf/{name}" for name in members))
+    look.linking({"/conf/link": "/home/ann/.ssh"})
+    found = granted(look, "server", hidden=("/conf/metamcp.toml",))
+    assert writable(found) == {"/conf/a.txt", "/conf/src"}
+    assert {"/conf/.git", "/conf/.claude", "/conf/src"} <= set(found.read)
+    assert not {"/conf", "/conf/.mcp.json", "/conf/metamcp.toml", "/conf/link"} & {*found.read}
+    assert found.names == ("/conf",)
+
+
+def test_a_server_with_a_home_of_its_own_only_reads_its_project_unless_it_is_written() -> None:
+    spec, look = ConfinementSpec(profile="strict"), Machine("/usr/bin/server", "/conf/a")
+    found = rules.grants(spec, ("server",), {}, "/conf", STRICT, look)
+    assert "/conf" in found.read
+    assert "/conf" not in found.write
+    assert {"/state/git/home", "/state/git/cache", "/tmp/mcp-7"} <= set(found.write)
+    assert not [path for path in (*found.read, *found.write) if path.startswith(HOME)]
+    spec = ConfinementSpec(profile="strict", cwd_named=True)
+    assert "/conf" in rules.grants(spec, ("server",), {}, "/conf", STRICT, look).write
+
+
+@pytest.mark.parametrize("place", ["~", "/home", "/", *(f"~/{name}" for name in rules.SECRETS)])
+def test_no_value_opens_the_home_or_a_place_with_secrets_and_it_is_told(place: str) -> None:
+    path = place.replace("~", HOME)
+    look = Machine("/usr/bin/server", f"{path.rstrip('/')}/inner/file", "/srv/link", "/conf/x")
+    look.linking({"/srv/link": path})
+    tries = (path, f"{path}/inner/file", f"{path}/new", f"--x={path}", "/srv/link")
+    for number, text in enumerate(tries if path not in (HOME, "/home", "/") else (path,)):
+        for name, found in (
+            ("its command line", granted(look, "server", text)),
+            ("its variable KEY", granted(look, "server", env={"KEY": text.rpartition("=")[2]})),
+        ):
+            opened = {*found.read, *found.write, *found.names} - {*rules.BASE}
+            assert not [one for one in opened if f"{path}/".startswith(f"{one}/")], number
+            assert not [one for one in opened if one.startswith((f"{path}/in", f"{path}/new"))]
+            assert found.refused
+            for sentence in found.refused:
+                assert sentence.startswith(f"{name} names ")
+                assert "that alone does not open it: write read = [" in sentence
+
+
+def test_a_variable_of_the_gateway_opens_no_place_of_its_user() -> None:
+    look = Machine("/usr/bin/server", f"{HOME}/.config/app/x", f"{HOME}/.ssh/id", "/ca/x.pem")
+    known = ConfinementSpec(profile="basic")
+    env = {"XDG_CONFIG_HOME": f"{HOME}/.config", "XDG_DATA_HOME": f"{HOME}/.local/share",
+           "HOME": HOME, "UV_X": f"{HOME}/.ssh/id", "SSL_CERT_FILE": "/ca/x.pem",
+           "XDG_CACHE_HOME": "/big/cache"}  # fmt: skip
+    found = rules.grants(known, ("server",), env, "/conf", PLACES, look)
+    assert "/ca/x.pem" in found.read
+    assert "/big/cache" in found.write
+    assert not [path for path in found.read if path.startswith((f"{HOME}/.config/a", f"{HOME}/.s"))]
+    assert found.refused == ()
+
+
+def test_read_and_write_open_exactly_what_they_name() -> None:
+    look = Machine("/usr/bin/server", f"{HOME}/.ssh/id", f"{HOME}/.kube/config", f"{HOME}/x")
+    found = granted(look, "server", read=("~/.ssh", "~"), write=("~/.kube/config",))
+    assert {f"{HOME}/.ssh", HOME} <= set(found.read)
+    assert f"{HOME}/.kube/config" in writable(found)
+    assert f"{HOME}/.kube" not in writable(found)
+
+
+def test_a_folder_around_a_place_with_secrets_is_opened_without_it() -> None:
+    look = Machine("/usr/bin/server", f"{HOME}/.config/gh/hosts", f"{HOME}/.config/app/x")
+    assert writable(granted(look, "server", f"{HOME}/.config")) == {f"{HOME}/.config/app"}
+
+
+@pytest.mark.parametrize(
+    ("text", "readable"),
+    [
+        ("[user]\nname = Ann\n", True),
+        ('[url "ssh://git@host/"]\ninsteadOf = https://host/\n', True),
+        ('[url "https://ann:x@host/"]\ninsteadOf = https://host/\n', False),
+        ('[url "https://ghp_x@host/"]\ninsteadOf = https://host/\n', False),
+        ("[http]\nextraHeader = X-Token: x\n", False),
+        ("# " + "x" * rules.SETTINGS_BYTES_MAX, False),
+    ],
+)
+def test_settings_are_readable_unless_they_hold_a_secret(text: str, readable: bool) -> None:
+    look = Machine("/usr/bin/server").having({f"{HOME}/.gitconfig": text})
+    assert (f"{HOME}/.gitconfig" in granted(look, "server").read) == readable
 
 
 def test_servers_of_root_get_a_part_of_etc() -> None:
@@ -204,26 +288,26 @@ def test_servers_of_root_get_a_part_of_etc() -> None:
     assert not {"/etc", "/etc/shadow", "/etc/ssh"} & set(found.read)
 
 
-def test_home_and_temporary_folder_are_private_unless_the_server_has_its_own() -> None:
-    given = {"HOME": HOME, "XDG_CACHE_HOME": "/home/ann/.cache", "UV_CACHE_DIR": "/c", "LANG": "C"}
-    found = rules.environment(ConfinementSpec(profile="basic"), given, ("server",), PLACES)
+def test_a_confined_server_has_the_home_of_the_operator_and_a_temporary_folder_of_its_own() -> None:
+    given = {"HOME": HOME, "XDG_CACHE_HOME": "/home/ann/.cache", "TMPDIR": "/tmp"}
+    spec, look = ConfinementSpec(profile="basic"), Machine()
+    found = rules.environment(spec, given, ("npx",), PLACES, look)
+    assert found == {**given, "TMPDIR": "/tmp/mcp-7"}
+
+
+def test_a_strict_server_has_a_home_and_caches_of_its_own_unless_it_names_others() -> None:
+    given = {"HOME": HOME, "NPM_CONFIG_CACHE": "/home/ann/.npm", "UV_CACHE_DIR": "/c", "LANG": "C"}
+    look = Machine().having({f"{HOME}/.gitconfig": "[user]", f"{HOME}/.config/git/config": "[x]"})
+    spec = ConfinementSpec(profile="strict")
+    found = rules.environment(spec, given, ("/usr/bin/npx",), STRICT, look)
     assert found == {
-        "HOME": "/state/git/home", "TMPDIR": "/state/git/tmp/7", "LANG": "C",
-        "PYTHONUSERBASE": "/home/ann/.local",
+        "HOME": "/state/git/home", "TMPDIR": "/tmp/mcp-7", "LANG": "C",
+        "PYTHONUSERBASE": "/home/ann/.local", "npm_config_cache": "/state/git/cache/npm",
+        "GIT_CONFIG_GLOBAL": f"{HOME}/.gitconfig",
     }  # fmt: skip
-    own = ConfinementSpec(profile="basic", own=("HOME", "UV_CACHE_DIR"))
-    found = rules.environment(own, given, ("server",), PLACES)
+    own = ConfinementSpec(profile="strict", own=("HOME", "UV_CACHE_DIR"))
+    found = rules.environment(own, given, ("server",), STRICT, look)
     assert (found["HOME"], found["UV_CACHE_DIR"]) == (HOME, "/c")
-
-
-def test_a_launcher_has_a_cache_of_its_server() -> None:
-    spec = ConfinementSpec(profile="basic")
-    given = {"NPM_CONFIG_CACHE": "/home/ann/.npm", "NPM_CONFIG_REGISTRY": "https://r/"}
-    found = rules.environment(spec, given, ("/usr/bin/npx",), PLACES)
-    assert found["npm_config_cache"] == "/state/git/cache/npm"
-    assert found["NPM_CONFIG_REGISTRY"] == "https://r/"
-    assert "NPM_CONFIG_CACHE" not in found
-    assert rules.environment(spec, {}, ("uvx",), PLACES)["UV_CACHE_DIR"] == "/state/git/cache/uv"
 
 
 @pytest.mark.parametrize(

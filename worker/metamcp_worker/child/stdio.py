@@ -63,6 +63,8 @@ class StdioTransport:
         self._stdin = Writer(self._host.stdin, self._on_stdin_end)
         self._stdout = PipeReader(self._host.stdout, self._on_stdout, self._on_stdout_end)
         self._stderr = PipeReader(self._host.stderr, self._on_stderr, self._on_stderr_end)
+        for sentence in self._host.confined.refused if self._host.confined is not None else ():
+            self.warn(sentence)
 
     @property
     def pid(self) -> int:

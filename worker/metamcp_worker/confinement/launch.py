@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -27,6 +28,8 @@ REFUSED = tuple(sorted(
 ))  # fmt: skip
 """System calls that fail: they reach into other processes, change the machine, or are known for
 faults of the kernel."""
+BROWSER_CALLS = frozenset({"chroot"})
+"""System calls that the sandbox of a browser makes in its namespaces of users and processes."""
 NAMESPACES = 0x7E020080
 """Flags of `clone` that make namespaces: of time, mounts, cgroups, names, users, processes,
 network."""
@@ -39,8 +42,10 @@ known for faults of the kernel."""
 PROTOCOLS = (0, 1, 4, 6, 15, 16, 17, 58)
 """Protocols of sockets of a server that may connect to some TCP ports only: ICMP, TCP, UDP, ICMPv6
 and those of netlink. Landlock looks at no port of MPTCP and SMC, which reach servers of TCP."""
-HEAD_BYTES = 16 * 1024
 REPORT_BYTES_MAX = 4096
+TMP_BYTES_MAX = 24
+"""Bytes of the folder in which temporary folders are made, if `/tmp` cannot be used: a unix socket
+below one, whose path has 107 bytes at most, must still get a name."""
 BWRAP = "bwrap"
 _CONFINED = b"confined\n"
 _NO_START = 127
@@ -54,17 +59,22 @@ class NotConfined(Exception):
 
 class Confined(NamedTuple):
     """A started server. `achieved`: what confines it, such as `landlock-7 seccomp`; `lacking`: what
-    it is not kept from; `readable`: paths; `tmp`: folder to remove after it."""
+    it is not kept from; `readable`: paths; `refused`: a sentence for each path that its command
+    names and that stays closed; `tmp`: folder to remove after it."""
 
     pid: int
     achieved: str
     lacking: tuple[str, ...]
     readable: tuple[str, ...]
+    refused: tuple[str, ...]
     tmp: str
 
 
 class Files:
-    """`rules.Look` at the files of this machine."""
+    """`rules.Look` at the files of this machine, for one start: real paths are kept."""
+
+    def __init__(self) -> None:
+        self._real: dict[str, str] = {}
 
     def kind(self, path: str) -> str:
         try:
@@ -73,13 +83,21 @@ class Files:
             return ""
 
     def real(self, path: str) -> str:
-        return os.path.realpath(path)
+        known = self._real.get(path)
+        if known is None:
+            folder, name = os.path.split(path)
+            if folder in ("", path) or name in ("", ".", "..") or os.path.islink(path):
+                known = os.path.realpath(path)
+            else:
+                known = os.path.join(self.real(folder), name)
+            self._real[path] = known
+        return known
 
     def head(self, path: str) -> bytes:
         with contextlib.suppress(OSError, ValueError):
             if os.path.isfile(path):
                 with open(path, "rb") as file:
-                    return file.read(HEAD_BYTES)
+                    return file.read(rules.SETTINGS_BYTES_MAX)
         return b""
 
     def names(self, path: str) -> list[str]:
@@ -108,11 +126,11 @@ def start(
         if spec.profile == "strict":
             programs = [_bubblewrap()]
         cell = _Cell(spec, version, filters, places, command, env)
-        pid, readable = cell.spawn(programs, streams)
+        pid, readable, refused = cell.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
         remove(places.tmp)
         raise
-    return Confined(pid, cell.achieved, lacking, readable, places.tmp)
+    return Confined(pid, cell.achieved, lacking, readable, refused, places.tmp)
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -145,35 +163,38 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
     """Make the folders of a server, and remove those of processes that are gone. Raises
     NotConfined."""
     every = os.path.join(spec.folder, "tmp")
-    tmp, cache = os.path.join(every, str(os.getpid())), os.path.join(spec.folder, "cache")
-    own = os.path.join(spec.folder if spec.lasting else tmp, "home")
+    strict = spec.profile == "strict"
     for old in Files().names(every):
         if not old.isdecimal() or not os.path.exists(f"/proc/{old}"):
-            remove(os.path.join(every, old))
-    for folder in (os.path.dirname(spec.folder), spec.folder, every, tmp, cache, own):
-        try:
+            link = os.path.join(every, old)
+            with contextlib.suppress(OSError):
+                remove(os.readlink(link))
+                os.unlink(link)
+    cache = os.path.join(spec.folder, "cache") if strict else ""
+    try:
+        for folder in filter(None, (os.path.dirname(spec.folder), spec.folder, every, cache)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        except OSError as error:
-            why = f"the folder {folder} of its sandbox cannot be made: {error.strerror}"
-            raise NotConfined(f"{why}; choose another state_dir") from None
+        tmp = _temporary_folder(os.path.join(every, str(os.getpid())))
+        own = os.path.join(spec.folder if spec.lasting else tmp, "home") if strict else ""
+        if own:
+            os.makedirs(own, mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = f"a folder of its sandbox cannot be made: {error.strerror}: {error.filename}"
+        raise NotConfined(f"{why}; choose another state_dir") from None
     return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
 
 
-def _link(places: rules.ServerPlaces, home: str) -> list[str]:
-    """Let the private home have the settings of the operator's that hold no secret. Return their
-    paths."""
-    linked: list[str] = []
-    for name in rules.LINKED if home == places.own_home else ():
-        source, link = os.path.join(places.home, name), os.path.join(home, name)
-        with contextlib.suppress(OSError):
-            if os.path.islink(link):
-                os.unlink(link)
-            text = Files().head(source)
-            if text and not rules.SECRET.search(text):
-                os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
-                os.symlink(source, link)
-                linked.append(source)
-    return linked
+def _temporary_folder(link: str) -> str:
+    """Make a folder whose path is short, and a link to it by which it is removed if this process is
+    killed. Raises OSError."""
+    place = tempfile.gettempdir()
+    if len(os.fsencode(place)) > TMP_BYTES_MAX and os.access(rules.TMP, os.W_OK | os.X_OK):
+        place = rules.TMP
+    tmp = tempfile.mkdtemp(prefix="mcp-", dir=place)
+    with contextlib.suppress(FileNotFoundError):  # of an earlier process with this number
+        os.unlink(link)
+    os.symlink(tmp, link)
+    return tmp
 
 
 def _bubblewrap() -> str:
@@ -185,6 +206,16 @@ def _bubblewrap() -> str:
         "its sandbox 'strict' needs bubblewrap, and the PATH has no program 'bwrap': install it,"
         ' or write sandbox = "basic"'
     )
+
+
+def _make_missing(spec: ConfinementSpec, command: tuple[str, ...], home: str, cwd: str) -> None:
+    """Make the caches of a launcher, and the folders in `write` that end with a slash."""
+    folders = rules.launcher_caches(command, home)
+    named = [path for path in spec.write if path.endswith("/")]
+    folders += [os.path.join(cwd, os.path.expanduser(path)) for path in named]
+    for folder in folders:
+        with contextlib.suppress(OSError):  # then the server is refused it
+            os.makedirs(folder, mode=0o700, exist_ok=True)
 
 
 class _Cell:
@@ -203,6 +234,9 @@ class _Cell:
         self._command, self._env = command, env
         self._strict = spec.profile == "strict"
         self._version, self._filters = version, filters
+        sandboxed = spec.browser and not places.root and not self._strict
+        self._of_browser = BROWSER_CALLS if sandboxed else frozenset[str]()
+        """System calls for the sandbox of its browser; a browser of root runs without one."""
         self._rules = self._filter_fd = -1
         self._filter = b""
         self.achieved = " ".join(
@@ -218,14 +252,16 @@ class _Cell:
         closed = spec.network == "none" and not self._strict
         if filters:
             self._filter = kernel.filter_bytes(
-                os.uname().machine, (*REFUSED, *(() if self._strict else kernel.SHARED_BY_KEY)),
-                flags=NAMESPACES, arguments=self._arguments(closed),
+                os.uname().machine, self._refused(), arguments=self._arguments(closed),
+                flags=0 if self._of_browser else NAMESPACES,
             )  # fmt: skip
         if version:
             tcp = closed or bool(spec.tcp_ports)
             self._rules = kernel.ruleset(version, files=not self._strict, tcp=tcp)
             for path in () if self._strict else granted.read:
                 kernel.allow(self._rules, version, path, kernel.READ)
+            for path in () if self._strict else granted.names:
+                kernel.allow(self._rules, version, path, kernel.READ_DIR)
             for path in () if self._strict else granted.write:
                 kernel.allow(self._rules, version, path, kernel.WRITE)
             for port in spec.tcp_ports if version >= kernel.TCP_ABI else ():
@@ -234,6 +270,11 @@ class _Cell:
             self._filter_fd = packets.blob(self._filter)
             os.lseek(self._filter_fd, 0, os.SEEK_SET)
             os.set_inheritable(self._filter_fd, True)
+
+    def _refused(self) -> list[str]:
+        """Return the system calls that fail for this process."""
+        by_key = () if self._strict else kernel.SHARED_BY_KEY
+        return [name for name in (*REFUSED, *by_key) if name not in self._of_browser]
 
     def _arguments(self, closed: bool) -> dict[str, kernel.AllowedArguments]:
         """Return the arguments that some system calls of this process may get. `closed`: whether it
@@ -250,9 +291,9 @@ class _Cell:
 
     def spawn(
         self, programs: Sequence[str], streams: tuple[int, int, int]
-    ) -> tuple[int, tuple[str, ...]]:
-        """Return the pid of the program, and the paths that it may read. Raises NotConfined and
-        OSError."""
+    ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        """Return the pid of the program, the paths that it may read, and the sentences about those
+        that stay closed. Raises NotConfined and OSError."""
         report, told = os.pipe()
         try:
             pid = os.fork()
@@ -266,7 +307,8 @@ class _Cell:
             os.close(report)
         paths, confined, failure = said.rpartition(_CONFINED)
         if confined and not failure:
-            return pid, tuple(os.fsdecode(paths).split("\0"))
+            readable, _, refused = os.fsdecode(paths).partition("\0\0")
+            return pid, tuple(readable.split("\0")), tuple(filter(None, refused.split("\0")))
         os.waitpid(pid, 0)
         number, _, path = os.fsdecode(failure).partition(" ")
         if not number:
@@ -281,9 +323,11 @@ class _Cell:
         spec, argv = self._spec, self._command
         try:
             cwd = os.getcwd()
-            env = rules.environment(spec, self._env, argv, self._places)
-            linked = _link(self._places, env["HOME"])
-            granted = rules.grants(spec, argv, env, cwd, self._places, Files(), linked)
+            files = Files()
+            env = rules.environment(spec, self._env, argv, self._places, files)
+            if not self._strict:
+                _make_missing(spec, argv, self._places.home, cwd)
+            granted = rules.grants(spec, argv, env, cwd, self._places, files)
             self._prepare(granted)
             if self._strict:
                 argv = rules.bubblewrap(spec, granted, cwd, self._filter_fd, argv)
@@ -293,7 +337,8 @@ class _Cell:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
                 signal.signal(number, signal.SIG_DFL)
             self._confine()
-            os.write(told, os.fsencode("\0".join(granted.read)) + _CONFINED)
+            paths = "\0\0".join(("\0".join(granted.read), "\0".join(granted.refused)))
+            os.write(told, os.fsencode(paths) + _CONFINED)
             first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
         except OSError as error:
             os.write(told, b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
@@ -309,7 +354,15 @@ class _Cell:
             kernel.drop_capabilities()
         if self._rules >= 0:
             if not self._strict:
-                kernel.allow(self._rules, self._version, "/proc/self", kernel.READ)
+                self._allow_process_files()
             kernel.restrict(self._rules)
         if self._filter and not self._strict:
             kernel.filter_calls(self._filter)
+
+    def _allow_process_files(self) -> None:
+        """Let the process read its own part of `/proc`, which exists only since it runs.
+        Processes of a browser read about each other and write the maps of their namespaces; other
+        processes keep their environment, memory and files from them by Landlock. Raises OSError."""
+        place = "/proc" if self._spec.browser else "/proc/self"
+        writes = kernel.WRITE_FILE if self._of_browser else 0
+        kernel.allow(self._rules, self._version, place, kernel.READ | writes)

@@ -4,10 +4,16 @@ Owns: the choice of paths by profile, command, environment and configuration; th
 launchers. Never: looking at files (`launch`, which passes a `Look`), putting rules in force.
 
 Theory. A rule allows a path and everything below it, and nothing takes away from it again. So a
-folder that holds a path to be hidden is granted as its members without that path. Paths that the
-operator wrote are taken as written. Paths that are found from these, such as the project of a
-script, are never a folder as wide as a home. Programs get what programs are made of: the prefix of
-an interpreter, a virtual environment with its base, `node_modules`, a project.
+folder that holds a closed path is granted as its members without that path. Three kinds of paths
+are granted:
+
+- Those that the operator wrote (`read`, `write`) and those of the known servers, as written.
+- Those that stand in the command line and in variables, and those that follow from them, such as
+  the project of a script: never the home of the operator, a folder around it, or a closed place.
+- The working directory: its members may be changed but for those that other programs run.
+
+In the profile `basic` the home is that of the operator, and what is not granted in it is refused at
+its real path. In `strict` nothing else exists, so the home is one of the server.
 """
 
 import re
@@ -64,9 +70,13 @@ CODE_PATHS = frozenset({
     "RUBYLIB",
 })  # fmt: skip
 """Variables whose files and folders are only read."""
-PRIVATE = ("HOME", "TMPDIR", "XDG_*_HOME", "XDG_RUNTIME_DIR", "*_CACHE_DIR", "NPM_CONFIG_CACHE",
-           "UV_TOOL_DIR", "UV_TOOL_BIN_DIR", "UV_PYTHON_INSTALL_DIR")  # fmt: skip
-"""Variables of the gateway with places of its user; a confined server has places of its own."""
+OF_THE_USER = ("HOME", "TMPDIR", "XDG_*_HOME", "XDG_RUNTIME_DIR")
+"""Variables of the gateway with places of its user, which open nothing."""
+CACHE_VARIABLES = ("XDG_CACHE_HOME", "*_CACHE_DIR", "NPM_CONFIG_CACHE", "DENO_DIR")
+"""Variables of the gateway with caches, which a server may change."""
+PRIVATE = (*OF_THE_USER, *CACHE_VARIABLES, "UV_TOOL_DIR", "UV_TOOL_BIN_DIR",
+           "UV_PYTHON_INSTALL_DIR")  # fmt: skip
+"""Variables of the gateway that a server with a home of its own does not get."""
 CACHES = {
     "npx": {"npm_config_cache": "npm"}, "npm": {"npm_config_cache": "npm"},
     "pnpx": {"XDG_CACHE_HOME": "pnpm", "XDG_DATA_HOME": "pnpm-data"},
@@ -78,10 +88,81 @@ CACHES = {
     "deno": {"DENO_DIR": "deno"},
 }  # fmt: skip
 """Variables of launchers, and the folder that each has among the caches of its server."""
-LINKED = (".gitconfig", ".config/git/config", ".npmrc", ".config/uv/uv.toml",
-          ".config/pip/pip.conf")  # fmt: skip
-"""Files in the home of the operator that a private home has too, unless they hold a secret."""
-SECRET = re.compile(rb"(?i)_auth|password|token|secret|://[^/\s]*@")
+HOME_CACHES = (
+    ".bun/install/cache", ".cache", ".local/share/pnpm/store", ".npm", ".yarn/berry/cache",
+)  # fmt: skip
+"""Folders of the home that a server may change; what a launcher downloads is there."""
+LAUNCHER_CACHES = {
+    "npx": ".npm", "npm": ".npm", "bunx": ".bun/install/cache", "bun": ".bun/install/cache",
+    "pnpx": ".local/share/pnpm/store", "pnpm": ".local/share/pnpm/store",
+}  # fmt: skip
+"""The one of these folders without which a launcher cannot start; the others use `.cache`."""
+HOME_PROGRAMS = (
+    ".config/fontconfig", ".config/git/attributes", ".config/git/ignore", ".fonts", ".fonts.conf",
+    ".gitattributes", ".gitignore", ".gitignore_global", ".local/bin", ".local/lib",
+    ".local/share/ca-certificates", ".local/share/fonts", ".local/share/mise",
+    ".local/share/pipx", ".local/share/uv",
+)  # fmt: skip
+"""Files and folders of the home that programs need to work at all."""
+SETTINGS = {
+    ".gitconfig": "GIT_CONFIG_GLOBAL", ".config/git/config": "GIT_CONFIG_GLOBAL",
+    ".npmrc": "NPM_CONFIG_USERCONFIG", ".config/uv/uv.toml": "UV_CONFIG_FILE",
+    ".config/pip/pip.conf": "PIP_CONFIG_FILE", ".pip/pip.conf": "PIP_CONFIG_FILE",
+    ".yarnrc.yml": "", ".bunfig.toml": "", ".condarc": "CONDARC",
+}  # fmt: skip
+"""Settings in the home that are readable unless they hold a secret, and the variable with which a
+program finds them from another home."""
+SECRET = re.compile(rb"(?i)_auth|password|token|secret|https?://[^/\s]*@|://[^/\s:@]*:[^/\s]*@")
+SETTINGS_BYTES_MAX = 16 * 1024
+"""Bytes of a file of settings; a larger one stays closed, because it is not read to its end."""
+SECRETS = (
+    # keys, tokens and passwords of programs
+    ".aws", ".azure", ".boto", ".cargo/credentials", ".cargo/credentials.toml", ".cloudflared",
+    ".composer/auth.json", ".config/containers/auth.json", ".config/doctl", ".config/gcloud",
+    ".config/gh", ".config/git/credentials", ".config/glab-cli", ".config/helm", ".config/hub",
+    ".config/op", ".config/pulumi", ".config/rclone", ".config/sops", ".config/stripe",
+    ".config/.wrangler", ".databrickscfg", ".docker", ".fly", ".gem/credentials",
+    ".git-credentials", ".gnupg", ".gradle/gradle.properties", ".heroku", ".huggingface",
+    ".kaggle", ".kube", ".m2/settings.xml", ".my.cnf", ".mylogin.cnf",
+    ".netrc", ".npmrc", ".oci", ".pgpass", ".pip/pip.conf", ".config/pip/pip.conf", ".pypirc",
+    ".pulumi", ".s3cfg", ".snowflake", ".snowsql", ".ssh", ".terraform.d", ".terraformrc",
+    ".vault-token", ".Xauthority", ".ICEauthority",
+    # keyrings and password stores
+    ".config/1Password", ".config/Bitwarden", ".config/Bitwarden CLI", ".config/keepassxc",
+    ".kwallet", ".local/share/gopass", ".local/share/keyrings", ".local/share/kwalletd",
+    ".local/share/password-store", ".password-store", ".pki",
+    # profiles of browsers and mail programs
+    ".config/BraveSoftware", ".config/chromium", ".config/google-chrome",
+    ".config/google-chrome-beta", ".config/google-chrome-unstable", ".config/microsoft-edge",
+    ".config/opera", ".config/vivaldi", ".librewolf", ".mozilla", ".thunderbird", ".var/app",
+    ".zen", "snap",
+    # histories of shells, databases and interpreters
+    ".ash_history", ".bash_history", ".dbshell", ".history", ".irb_history", ".ksh_history",
+    ".lesshst", ".local/share/fish/fish_history", ".local/share/nushell", ".local/share/atuin",
+    ".mongodb", ".mongosh", ".mysql_history", ".node_repl_history", ".psql_history",
+    ".python_history", ".rediscli_history", ".sh_history", ".sqlite_history", ".viminfo",
+    ".zhistory", ".zsh_history", ".zsh_sessions",
+    # MCP clients
+    ".claude", ".claude.json", ".cline", ".codeium", ".codex", ".config/Claude", ".config/Code",
+    ".config/Cursor", ".config/VSCodium", ".config/Windsurf", ".config/claude", ".config/crush",
+    ".config/github-copilot", ".config/goose", ".config/opencode", ".config/zed", ".continue",
+    ".copilot", ".cursor/mcp.json", ".gemini", ".kiro", ".lmstudio", ".local/share/opencode",
+    ".mcp.json", ".qwen", ".roo", ".vscode/mcp.json",
+    # this gateway
+    ".config/metamcp", ".config/mcp", ".local/share/metamcp", ".local/state/metamcp", ".meta-mcp",
+)  # fmt: skip
+"""Places with secrets in a home. `read` and `write` of a server and the table of known servers open
+them, and no other value does; files of `SETTINGS` are readable if they hold none."""
+CLIENT_FILES = (".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", ".codex/config.toml",
+                ".gemini/settings.json", ".roo/mcp.json")  # fmt: skip
+"""Files of MCP clients in a project; tokens of other servers may be in them."""
+RUN_BY_OTHERS = frozenset({
+    ".claude", ".codex", ".cursor", ".devcontainer", ".envrc", ".gemini", ".git", ".githooks",
+    ".github", ".gitlab-ci.yml", ".hg", ".husky", ".idea", ".jj", ".kiro", ".mcp.json", ".roo",
+    ".svn", ".vscode", ".windsurf", ".zed",
+})  # fmt: skip
+"""Members of a project that its other programs run or are set up by: hooks, tasks, commands. No
+server may change them unless the operator opened them."""
 CHAIN_MAX = 4
 """Maximum number of programs of which each starts the one before: a script, its interpreter, …"""
 
@@ -113,7 +194,8 @@ class Look(Protocol):
 
 class ServerPlaces(NamedTuple):
     """Folders of one process of a server. `home`: of the operator; `own_home`, `tmp`, `cache`: of
-    the server; `root`: whether the gateway runs as root."""
+    the server, the first and the last in the profile `strict` only; `root`: whether the gateway
+    runs as root."""
 
     home: str
     own_home: str
@@ -123,10 +205,14 @@ class ServerPlaces(NamedTuple):
 
 
 class FileRights(NamedTuple):
-    """Paths that a server may read and execute, and those that it may change."""
+    """Paths that a server may read and execute, those that it may change, and folders of which it
+    may read the names alone. `refused`: a sentence for each path that stays closed though the
+    command line or a variable of the server names it."""
 
     read: tuple[str, ...]
     write: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 def lacking(spec: ConfinementSpec, landlock: int, *, filters: bool) -> tuple[str, ...]:
@@ -148,19 +234,48 @@ def lacking(spec: ConfinementSpec, landlock: int, *, filters: bool) -> tuple[str
 
 
 def environment(
-    spec: ConfinementSpec, env: Mapping[str, str], command: tuple[str, ...], places: ServerPlaces
+    spec: ConfinementSpec,
+    env: Mapping[str, str],
+    command: tuple[str, ...],
+    places: ServerPlaces,
+    look: Look,
 ) -> dict[str, str]:
     """Return the environment of a confined server. `env`: of a server that is not confined."""
-    found = {
-        name: value
-        for name, value in env.items()
-        if name in spec.own or not any(fnmatchcase(name.upper(), glob) for glob in PRIVATE)
-    }
-    caches = CACHES.get(basename(command[0]), {})
-    ours = {"HOME": places.own_home, "TMPDIR": places.tmp}
-    ours["PYTHONUSERBASE"] = join(places.home, ".local")  # packages of `pip install --user`
-    ours |= {name: join(places.cache, folder) for name, folder in caches.items()}
-    return found | {name: value for name, value in ours.items() if name not in spec.own}
+    ours = {"TMPDIR": places.tmp}
+    if spec.profile == "basic" and basename(command[0]) in ("uv", "uvx"):
+        # The tools in the folder of uv are programs that others run.
+        ours["UV_TOOL_DIR"] = join(places.home, ".cache", "uv-tools")
+    if spec.profile == "strict":
+        env = {
+            name: value
+            for name, value in env.items()
+            if name in spec.own or not _fits(name, PRIVATE)
+        }
+        ours["HOME"] = places.own_home
+        ours["PYTHONUSERBASE"] = join(places.home, ".local")  # packages of `pip install --user`
+        caches = CACHES.get(basename(command[0]), {})
+        ours |= {name: join(places.cache, folder) for name, folder in caches.items()}
+        for path in reversed(settings(places.home, look)):
+            if variable := SETTINGS[path[len(places.home) + 1 :]]:
+                ours[variable] = path
+    return {**env, **{name: value for name, value in ours.items() if name not in spec.own}}
+
+
+def settings(home: str, look: Look) -> list[str]:
+    """Return the files of settings in the home of the operator that hold no secret."""
+    paths = [join(home, name) for name in SETTINGS]
+    texts = {path: look.head(path) for path in paths}
+    return [
+        path
+        for path, text in texts.items()
+        if text and len(text) < SETTINGS_BYTES_MAX and not SECRET.search(text)
+    ]
+
+
+def launcher_caches(command: tuple[str, ...], home: str) -> list[str]:
+    """Return the folders of the home that the launcher of this command cannot start without."""
+    names = filter(None, (".cache", LAUNCHER_CACHES.get(basename(command[0]))))
+    return [join(home, name) for name in names]
 
 
 def grants(
@@ -170,12 +285,11 @@ def grants(
     cwd: str,
     places: ServerPlaces,
     look: Look,
-    linked: Iterable[str] = (),
 ) -> FileRights:
-    """Return the paths of a server. `env`: as `environment` returned it; `linked`: files that its
-    home has links to."""
-    found = _Finder(spec, env, cwd, places, look)
-    found.read += [*BASE, *found.etc(), *linked]
+    """Return the paths of a server. `env`: as `environment` returned it."""
+    closed = ClosedPlaces(spec, cwd, places.home, look)
+    found = _Finder(spec, env, cwd, places, look, closed)
+    found.read += [*BASE, *found.etc()]
     for program in found.on_path(command[0]):
         found.program(program)
     for folder in env.get("PATH", "").split(":"):
@@ -185,13 +299,16 @@ def grants(
     for name, value in env.items():
         found.variable(name, value)
     found.working_directory()
-    found.read += [found.at(path) for path in spec.read]
-    found.write += [found.at(path) for path in spec.write]
-    found.write += [*DEVICES, places.own_home, places.tmp, places.cache]
-    hidden = [*spec.hidden, *NEVER]
-    read = [each for path in found.read for each in without(path, hidden, look)]
-    write = [path for path in found.write if path not in NEVER]
-    return FileRights(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(write)))
+    if spec.profile == "basic":
+        found.home()
+    read = [each for path in found.read for each in closed.opened(path)]
+    write = [each for path in found.write for each in closed.opened(path)]
+    read += [*settings(places.home, look), *map(found.at, spec.read)]
+    write += [*map(found.at, spec.write), *DEVICES]
+    write += filter(None, (places.own_home, places.tmp, places.cache))
+    write = [path for path in write if path not in NEVER]
+    lists = map(tuple[str, ...], map(dict.fromkeys, (read, write, found.names, found.refused)))
+    return FileRights(*lists)
 
 
 def bubblewrap(
@@ -218,14 +335,61 @@ def _within(path: str, others: Iterable[str]) -> bool:
     return any(path.startswith(f"{one}/") for one in others)
 
 
-def without(path: str, hidden: Iterable[str], look: Look) -> Iterator[str]:
-    """Yield this path, or if a hidden path is below it, its members without that path."""
-    below = [one for one in hidden if one == path or one.startswith(f"{path.rstrip('/')}/")]
-    if not below:
+def _fits(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name.upper(), glob) for glob in globs)
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    """Yield the folders around a path, the nearest first."""
+    while path not in ("/", ""):
+        path = dirname(path)
         yield path
-    elif path not in below:
-        for name in look.names(path):
-            yield from without(join(path, name), below, look)
+
+
+class ClosedPlaces:
+    """Places that are opened by what the operator wrote and by nothing else: the home as a whole,
+    folders around it, `SECRETS`, files of MCP clients, and those of this gateway."""
+
+    def __init__(self, spec: ConfinementSpec, cwd: str, home: str, look: Look) -> None:
+        self._look = look
+        homes = dict.fromkeys((home, look.real(home)))
+        self._wide = {one for each in homes for one in (each, *_ancestors(each))}
+        places = [join(each, name) for each in homes for name in SECRETS]
+        places += [path for name in CLIENT_FILES if look.kind(path := join(cwd, name))]
+        places += [each for path in spec.hidden for each in (path, look.real(path))]
+        self._places = set(places)
+        self._around: set[str] = set()
+        for each in places:
+            for folder in _ancestors(each):
+                if folder in self._around:
+                    break
+                self._around.add(folder)
+
+    def reason(self, path: str) -> str:
+        """Return why a path stays closed, as the end of a sentence; empty if it does not."""
+        return self._reason(self._look.real(path))
+
+    def _reason(self, real: str) -> str:
+        if real in NEVER:
+            return "which is the whole machine or shows it other processes and devices"
+        if real in self._wide:
+            return "which is your home or a folder around it"
+        if not self._places.isdisjoint((real, *_ancestors(real))):
+            return "which is a place with secrets or of the gateway"
+        return ""
+
+    def opened(self, path: str) -> Iterator[str]:
+        """Yield a path, or if something closed is below it, its members without that. A member
+        that is a link is left out: the place that it leads to has its own rule, or none."""
+        real = self._look.real(path)
+        if path not in BASE and self._reason(real):
+            return
+        if real not in self._around:
+            yield path
+            return
+        for name in self._look.names(path):
+            if self._look.real(join(path, name)) == join(real, name):
+                yield from self.opened(join(path, name))
 
 
 class _Finder:
@@ -236,11 +400,14 @@ class _Finder:
         cwd: str,
         places: ServerPlaces,
         look: Look,
+        closed: ClosedPlaces,
     ) -> None:
         self._spec, self._env, self._cwd, self._look = spec, env, cwd, look
-        self._places = places
+        self._places, self._closed = places, closed
         self.read: list[str] = []
         self.write: list[str] = []
+        self.names: list[str] = []
+        self.refused: list[str] = []
 
     def at(self, path: str) -> str:
         """Return the path as an absolute one."""
@@ -253,7 +420,7 @@ class _Finder:
 
     def wide(self, folder: str) -> bool:
         """Whether the folder is too wide to be granted without being written."""
-        return folder in WIDE or folder == self._places.home or self._hides(folder)
+        return folder in WIDE or bool(self._closed.reason(folder)) or self._hides(folder)
 
     def _hides(self, folder: str) -> bool:
         return any(f"{one}/".startswith(f"{folder}/") for one in self._spec.hidden)
@@ -302,7 +469,7 @@ class _Finder:
         """Return the repository or the outermost project around a folder, else the folder: parts of
         a project use packages of the whole."""
         found = at = folder
-        while at not in WIDE and at != self._places.home:
+        while at not in WIDE and not self._closed.reason(at):
             if self._look.kind(join(at, REPOSITORY)):
                 return at
             if any(self._look.kind(join(at, name)) for name in PROJECT):
@@ -343,41 +510,50 @@ class _Finder:
 
     def named(self, words: Iterable[str]) -> None:
         """Grant files and folders that stand in the command line."""
+        where = "its command line"
         for word in words:
             for text in dict.fromkeys((word, word.partition("=")[2])):
-                self._data(text)
+                self._data(text, where)
             if _SCRIPT.search(word) and not self._look.kind(self.at(word)):
                 for text in _ABSOLUTE.findall(word):
-                    self._data(text)
+                    self._data(text, where)
 
     def variable(self, name: str, value: str) -> None:
-        """Grant what a variable names: to read for one of the gateway and for a path of code."""
+        """Grant what a variable names: to read for one of the gateway and for a path of code, and
+        to change for one with a cache."""
         own = name in self._spec.own
         if own and name not in CODE_PATHS:
             if "/" in value or value.endswith(DATABASES):
-                self._data(value)
-        elif name != "PATH" and (own or isabs(value)):
+                self._data(value, f"its variable {name}")
+        elif not own and _fits(name, CACHE_VARIABLES) and isabs(value):
+            self.write.append(normpath(value))
+        elif name != "PATH" and (own or isabs(value)) and not _fits(name, OF_THE_USER):
             for each in value.split(":"):
                 if self._look.kind(path := self.at(each)) and isabs(each):
                     self.read.append(path)
 
-    def _data(self, text: str) -> None:
+    def _data(self, text: str, where: str) -> None:
+        """Grant what a text names, if that is a path. `where`: where it stands."""
         text = _SCHEME.sub("", text)
         if not text or "://" in text or "\n" in text:
             return
         parts = re.split(r"[:,;]", text)
         if len(parts) > 1 and all(isabs(part) for part in parts):
             for part in parts:
-                self._data(part)
+                self._data(part, where)
             return
         path = self.at(text)
         kind = self._look.kind(path)
-        if path in NEVER or path.startswith("/proc/"):
+        if (kind or "/" in text) and (reason := self._closed.reason(path)):
+            self.refused.append(
+                f"{where} names {path}, {reason}, and that alone does not open it: write"
+                f' read = ["{path}"] or write = ["{path}"] if it needs it'
+            )
             return
         if kind == "file" and path.endswith(CODE):
             self.program(path)
         elif kind:
-            self.write.append(path)
+            (self.read if _within(path, BASE) else self.write).append(path)
         folder = dirname(path)
         with_others = path.endswith(DATABASES) or (not kind and "/" in text)
         there = kind != "folder" and self._look.kind(folder) == "folder"
@@ -385,7 +561,29 @@ class _Finder:
             self.write.append(folder)
 
     def working_directory(self) -> None:
-        if self._spec.cwd_named:
-            self.write.append(self._cwd)
-        elif self._cwd not in WIDE and self._cwd != self._places.home:
-            self.read.append(self._cwd)
+        """Grant the folder of the configuration or the one that the configuration names. In the
+        profile `strict` a new file beside members that are granted one by one would be lost, so
+        the folder is granted as a whole or only read."""
+        cwd = self._cwd
+        if (cwd in WIDE and not self._spec.cwd_named) or self._closed.reason(cwd):
+            return
+        self.read.append(cwd)
+        if self._spec.profile == "strict":
+            self.write += [cwd] if self._spec.cwd_named else []
+            return
+        self.names.append(cwd)
+        members = self._look.names(cwd)
+        if RUN_BY_OTHERS.isdisjoint(members):
+            self.write.append(cwd)
+            return
+        real = self._look.real(cwd)
+        for name in members:
+            path = join(cwd, name)
+            if name not in RUN_BY_OTHERS and self._look.real(path) == join(real, name):
+                self.write.append(path)
+
+    def home(self) -> None:
+        """Grant what programs need of the home, and the caches in it."""
+        home = self._places.home
+        self.read += [join(home, name) for name in HOME_PROGRAMS]
+        self.write += [join(home, name) for name in HOME_CACHES]

@@ -103,7 +103,9 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
     """How the process of a command is confined.
 
     `required`: whether the server is not started where the kernel lacks something. `read`, `write`:
-    further paths, relative to the working directory. `network`: `host`, or `none`; `tcp_ports`: the
+    further paths, relative to the working directory; a folder in `write` that ends with a slash is
+    made if it is missing. `browser`: whether it starts a browser, which has a sandbox of its own
+    and reads about its processes. `network`: `host`, or `none`; `tcp_ports`: the
     only TCP ports it may connect to, empty for all. `own`: variables that its configuration names.
     `folder`: private folder of the server, which stays; `lasting`: whether its home is in there, or
     goes with the process. `hidden`: paths of the gateway. `cwd_named`: whether the configuration
@@ -114,6 +116,7 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
     required: bool = False
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    browser: bool = False
     network: Literal["host", "none"] = "host"
     tcp_ports: tuple[int, ...] = ()
     own: tuple[str, ...] = ()
