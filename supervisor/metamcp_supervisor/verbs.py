@@ -103,8 +103,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     p50_s: float | None = None
     p95_s: float | None = None
     drift: dict[str, int] = {}
-    """Number of tools that are not as approved, by `harmless`, `drifted` and `quarantined`; clients
-    do not get quarantined tools."""
+    """Number of tools that are not as approved, by `harmless`, `drifted` and `quarantined`."""
     left_out: int = 0
     """Number of definitions that are left out of lists because they are not valid."""
     left_out_first: str = ""
@@ -115,6 +114,8 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     """Means that confine its process, such as `landlock-7 seccomp`; empty while it does not run."""
     lacking: tuple[str, ...] = ()
     """Things that the kernel does not keep its process from, though its profile asks for it."""
+    opened: str = ""
+    """Sentence about what is opened for its needs and why; empty for a server without needs."""
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):

@@ -409,6 +409,8 @@ class Server:
     sandbox_required: bool = False
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    needs: tuple[str, ...] | None = None
+    """Needs of `known_servers`; None: as its table says."""
     network: Network | None = None
     """None: as its profile has it."""
 

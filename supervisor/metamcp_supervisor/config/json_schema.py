@@ -115,6 +115,7 @@ EXAMPLES = {
     "name": '"status"',
     "namespace": '"dev"',
     "nofile_max": "1024",
+    "needs": '["browser"]',
     "output_max": '"1M"',
     "parallel_max": "8",
     "path": '"team"',

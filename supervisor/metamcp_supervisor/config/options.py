@@ -459,6 +459,9 @@ OPTIONS: tuple[Option, ...] = (
            "Files and folders that it may read beside those of its program and command line."),
     Option("servers.*", "write", "strings", "[]", "restart",
            "Files and folders that it may read and change."),
+    Option("servers.*", "needs", "strings", "", "restart",
+           "What it needs beside its files, such as a browser; not written, as it is"
+           " [known](confinement.md#known-servers)."),
     Option("servers.*", "network", "choice or table", "", "restart",
            "`host` for `basic`, `none` for `strict`; or a table.",
            ("host", "none")),

@@ -1,4 +1,5 @@
-"""Confinement of a server in its table: `sandbox`, `sandbox_required`, `read`, `write`, `network`.
+"""Confinement of a server in its table: `sandbox`, `sandbox_required`, `read`, `write`, `needs`,
+`network`.
 
 Owns: these keys and the rules between them, the profile of a server. Never: the rights that follow
 from a command (`confinement.rules` of the worker).
@@ -8,6 +9,7 @@ from dataclasses import replace
 from posixpath import basename, normpath
 from typing import cast
 
+from metamcp_supervisor.config import known_servers
 from metamcp_supervisor.config.config import HOST, Network, Server
 from metamcp_supervisor.config.document import Table, list_of, shown, table_of
 from metamcp_worker.ipc.spec import Profile
@@ -17,7 +19,7 @@ PORTS_MAX = 64
 _NEVER = ("/", "/dev", "/proc", "/sys")
 _ITSELF = "podman"
 """Launcher that makes a container by itself, which no confined process may do."""
-_KEYS = ("sandbox", "sandbox_required", "read", "write", "network")
+_KEYS = ("sandbox", "sandbox_required", "read", "write", "needs", "network")
 
 
 def profile(server: Server) -> Profile:
@@ -53,6 +55,7 @@ def read(table: Table, server: Server) -> Server:
         sandbox_required=table.flag("sandbox_required", default=False),
         read=_paths(table, "read"),
         write=_paths(table, "write"),
+        needs=_needs(table),
         network=_network(table),
     )
 
@@ -66,6 +69,15 @@ def _paths(table: Table, key: str) -> tuple[str, ...]:
     if len(found) > PATHS_MAX:
         table.error(key, f"has more than {PATHS_MAX} paths")
     return found
+
+
+def _needs(table: Table) -> tuple[str, ...] | None:
+    names = table.texts("needs")
+    known = known_servers.table().needs
+    for name in names or ():
+        if name not in known:
+            table.error("needs", f"'{shown(name)}' is not known; there are: {', '.join(known)}")
+    return names
 
 
 def _network(table: Table) -> Network | None:

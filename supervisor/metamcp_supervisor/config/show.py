@@ -12,7 +12,13 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
-from metamcp_supervisor.config import code_mode, consent_rules, middleware_tables, sandboxes
+from metamcp_supervisor.config import (
+    code_mode,
+    consent_rules,
+    known_servers,
+    middleware_tables,
+    sandboxes,
+)
 from metamcp_supervisor.config.config import (
     AiConfig,
     AuditConfig,
@@ -394,6 +400,8 @@ def _sandbox(server: Server) -> dict[str, object]:
     if server.sandbox_required:
         found["sandbox_required"] = True
     found |= {key: list(each) for key in ("read", "write") if (each := getattr(server, key))}
+    if names := known_servers.needs(server):
+        found["needs"] = list(names)
     if server.network is not None:
         ports = server.network
         found["network"] = ports if isinstance(ports, str) else {"tcp_ports": list(ports)}

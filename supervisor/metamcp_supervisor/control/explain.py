@@ -190,4 +190,5 @@ def sandbox_text(server: ServerStatus) -> str:
         return "none: it may do what the gateway may do"
     achieved = f": {server.achieved}" if server.achieved else ""
     missed = f"; not kept from {' and '.join(server.lacking)}" if server.lacking else ""
-    return f"{server.sandbox}{achieved}{missed}"
+    opened = f"; {server.opened}" if server.opened else ""
+    return f"{server.sandbox}{achieved}{missed}{opened}"

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from metamcp_supervisor.config import assemble, code_mode, environment, network, sandboxes, tools
+from metamcp_supervisor.config import (
+    assemble,
+    code_mode,
+    environment,
+    known_servers,
+    network,
+    sandboxes,
+    tools,
+)
 from metamcp_supervisor.config.config import (
     Address,
     Config,
@@ -109,7 +117,9 @@ def server_spec(
         oauth=oauth,
         options=dict(server.options),
         limits=_limits(server, leaf),
-        confinement=ConfinementSpec() if private is None else _confinement(server, private, tenant),
+        confinement=ConfinementSpec()
+        if private is None
+        else _confinement(server, private, tenant, environ),
         start_timeout_s=server.start_timeout_s,
         timeout_s=server.timeout_s,
         stop_eof_s=STOP_EOF_S,
@@ -160,15 +170,19 @@ def private_places(config: Config) -> PrivatePlaces:
     return PrivatePlaces(gateway.state_dir / PRIVATE, tuple(map(str, hidden)))
 
 
-def _confinement(server: Server, private: PrivatePlaces, tenant: Tenant | None) -> ConfinementSpec:
+def _confinement(
+    server: Server, private: PrivatePlaces, tenant: Tenant | None, environ: Mapping[str, str]
+) -> ConfinementSpec:
     """Return how the process of a server is confined. The home of a process for one client goes
     with the process."""
     network = sandboxes.network(server)
+    needed = known_servers.opened(server, environ.get("HOME", ""))
     return ConfinementSpec(
         profile=sandboxes.profile(server),
         required=server.sandbox_required,
-        read=server.read,
-        write=server.write,
+        read=(*server.read, *needed.read),
+        write=(*server.write, *needed.write),
+        browser=needed.browser,
         network="none" if network == "none" else "host",
         tcp_ports=() if isinstance(network, str) else network,
         own=tuple(server.env),

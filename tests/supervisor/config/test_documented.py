@@ -60,7 +60,7 @@ HEADINGS = {
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
     "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
-    "strict_listing", "limits", "results", "sandbox", "network",
+    "strict_listing", "limits", "results", "sandbox", "network", "needs",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
@@ -152,7 +152,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99, "limits": UseLimits(in_flight=1),
         "sandbox": "strict", "sandbox_required": True, "read": ("/r",), "write": ("/w",),
-        "network": "none",
+        "network": "none", "needs": ("kube",),
     }  # fmt: skip
     for name, value in changed.items():
         key = name.removesuffix("_s")
