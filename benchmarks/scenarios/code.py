@@ -7,7 +7,6 @@ is answered 50 ms after it has come.
 import heapq
 import socket
 import subprocess
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -40,10 +39,8 @@ BOOT = Path(deno_process.__file__).with_name("boot.js")
 def measure(effort: Effort) -> Table:
     count, many = effort.of(RUNS, 3), effort.of(MANY, 10)
     with (
-        tempfile.TemporaryDirectory() as warm,
-        tempfile.TemporaryDirectory() as cold,
-        sandboxes(Path(warm)) as waiting,
-        sandboxes(Path(cold), warm=0, runs_max=AT_ONCE) as none,
+        sandboxes() as waiting,
+        sandboxes(warm=0, runs_max=AT_ONCE) as none,
     ):
         rows = in_turns(
             {

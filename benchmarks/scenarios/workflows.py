@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.figures import Effort, Sample, Table, least, most, percentile
 from benchmarks.turns import in_turns
-from tests.worker.engine.engines import Engine, Peer, engine
+from tests.worker.engine.engines import Engine, engine
 
 TITLE = "Steps of workflows"
 STEPS = 400
@@ -52,7 +52,7 @@ def measure(effort: Effort) -> Table:
 def carried(running: Engine, steps: int, *, runs: int = 1) -> Sample:
     """So many runs, all begun at once, of so many steps each."""
     calls = [{"call": "echo", "with": {"n": number}} for number in range(steps)]
-    with peer(running) as front:
+    with contextlib.closing(running.peer()) as front:
         begin_s = time.perf_counter()
         orders = [
             front.order("workflow/run", definition={"name": "w", "steps": calls}, wait=True)
@@ -67,14 +67,10 @@ def carried(running: Engine, steps: int, *, runs: int = 1) -> Sample:
 def listed(running: Engine, kept: int) -> Sample:
     took_ms: list[float] = []
     wrong = 0
-    with peer(running) as front:
+    with contextlib.closing(running.peer()) as front:
         for _ in range(LISTS):
             begin_s = time.perf_counter()
             runs: list[object] = front.ask("workflow/runs", limit=kept)[0]["runs"]
             took_ms.append((time.perf_counter() - begin_s) * 1000)
             wrong += len(runs) != kept
     return Sample({"p50 ms": percentile(took_ms, 0.5)}, wrong)
-
-
-def peer(running: Engine) -> contextlib.closing[Peer]:
-    return contextlib.closing(Peer(running.path))

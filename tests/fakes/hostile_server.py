@@ -3,9 +3,9 @@
     python tests/fakes/hostile_server.py
 
 Its tool `reach` makes every attempt on the targets that it is given, and returns the outcome of
-each: `done`, or the error. `bomb` forks a thousand times; `read` and `write` use one file; `choke`
-takes processor time, files and priority from the processes that it is given. Nothing but the
-standard library is needed.
+each: `done`, or the error. `bomb` forks a thousand times; `read`, `write` and `connect` use one
+path; `choke` takes processor time, files and priority from the processes that it is given. Nothing
+but the standard library is needed.
 """
 
 import ctypes
@@ -53,14 +53,14 @@ def handled(method: str, params: Json) -> Json:
         answer: Json = {"capabilities": {"tools": {}}, "serverInfo": INFO}
         return {"result": {"protocolVersion": params["protocolVersion"], **answer}}
     if method == "tools/list":
-        names = ("reach", "bomb", "read", "write", "choke")
+        names = ("reach", "bomb", "read", "write", "connect", "choke")
         tools: list[Json] = [{"name": one, "inputSchema": {"type": "object"}} for one in names]
         tools[2]["annotations"] = {"readOnlyHint": True}
         return {"result": {"tools": tools}}
     if method == "tools/call":
         if params["name"] == "bomb":
             bomb()
-        if params["name"] in ("read", "write"):
+        if params["name"] in USES:
             return used(params["name"], params["arguments"]["path"])
         tries = reach if params["name"] == "reach" else choke
         outcome = json.dumps(tries(params["arguments"]))
@@ -69,10 +69,10 @@ def handled(method: str, params: Json) -> Json:
 
 
 def used(how: str, path: str) -> Json:
-    """The answer to a call that reads or writes one file; a failure is told as Python tells it."""
+    """The answer to a call that uses one path; a failure is told as Python tells it."""
     text, failed = "done", False
     try:
-        (read if how == "read" else write)(path)
+        USES[how](path)
     except OSError as error:
         text, failed = f"cannot {how}: {error}", True
     return {"result": {"content": [{"type": "text", "text": text}], "isError": failed}}
@@ -167,6 +167,13 @@ def read(path: str) -> None:
 def write(path: str) -> None:
     with open(path, "w") as file:
         file.write("x")
+
+
+USES: dict[str, Callable[[str], None]] = {
+    "read": read,
+    "write": write,
+    "connect": lambda path: connect(socket.AF_UNIX, socket.SOCK_STREAM, path),
+}
 
 
 def apart() -> None:

@@ -3,25 +3,31 @@ table, replaced when it dies, gone with the gateway."""
 
 import os
 import signal
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from metamcp_worker.ipc.code_runs import HostCall
 from metamcp_worker.sandbox import confinement
 from tests.live import processes
 from tests.live.client import Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
-from tests.worker.sandbox.sandboxes import Front, denos, echo
+from tests.worker.sandbox.sandboxes import denos
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M46")]
 
 SERVERS = {"one": fake()}
-CODE = "[code]\nwarm = 1\n"
+ENDPOINT = """
+[endpoints.default]
+namespace = "default"
+exposure = "code"
+"""
+CODE = f"{ENDPOINT}[code]\nwarm = 1\n"
+CALL_MS = 8000
+"""Of a call to which something happens meanwhile."""
 UNUSED_BYTES_MAX = 3 * 1024 * 1024
 WAITING_BYTES_MAX = 45 * 1024 * 1024
 """Memory of two sandboxes that wait."""
@@ -29,20 +35,16 @@ BESIDE_BYTES_MAX = 12 * 1024 * 1024
 """Memory of the process of the sandboxes."""
 
 
-@contextmanager
-def connected(gateway: Gateway) -> Generator[Front]:
-    front = Front(str(gateway.folder / "run" / "code.sock"))
-    try:
-        yield front
-    finally:
-        front.close()
+def value(gateway: Gateway, code: str, **arguments: object) -> object:
+    """What code of a client returns."""
+    with closing(Client(gateway.port)) as client:
+        result = client.call("run_code", code=code, args=arguments)["result"]
+    assert not result["isError"], result
+    return result["structuredContent"]["value"]
 
 
 def run(gateway: Gateway) -> None:
-    """One run on a connection of its own."""
-    with connected(gateway) as front:
-        ended = front.run("return args.n + 1", args={"n": 41})
-        assert (ended.failure, bytes(ended.value)) == ("", b"42")
+    assert value(gateway, "return args.n + 1", n=41) == 42
 
 
 def role(gateway: Gateway) -> dict[str, Any]:
@@ -61,8 +63,6 @@ def session_of(pid: int) -> tuple[int, str]:
 
 def test_the_first_run_starts_it_and_the_operator_sees_it() -> None:
     with Gateway(SERVERS, extra=CODE) as gateway:
-        path = gateway.folder / "run" / "code.sock"
-        assert path.stat().st_mode & 0o777 == 0o600
         assert (role(gateway)["state"], role(gateway)["pid"]) == ("idle", 0)
         assert "code: idle" in gateway.ctl("status").splitlines()
         run(gateway)
@@ -98,7 +98,7 @@ def test_other_settings_reach_it_and_without_its_table_it_ends() -> None:
     with Gateway(SERVERS, extra=CODE) as gateway:
         run(gateway)
         pid = role(gateway)["pid"]
-        gateway.extra = "[code]\nwarm = 3\n"
+        gateway.extra = f"{ENDPOINT}[code]\nwarm = 3\n"
         gateway.write(SERVERS)
         gateway.ctl("reload")
         run(gateway)
@@ -110,25 +110,21 @@ def test_other_settings_reach_it_and_without_its_table_it_ends() -> None:
         until(lambda: not Path(f"/proc/{pid}").exists(), "it ends")
         assert role(gateway) == {}
         assert "metamcp_code" not in gateway.ops("/metrics")[1]
-        assert not (gateway.folder / "run" / "code.sock").exists()
 
 
 @pytest.mark.parametrize("order", ["upgrade", "reload"])
 def test_a_run_under_way_ends_well_when_its_process_has_to_go(order: str) -> None:
-    with Gateway(SERVERS, extra=CODE) as gateway, connected(gateway) as front:
-        number = front.start("return await mcp.call('x', { n: 7 })")
-        call = until(front.message, "it calls")
-        assert isinstance(call, HostCall)
+    code = "return await mcp.call('one__sleep', { ms: args.ms })"
+    with Gateway(SERVERS, extra=CODE) as gateway, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(value, gateway, code, ms=CALL_MS)
+        until(lambda: gateway.server("one")["inflight"], "it calls")
         first = role(gateway)["pid"]
         gateway.extra = ""
         gateway.write(SERVERS)
         gateway.ctl(order)
         until(lambda: role(gateway) == {}, "no further run is possible")
-        front.send(echo(call))
-        ended = front.end(number)
-        assert (ended.failure, bytes(ended.value)) == ("", b'{"n":7}')
+        assert found.result() == f"slept {CALL_MS} ms"
         until(lambda: not Path(f"/proc/{first}").exists(), "it ends after its run")
-        assert not (gateway.folder / "run" / "code.sock").exists()
 
 
 def test_an_upgrade_and_a_stop_leave_nothing_of_it() -> None:
@@ -145,11 +141,10 @@ def test_an_upgrade_and_a_stop_leave_nothing_of_it() -> None:
         every = {second, *denos(second)}
         gateway.stop()
         until(lambda: not processes.alive(every), "all of it has ended")
-        assert not (gateway.folder / "run" / "code.sock").exists()
 
 
 def test_without_a_run_code_mode_costs_next_to_nothing_and_two_sandboxes_what_they_are() -> None:
-    with Gateway(SERVERS) as without, Gateway(SERVERS, extra="[code]\n") as gateway:
+    with Gateway(SERVERS) as without, Gateway(SERVERS, extra=f"{ENDPOINT}[code]\n") as gateway:
         until(lambda: role(gateway), "code mode is on")
         found = {each: {each.pid, *processes.below(each.pid)} for each in (without, gateway)}
         assert len(found[without]) == len(found[gateway])

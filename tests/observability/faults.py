@@ -28,7 +28,6 @@ from tests.live.gateway import SERVER, Gateway, fake
 from tests.live.raw import Raw
 from tests.observability.prometheus import Prometheus
 from tests.waiting import until
-from tests.worker.sandbox.sandboxes import Front
 
 MIB = 1024 * 1024
 MEMORY_MAX_MIB = 160
@@ -79,6 +78,9 @@ warm = 1
 [suggestions]
 [endpoints.default]
 namespace = "default"
+[endpoints.coded]
+namespace = "default"
+exposure = "code"
 [endpoints.kept]
 namespace = "default"
 results = { max = "8K" }
@@ -235,16 +237,26 @@ def _sleep(run: Run, server: str, ms: int) -> None:
     run.pending.append(run.pool.submit(call))
 
 
+def _code(run: Run, code: str) -> Future[None]:
+    """A run of code, by a client of its own."""
+
+    def call() -> None:
+        path = "/metamcp/coded/mcp"
+        with contextlib.closing(Client(run.gateway.port, MODERN, path=path)) as client:
+            assert not client.call("run_code", code=code)["result"]["isError"]
+
+    return run.pool.submit(call)
+
+
 def _code_that_waits(run: Run) -> None:
     """A run of code that waits for a call, and one that waits for its turn."""
-    front = Front(str(run.gateway.folder / "run" / "code.sock"))
-    with contextlib.closing(front):
-        front.run("return 1")
-        run.sees("metamcp_code_warm > 0", "a sandbox waits")
-        runs = [front.start("return await mcp.call('x', {})") for _ in range(2)]
-        run.sees("metamcp_code_running > 0 and metamcp_code_waiting > 0", "both wait")
-        for number in runs:
-            front.end(number)
+    _code(run, "return 1").result()
+    run.sees("metamcp_code_warm > 0", "a sandbox waits")
+    calling = f"return await mcp.call('search__sleep', {{ ms: {HELD_MS} }})"
+    runs = [_code(run, calling) for _ in range(2)]
+    run.sees("metamcp_code_running > 0 and metamcp_code_waiting > 0", "both wait")
+    for each in runs:
+        each.result()
 
 
 def _a_run_that_waits(run: Run) -> None:

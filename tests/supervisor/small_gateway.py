@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -220,11 +221,11 @@ class SmallGateway:
     def tree(self) -> ConfigTree:
         return ConfigTree(workspaces=())
 
-    engine = ""
-    """Path of the socket of an engine."""
+    engine: Callable[[], socket.socket] | None = None
+    """Makes a connection to an engine."""
 
-    def engine_socket(self) -> str:
-        return self.engine
+    def engine_connection(self) -> socket.socket | None:
+        return None if self.engine is None else self.engine()
 
     def longest_s(self) -> dict[str, float]:
         return {}

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -219,6 +219,9 @@ class Stage:
             self.quotas.welcome(front)
         if self.consents is not None:
             self.consents.welcome(front)
+
+    def connectors(self) -> Mapping[str, socket.socket]:
+        return {}
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.tree.wanted(server, tenant)

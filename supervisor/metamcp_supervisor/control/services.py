@@ -5,6 +5,7 @@ out; the protocol of a connection on which a verb was asked (`ControlStream`), a
 names that verbs share. Never: carrying an order out (`gateway`), the socket (`control`).
 """
 
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -278,8 +279,9 @@ class Steering(Protocol):
         """Return the status of now. `names`: only these servers are in it, those that exist."""
         ...
 
-    def engine_socket(self) -> str:
-        """Return the path of the engine's socket; empty if the configuration has nothing for it."""
+    def engine_connection(self) -> socket.socket | None:
+        """Return a new connection to the engine; None if the configuration has nothing for it.
+        Raises OSError."""
         ...
 
     def longest_s(self) -> dict[str, float]:

@@ -79,15 +79,15 @@ async def workflow(
     if name not in places:
         why = f"no endpoint is named {name[:64]!r}; {hint(name, places)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, why)
-    if not (path := steering.engine_socket()):
-        raise ProtocolError(Exit.FAILED, NONE)
     owner = RunOwner(endpoint=name, name=LOCAL, workspace=places[name])
     order = EngineOrder(
         id=1, method=params.method, owner=owner, params=params.params, progress=True
     )
     body = codec.dump(order)
     try:
-        reader, writer = await asyncio.open_unix_connection(path)
+        if (sock := steering.engine_connection()) is None:
+            raise ProtocolError(Exit.FAILED, NONE)
+        reader, writer = await asyncio.open_unix_connection(sock=sock)
         try:
             writer.write(FRAME.pack(len(body)) + body)
             await writer.drain()

@@ -6,7 +6,9 @@ Never: the consequences, such as a restart (`fronts`).
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from msgspec import Struct, structs
@@ -18,6 +20,7 @@ from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.figures import ShowKeyUse
 from metamcp_worker.ipc.messages import (
+    AttachRole,
     CallsShown,
     Change,
     FromFront,
@@ -120,6 +123,8 @@ class FrontProcess:
         self.owes = 0
         self.keys = 0
         self._given_up = False
+        self._connectors: dict[str, socket.socket] = {}
+        """Connectors that the front was sent last."""
         self.summary: FrontStats | None = None
         self.deadline: asyncio.TimerHandle | None = None
         self.questions = Questions(self.send)
@@ -150,6 +155,13 @@ class FrontProcess:
             packets.close_all(list(fds))
             return
         self._channel.send(messages.pack(message), list(fds))
+
+    def attach(self, connectors: Mapping[str, socket.socket]) -> None:
+        """Send the connectors that the front does not have. Raises OSError."""
+        for role, connector in connectors.items():
+            if self._connectors.get(role) is not connector:
+                self.send(AttachRole(role=role), [os.dup(connector.fileno())])
+                self._connectors[role] = connector
 
     def handed(self, *, halted: bool) -> FrontSnapshot:
         """Return the state of this front that the program after this one needs."""

@@ -202,6 +202,7 @@ class Fronts:
         message, data = Reconfigure(vital=bool(spec.quarantined or spec.held)), codec.dump(spec)
         for front in self.serving():
             try:
+                front.attach(self._house.connectors())
                 front.send(message, [packets.blob(data)])
             except OSError as error:
                 self.untold(front, error)
@@ -380,6 +381,7 @@ class Fronts:
         """Tell a new front all that it has to know."""
         try:
             blob = packets.blob(codec.dump(self._spec()))
+            front.attach(self._house.connectors())
             front.send(ServeOn(front=front.number), [blob, *listen.copies(self._listeners, blob)])
             self._house.welcome(front)
             self._bequeath(front)

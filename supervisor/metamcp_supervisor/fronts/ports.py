@@ -4,7 +4,8 @@ services.
 Owns: two protocols and an error. Never: an implementation.
 """
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from metamcp_supervisor.fronts.front import FrontProcess
@@ -42,6 +43,10 @@ class House(Protocol):
 
     def welcome(self, front: FrontProcess) -> None:
         """Tell a new front about the servers. Raises OSError."""
+        ...
+
+    def connectors(self) -> Mapping[str, socket.socket]:
+        """Return the connectors of the processes that work for fronts (`packets`), by name."""
         ...
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:

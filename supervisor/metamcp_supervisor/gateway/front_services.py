@@ -5,9 +5,12 @@ these parts, fronts themselves (`fronts.fronts`).
 """
 
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from metamcp_supervisor.config import files, workspaces
 from metamcp_supervisor.config.config import Config
@@ -30,6 +33,7 @@ from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
@@ -45,6 +49,7 @@ from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
+from metamcp_worker.ipc.spec import FrontSpec
 
 HANDLE_KEY = "handles.key"
 """File in the state directory with the key of `Household.handle_key`, in hexadecimal digits."""
@@ -71,6 +76,8 @@ class Household:
     engine: EngineProcess
     results: ResultKeeper
     middlewares: Middlewares
+    sockets: Mapping[str, SocketProcess]
+    """Processes whose waiting connections survive an upgrade, by name."""
     roles: Mapping[str, RoleProcess]
     """Processes that exist at most once, by name, in the order in which they are closed; those of
     middleware come last, as they come up."""
@@ -142,6 +149,19 @@ class Household:
         kept = self.console, self.engine, self.embedder, self.code, self.audit
         roles |= {each.who: each for each in kept}
         self.roles = roles
+        self.sockets = {each.who: each for each in (self.console, self.engine, self.code)}
+
+    def with_roles(self, spec: FrontSpec) -> FrontSpec:
+        """Return the specification of fronts with what they know of these processes, which take
+        connections from now on as the configuration says."""
+        self.code.adapt()
+        spec = self.engine.with_engine(self.audit.with_audit(spec))
+        spec = self.middlewares.with_middleware(spec)
+        return structs.replace(spec, roles=tuple(self.connectors()))
+
+    def connectors(self) -> dict[str, socket.socket]:
+        found = {name: each.connector for name, each in self.roles.items()}
+        return {name: connector for name, connector in found.items() if connector is not None}
 
     def handle_key(self, state_dir: Path) -> bytes:
         """Return the key of ids and states that are of use to one client alone, which all fronts

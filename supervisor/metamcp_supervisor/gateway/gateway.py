@@ -69,6 +69,7 @@ from metamcp_supervisor.verbs import (
 from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.http.serve import HttpServer
+from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
 from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
@@ -250,8 +251,7 @@ class Gateway:
         return Succession(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
-            quotas=self._house.quotas, code=self._house.code, engine=self._house.engine,
-            console=self._house.console,
+            quotas=self._house.quotas, roles=self._house.sockets,
             signals=self._signals, check=self._check_not_ending,
         )  # fmt: skip
 
@@ -366,17 +366,16 @@ class Gateway:
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
 
-    def engine_socket(self) -> str:
-        return self._house.engine.path
+    def engine_connection(self) -> socket.socket | None:
+        engine = self._house.engine
+        engine.adapt()
+        return None if engine.connector is None else packets.connect(engine.connector)
 
     def _front_spec(self) -> FrontSpec:
         pinned = self._tree.pinned
         found = specs.front_spec(self.config, self.version, self.listen, pinned)
-        house = self._house
-        key = house.handle_key(self.config.gateway.state_dir)
-        found = structs.replace(found, handle_key=key)
-        found = house.code.with_code(house.audit.with_audit(found))
-        return house.middlewares.with_middleware(house.engine.with_engine(found))
+        key = self._house.handle_key(self.config.gateway.state_dir)
+        return structs.replace(self._house.with_roles(found), handle_key=key)
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]

@@ -10,7 +10,7 @@ since the last program read it are then applied as by a reload.
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,13 +30,11 @@ from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
-from metamcp_supervisor.servers.code_process import CodeProcess
-from metamcp_supervisor.servers.console_process import ConsoleProcess
-from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import Responds
 from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd.sd_service import Service
@@ -278,8 +276,9 @@ class Succession:
     `addresses`: returns the addresses for clients and of the ops port; `check`: raises NotNow while
     nothing may be changed.
 
-    `ops`: listeners of the ops port; `started`: monotonic time of the start of the first program;
-    `upgrades`: number of upgrades since then; `flush`: writes output that still waits.
+    `roles`: processes whose listeners or acceptors are handed over; `ops`: listeners of the ops
+    port; `started`: monotonic time of the start of the first program; `upgrades`: number of
+    upgrades since then; `flush`: writes output that still waits.
     """
 
     def __init__(
@@ -294,9 +293,7 @@ class Succession:
         views: Views,
         keys: ApiKeys,
         quotas: Quotas,
-        code: CodeProcess,
-        engine: EngineProcess,
-        console: ConsoleProcess,
+        roles: Mapping[str, SocketProcess],
         signals: Signals,
         check: Callable[[], None],
     ) -> None:
@@ -313,9 +310,7 @@ class Succession:
         self._views = views
         self._keys = keys
         self._quotas = quotas
-        self._code = code
-        self._engine = engine
-        self._console = console
+        self._roles = roles
         self._signals = signals
         self.upgrade = Upgrades(
             version,
@@ -356,9 +351,8 @@ class Succession:
             raise upgrade_state.StateUnreadable(
                 f"what runs cannot be taken over: {error}"
             ) from None
-        self._code.adopt(before.code)
-        self._engine.adopt(before.engine)
-        self._console.adopt(before.console)
+        for name, fds in before.roles.items():
+            self._roles[name].adopt(fds)
         parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
@@ -411,9 +405,7 @@ class Succession:
             ops_made=ops in self._service.made,
             clients=tuple(sock.fileno() for sock in self._clients),
             ops=tuple(sock.fileno() for sock in self.ops),
-            code=self._code.handed(),
-            engine=self._engine.handed(),
-            console=self._console.handed(),
+            roles={name: role.handed() for name, role in self._roles.items()},
             overrides=self._reloads.handed(),
             config=upgrade_state.pack_config(self._reloads.written),
             lock=self._parts.tree.pinned.handed(),

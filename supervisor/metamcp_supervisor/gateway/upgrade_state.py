@@ -51,12 +51,11 @@ class StateUnreadable(MetaMCPError):
 class GatewayState(Struct, frozen=True, kw_only=True):
     """State of the gateway itself. `version`: of the program that hands over; `upgrades`: number of
     upgrades so far, with this one; `started`: monotonic time of the first program's start;
-    `hangup_ends`: see `signals`; `clients`, `ops`, `code`, `engine`, `console`: descriptors of
-    listeners;
-    `ops_path`: path of a unix socket in place of `ops_listen`, `ops_made`: the gateway made its
-    file;
-    `overrides`: server, setting, value and end; `config`: configuration of the files, packed by
-    `pack_config`; `lock`: approved definitions, packed by `servers.quarantine_io`."""
+    `hangup_ends`: see `signals`; `clients`, `ops`: descriptors of listeners; `roles`: those of
+    processes that are started at a connection, by name; `ops_path`: path of a unix socket in place
+    of `ops_listen`, `ops_made`: the gateway made its file; `overrides`: server, setting, value and
+    end; `config`: configuration of the files, packed by `pack_config`; `lock`: approved
+    definitions, packed by `servers.quarantine_io`."""
 
     version: str
     upgrades: int
@@ -66,9 +65,7 @@ class GatewayState(Struct, frozen=True, kw_only=True):
     ops_listen: tuple[str, int]
     clients: tuple[int, ...]
     ops: tuple[int, ...]
-    code: int = -1
-    engine: int = -1
-    console: int = -1
+    roles: dict[str, tuple[int, ...]] = {}
     ops_path: str = ""
     ops_made: bool = False
     overrides: tuple[tuple[str, str, str, float], ...] = ()
@@ -158,8 +155,7 @@ def descriptors(state: State) -> list[int]:
     """Return all descriptors that must stay open."""
     found = [*state.gateway.clients, *state.gateway.ops]
     found += [state.control.lock, state.control.listener]
-    gateway = state.gateway
-    found += [fd for fd in (gateway.code, gateway.engine, gateway.console) if fd >= 0]
+    found += [fd for fds in state.gateway.roles.values() for fd in fds]
     found += [state.control.state] if state.control.state >= 0 else []
     lines = [front.line for front in state.fronts.fronts]
     for nursery in state.nurseries:

@@ -12,9 +12,11 @@ again and again is delayed.
 import asyncio
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -26,13 +28,13 @@ from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Follower, Journal
 from metamcp_supervisor.verbs import JournalEvent
 from metamcp_worker.ipc import audit_records as audit
-from metamcp_worker.ipc import codec, messages
+from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.audit_link import AuditLink
 from metamcp_worker.ipc.audit_records import (
     FOLDER,
+    ROLE,
     SALT,
     SALT_BYTES,
-    SOCKET,
     SPOOLS,
     AuditFigures,
     AuditOn,
@@ -41,8 +43,6 @@ from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 
-WHO = "audit"
-"""Name of the process for `ps` and in the journal."""
 AGAIN_S_FIRST = 0.05
 AGAIN_S_MAX = 5.0
 """Seconds before the next start, doubled with each end of a process that was not stable."""
@@ -59,7 +59,7 @@ class AuditWriter(RoleProcess):
     """`config`: returns the configuration in force. `count`: called with counters of records by
     outcome, as increments, and whether the process runs."""
 
-    who = WHO
+    who = ROLE
     loss = "answers wait for the next one"
     end_s_max = END_S_MAX
 
@@ -79,6 +79,7 @@ class AuditWriter(RoleProcess):
         self._follower: Follower[JournalEvent] | None = None
         self._leaving_link: asyncio.Task[None] | None = None
         self._salt = b""
+        self._acceptor: socket.socket | None = None
 
     @property
     def wanted(self) -> bool:
@@ -94,7 +95,6 @@ class AuditWriter(RoleProcess):
         return structs.replace(
             spec,
             audit=AuditSpec(
-                socket=self._socket(),
                 spools=self._spools(),
                 level=wanted.level,
                 required=wanted.required,
@@ -109,11 +109,11 @@ class AuditWriter(RoleProcess):
         if self._link is not None:
             await self._link.close(CLOSE_S_MAX)
         await super().close()
+        for end in (self._acceptor, self.connector):
+            if end is not None:
+                end.close()
 
     # The process
-
-    def _socket(self) -> str:
-        return str(Path(self._config().gateway.runtime_dir) / SOCKET)
 
     def _spools(self) -> str:
         """Return the folder of the spools, empty if records wait for the disk."""
@@ -125,7 +125,7 @@ class AuditWriter(RoleProcess):
     def _settle(self) -> None:
         """Start, end or replace the process, as the configuration says."""
         found = self._config()
-        on = _order(found.audit, found.gateway.state_dir / FOLDER, self._socket())
+        on = _order(found.audit, found.gateway.state_dir / FOLDER)
         if self._closed or on == self._on:
             return
         before, self._on = self._on, on
@@ -136,30 +136,37 @@ class AuditWriter(RoleProcess):
             if self._link is not None:
                 self._leaving_link = self._loop.create_task(self._link.close())
                 self._link = None
-        elif self._prepared(Path(on.folder)):
+            return
+        try:
+            self._prepare(Path(on.folder))
+        except OSError as error:
+            self._journal.add(self.who, "error", f"no free descriptor: {error.strerror}")
+            self._on = None
+        else:
             self._start()
 
-    def _prepared(self, folder: Path) -> bool:
-        """Have a salt, and follow the journal. The folder may be missing or unwritable: the process
-        says so, and so do refused calls."""
+    def _prepare(self, folder: Path) -> None:
+        """Have a salt and an acceptor, and follow the journal. The folder may be missing or
+        unwritable: the process says so, and so do refused calls. Raises OSError."""
         if not self._salt:
             self._salt = _salt(folder)
+        if self.connector is None:
+            self._acceptor, self.connector = packets.acceptor()
         if self._link is None:
-            spools = self._spools()
-            self._link = AuditLink(self._socket(), self._gap, keeps=True, spools=spools)
+            connect, spools = partial(packets.connect, self.connector), self._spools()
+            self._link = AuditLink(connect, self._gap, keeps=True, spools=spools)
         if self._follower is None:
             self._journal.ordered = self._ordered
             self._follower = self._journal.follow(self._woken)
             for event in self._journal.since(0):  # the start of the gateway
                 self._noted(event)
-        return True
 
     def _begun(self) -> None:
         self._count({}, True)
         if self._on is None:
             self._dismiss()
-        elif self._channel is not None:
-            self._channel.send(messages.pack(self._on))
+        elif self._channel is not None and self._acceptor is not None:
+            self._channel.send(messages.pack(self._on), [os.dup(self._acceptor.fileno())])
 
     def _part(self) -> None:
         if self._pid:
@@ -234,11 +241,11 @@ class AuditWriter(RoleProcess):
         )  # fmt: skip
 
 
-def _order(wanted: AuditConfig, folder: Path, socket: str) -> AuditOn | None:
+def _order(wanted: AuditConfig, folder: Path) -> AuditOn | None:
     if wanted.level == audit.OFF:
         return None
     return AuditOn(
-        folder=str(folder), socket=socket, durable=wanted.durability == "power",
+        folder=str(folder), durable=wanted.durability == "power",
         retention_s=wanted.retention_s, segment_bytes=SEGMENT_BYTES,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """The process of the sandboxes, in which code of clients runs, started at the first connection.
 
 Owns: the settings of the process, its figures. Never: sandboxes (`metamcp_worker.sandbox`), runs
-(fronts), the socket to which fronts connect (`socket_process`).
+(fronts), connections of fronts (`socket_process`).
 """
 
 import os
@@ -17,13 +17,10 @@ from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import SOCKET, CodeFigures, CodeOn
+from metamcp_worker.ipc.code_runs import ROLE, CodeFigures, CodeOn
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
-from metamcp_worker.ipc.spec import FrontSpec
 
-WHO = "code"
-"""Name of the process for `ps` and in the journal."""
 END_S_MAX = 30.0
 """Seconds that runs have to end when `[code]` is gone."""
 
@@ -34,10 +31,9 @@ class CodeProcess(SocketProcess):
     """`config`: returns the configuration in force. `count`: called with the runs by outcome, as
     increments, and the figures of this moment; None when code mode is switched off."""
 
-    who = WHO
+    who = ROLE
     loss = "its runs failed; the next run starts another one"
     end_s_max = END_S_MAX
-    socket_name = SOCKET
     off = "code mode is switched off"
 
     def __init__(
@@ -59,11 +55,6 @@ class CodeProcess(SocketProcess):
         return structs.replace(
             super().status(), counts={**counts, **figures}, confined=now.confined
         )
-
-    def with_code(self, spec: FrontSpec) -> FrontSpec:
-        """Return the specification of fronts with the socket for runs, if there is code mode; it
-        listens from now on."""
-        return structs.replace(spec, code_socket=self.path)
 
     def adapted(self, *, on: bool) -> None:
         self._count({}, self._now if on else None)

@@ -7,7 +7,7 @@ The socket listens all the time, and costs nothing. A process that ended is star
 next connection; sessions are kept here, so no browser notices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
@@ -88,11 +88,11 @@ class ConsoleProcess(SocketProcess):
         place = Address(host, port)
         return f"{scheme}://{place}/#k={self.sessions.link(role)}"
 
-    def adopt(self, fd: int) -> None:
-        super().adopt(fd)
+    def adopt(self, fds: Sequence[int]) -> None:
+        super().adopt(fds)
         if self._listener is not None:
             self._address = listen.address_of([self._listener])
-            self._adapt()
+            self.adapt()
 
     def adapted(self, *, on: bool) -> None:
         pass
@@ -137,7 +137,7 @@ class ConsoleProcess(SocketProcess):
         self._listener = first
         self._address = listen.bound(address, [first])
         self._journal.add(self.who, "listening", f"pages at {self._address}")
-        self._adapt()
+        self.adapt()
 
     def _part(self) -> None:
         super()._part()
@@ -150,9 +150,3 @@ class ConsoleProcess(SocketProcess):
             self._journal.add(self.who, "idle", "no page is open; the next one starts it")
             self._dismiss()
             self._watch()
-
-    def _deaf(self) -> None:
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None

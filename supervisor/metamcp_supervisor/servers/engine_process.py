@@ -1,7 +1,7 @@
 """The engine, which runs agents and workflows, started at the first connection.
 
 Owns: the settings of the process, its figures. Never: runs (`metamcp_worker.engine`), what a run
-asks for (fronts), the socket to which fronts and orders of operators connect (`socket_process`).
+asks for (fronts), connections of fronts and of orders of operators (`socket_process`).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
-    SOCKET,
+    ROLE,
     AiSettings,
     EngineFigures,
     EngineOn,
@@ -27,8 +27,6 @@ from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.spec import FrontSpec
 
-WHO = "engine"
-"""Name of the process for `ps` and in the journal."""
 JOURNAL = "workflows.db"
 """Database of runs, in the state directory."""
 END_S_MAX = 35.0
@@ -42,10 +40,9 @@ class EngineProcess(SocketProcess):
     outcome, as increments, and the figures of this moment; None when the engine is not wanted.
     `reconfigure`: gives fronts their specification again."""
 
-    who = WHO
+    who = ROLE
     loss = "its runs go on in the next one, which the next connection starts"
     end_s_max = END_S_MAX
-    socket_name = SOCKET
     off = "no workflow, model or built-in tool of an endpoint needs it any more"
 
     def __init__(
@@ -70,11 +67,11 @@ class EngineProcess(SocketProcess):
         )
 
     def with_engine(self, spec: FrontSpec) -> FrontSpec:
-        """Return the specification of fronts with the socket of the engine, if it is wanted; the
-        socket listens from now on. Fronts connect at once to an engine that goes on with runs, or
-        that runs because an operator gave it an order."""
+        """Return the specification of fronts, which connect at once to an engine that goes on with
+        runs, or that runs because an operator gave it an order."""
+        self.adapt()
         at_once = self._pid != 0 or bool(self._config().workflows.definitions)
-        return structs.replace(spec, engine_socket=self.path, engine_at_once=at_once)
+        return structs.replace(spec, engine_at_once=at_once)
 
     def adapted(self, *, on: bool) -> None:
         self._count({}, self._now if on else None)

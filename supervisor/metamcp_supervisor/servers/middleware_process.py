@@ -1,8 +1,8 @@
 """The processes of middleware, one for each line of `[[middleware]]`.
 
 Owns: the settings of each process, which processes there are, their figures. Never: hooks
-(`metamcp_worker.middleware`), the requests that go through them (fronts), the socket to which
-fronts connect (`socket_process`).
+(`metamcp_worker.middleware`), the requests that go through them (fronts), connections of fronts
+(`socket_process`).
 
 Each middleware has a process of its own, so that one that hangs, leaks or dies takes no other with
 it. A process costs a fork, and what its package imports.
@@ -27,13 +27,14 @@ from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
 from metamcp_worker.ipc.middleware_calls import (
     EXIT_MEMORY,
+    ROLE,
     MiddlewareFigures,
     MiddlewareOn,
     MiddlewareSpec,
+    role_of,
 )
 from metamcp_worker.ipc.spec import FrontSpec
 
-ROLE = "middleware"
 END_S_MAX = 35.0
 """Seconds that requests have to end when their process is replaced."""
 HANG_S = 1.0
@@ -58,9 +59,7 @@ class MiddlewareProcess(SocketProcess):
         journal: Journal,
         config: Callable[[], Config],
     ) -> None:
-        self.who = f"{ROLE} {name}"
-        self.role = ROLE
-        self.socket_name = f"{ROLE}-{name}.sock"
+        self.who, self.role = role_of(name), ROLE
         super().__init__(forker, hearts, journal, config, _read, partial(_order, name))
         self._now = MiddlewareFigures()
 
@@ -112,18 +111,16 @@ class Middlewares:
         self._processes: dict[str, MiddlewareProcess] = {}
 
     def with_middleware(self, spec: FrontSpec) -> FrontSpec:
-        """Return the specification of fronts with all middleware, in their order; the sockets
-        listen from now on."""
+        """Return the specification of fronts with all middleware, in their order."""
         lines = self._config().middleware
         for line in lines:
             if line.name not in self._processes:
                 made = self._processes[line.name] = self._make(line.name)
                 self._roles[made.who] = made
-        paths = {name: process.path for name, process in self._processes.items()}
+        for process in self._processes.values():
+            process.adapt()
         found = sorted(lines, key=lambda line: line.order)
-        return structs.replace(
-            spec, middleware=tuple(_spec(line, paths[line.name]) for line in found)
-        )
+        return structs.replace(spec, middleware=tuple(map(_spec, found)))
 
 
 def _made(
@@ -142,8 +139,8 @@ def _order(name: str, found: Config) -> MiddlewareOn | None:
     )  # fmt: skip
 
 
-def _spec(line: MiddlewareConfig, socket: str) -> MiddlewareSpec:
+def _spec(line: MiddlewareConfig) -> MiddlewareSpec:
     return MiddlewareSpec(
         name=line.name, match=line.match, timeout_ms=round(line.timeout_s * 1000),
-        enforce=line.mode == "enforce", socket=socket,
+        enforce=line.mode == "enforce",
     )  # fmt: skip

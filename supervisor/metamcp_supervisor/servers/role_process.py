@@ -8,6 +8,7 @@ Never: when it is wanted, its messages (`embedder`, `audit_writer`, `code_proces
 import asyncio
 import random
 import signal
+import socket
 from collections.abc import Callable, Mapping
 
 from metamcp_supervisor import backoff
@@ -28,12 +29,13 @@ class RoleProcess:
     """Base of such processes. `who`: name of the process for `ps` and in the journal; `role`: word
     for all of its kind, `who` if it is empty; `loss`: effect of its end, for the journal;
     `end_s_max`: seconds that it has to end when it is told to, then it is killed. `read`: decodes
-    its messages."""
+    its messages. `connector`: by which fronts connect to it (`packets`), None if they do not."""
 
     who: str
     role = ""
     loss: str
     end_s_max = 3.0
+    connector: socket.socket | None = None
 
     def __init__(
         self,

@@ -1,40 +1,34 @@
-"""A process of the gateway that fronts reach by a socket, started at the first connection: the
-process of the sandboxes, the engine.
+"""A process of the gateway that is started at the first connection: the process of the sandboxes,
+the engine, middleware, the console.
 
-Owns: the socket, its path in the runtime directory, when the process starts, its settings at a
-reload. Never: the settings themselves and the messages (`code_process`, `engine_process`), the
-process itself (`role_process`).
+Owns: its acceptor and the connector for fronts (`packets`), or a listening socket; when the process
+starts, its settings at a reload. Never: the settings themselves and the messages (`code_process`,
+`engine_process`), the process itself (`role_process`).
 
-The socket listens as long as the configuration has a use for the process, whether the process runs
-or not: connections wait in its queue. The end of the process ends what its connections asked for;
+The acceptor is there as long as the configuration has a use for the process, whether the process
+runs or not: connections wait in it. The end of the process ends what its connections asked for;
 connections made after that get the next process.
 """
 
 import os
 import socket
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
-from metamcp_worker.ipc import messages
+from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.envelope import Message
-
-CONNECTIONS_MAX = 128
-"""Maximum connections that wait for the process: each front has one."""
 
 
 class SocketProcess(RoleProcess):
-    """Base of such processes. `socket_name`: of the file in the runtime directory; `off`: words of
-    the journal when the configuration has no use for the process any more. `config`: returns the
-    configuration in force; `order(config)`: its first message, None if the process is not wanted;
-    `adapted(on)`: called when the settings have changed, with whether the process is wanted."""
+    """Base of such processes. `off`: words of the journal when the configuration has no use for the
+    process any more. `config`: returns the configuration in force; `order(config)`: its first
+    message, None if the process is not wanted; `adapted(on)`: called when the settings have
+    changed, with whether the process is wanted."""
 
-    socket_name: str
     off: str
 
     def __init__(
@@ -56,37 +50,30 @@ class SocketProcess(RoleProcess):
     def wanted(self) -> bool:
         return self._on is not None
 
-    @property
-    def path(self) -> str:
-        """Path of the socket; empty if the process is not wanted."""
-        self._adapt()
-        return self._path() if self._listener else ""
-
     def adapted(self, *, on: bool) -> None:
         """The settings have changed."""
         raise NotImplementedError
 
-    def handed(self) -> int:
-        """Return the descriptor of the listening socket for the program after this one; -1 if there
-        is none."""
-        return -1 if self._listener is None else self._listener.fileno()
+    def handed(self) -> tuple[int, ...]:
+        """Return the descriptors of acceptor and connector, or of the listening socket, for the
+        program after this one."""
+        ends = self._listener, self.connector
+        return tuple(end.fileno() for end in ends if end is not None)
 
-    def adopt(self, fd: int) -> None:
-        """Continue with the listening socket of the previous program, whose process ends after its
-        runs: it lost its control socket."""
-        if fd >= 0:
-            self._listener = socket.socket(fileno=fd)
+    def adopt(self, fds: Sequence[int]) -> None:
+        """Continue with what the previous program handed over, whose process ends after its runs,
+        as it lost its control socket."""
+        self._listener, self.connector, *_ = [
+            *(socket.socket(fileno=fd) for fd in fds), None, None
+        ]  # fmt: skip
 
     async def close(self) -> None:
         await super().close()
         self._deaf()
 
-    def _path(self) -> str:
-        return str(Path(self._config().gateway.runtime_dir) / self.socket_name)
-
-    def _adapt(self) -> None:
-        """Listen or not, and tell a process other settings, as the configuration says. Runs go on
-        with the settings that they began with."""
+    def adapt(self) -> None:
+        """Take connections or not, and tell a process other settings, as the configuration says.
+        Runs go on with the settings that they began with."""
         on = self._order(self._config())
         listens = self._listener is not None
         if self._closed or (on == self._on and listens == (on is not None)):
@@ -109,17 +96,16 @@ class SocketProcess(RoleProcess):
             self._listen()
 
     def _tell(self, on: Message, fds: tuple[int, ...] = ()) -> None:
-        """Send settings, with the listening socket to a new process. Raises OSError."""
+        """Send settings, with the acceptor to a new process. Raises OSError."""
         assert self._channel is not None
         self._channel.send(messages.pack(on), list(fds))
 
     def _listen(self) -> None:
         if self._listener is None:
             try:
-                self._listener = _listener(self._path())
+                self._listener, self.connector = packets.acceptor()
             except OSError as error:
-                what = f"{self._path()} cannot be listened on: {error.strerror}; {self.loss}"
-                self._journal.add(self.who, "error", what)
+                self._journal.add(self.who, "error", f"no free descriptor: {error.strerror}")
                 return
         self._watch()
 
@@ -137,9 +123,9 @@ class SocketProcess(RoleProcess):
         if self._listener is not None:
             self._loop.remove_reader(self._listener)
             self._listener.close()
-            self._listener = None
-            with suppress(OSError):
-                os.unlink(self._path())
+        if self.connector is not None:
+            self.connector.close()
+        self._listener = self.connector = None
 
     def _begun(self) -> None:
         if self._on is None or self._listener is None:
@@ -149,19 +135,3 @@ class SocketProcess(RoleProcess):
 
     def _delayed(self, delay_s: float) -> None:
         self._loop.call_later(delay_s, self._watch)
-
-
-def _listener(path: str) -> socket.socket:
-    """Return a socket that listens at `path`, for this user alone. Raises OSError."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        sock.bind(path)
-        os.chmod(path, 0o600)
-        sock.listen(CONNECTIONS_MAX)
-    except OSError:
-        sock.close()
-        raise
-    return sock

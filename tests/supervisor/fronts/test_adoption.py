@@ -4,8 +4,9 @@ they knew."""
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ class House:
         assert self.fronts.exited(end)
 
     def welcome(self, front: FrontProcess) -> None: ...
+
+    def connectors(self) -> Mapping[str, socket.socket]:
+        return {}
 
     def wanted(self, server: str, tenant: Tenant | None) -> None:
         self.told.append(server)

@@ -3,9 +3,10 @@ connection, replaced when it dies, ended with its table."""
 
 import asyncio
 import os
+import resource
 import socket
-import stat
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +17,17 @@ from metamcp_supervisor.config.installation import deno
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
 from metamcp_supervisor.servers.code_process import CodeProcess
+from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.code_runs import CodeFigures, CodeOn
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
-from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config
 from tests.supervisor.stage import until
 
 pytestmark = pytest.mark.process
 
-SPEC = FrontSpec(version="1", endpoints=(), hosts=())
 _read = codec.reader(CodeOn)
 
 
@@ -55,7 +55,7 @@ class PlayedSandboxes:
     def accept(self) -> None:
         """Take one connection of a front, which must be there."""
         assert self.listener is not None
-        self.listener.accept()[0].close()
+        packets.accept(self.listener).close()
 
     def close(self) -> None:
         self._channel.close()
@@ -79,10 +79,7 @@ class CodeHouse:
         self.process = CodeProcess(
             self, self._hearts, self.journal, lambda: replace(base, code=self.code), self.count
         )
-
-    @property
-    def path(self) -> Path:
-        return self.folder / "code.sock"
+        self.role: SocketProcess = self.process
 
     def count(self, counts: Mapping[str, int], now: CodeFigures | None) -> None:
         self.counts.append((dict(counts), now))
@@ -103,15 +100,15 @@ class CodeHouse:
 
     def suspect(self) -> None: ...
 
-    def settle(self, code: CodeConfig) -> str:
-        """Put settings in force. Return the path that fronts are told."""
+    def settle(self, code: CodeConfig) -> bool:
+        """Put settings in force. Return whether fronts can connect."""
         self.code = code
-        return self.process.with_code(SPEC).code_socket
+        self.process.adapt()
+        return self.process.connector is not None
 
     def connect(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(str(self.path))
-        return sock
+        assert self.role.connector is not None
+        return packets.connect(self.role.connector)
 
     async def told(self, number: int) -> PlayedSandboxes:
         """The process of this number, from 0, when it has its settings."""
@@ -143,8 +140,8 @@ def play(folder: Path, test: Callable[[CodeHouse], Awaitable[None]]) -> None:
 
 def test_the_first_connection_starts_it_and_not_the_configuration(tmp_path: Path) -> None:
     async def test(house: CodeHouse) -> None:
-        assert house.settle(house.code) == str(house.path)
-        assert stat.S_IMODE(house.path.stat().st_mode) == 0o600
+        assert house.settle(house.code)
+        assert list(house.folder.iterdir()) == []
         assert (house.process.wanted, house.process.status().state) == (True, "idle")
         assert house.born == []
         with house.connect():
@@ -231,9 +228,9 @@ def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
         house.settle(house.code)
         with house.connect():
             process = await house.told(0)
-        assert house.settle(CodeConfig()) == ""
+        assert not house.settle(CodeConfig())
         await until(lambda: process.gone, "it is to end")
-        assert (house.process.wanted, house.process.pid, house.path.exists()) == (False, 0, False)
+        assert (house.process.wanted, house.process.pid) == (False, 0)
         assert house.counts[-1] == ({}, None)
         assert house.said()[-1] == ("stopped", "code mode is switched off")
         assert house.settle(CodeConfig(enabled=True))
@@ -243,13 +240,23 @@ def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
-def test_a_socket_that_cannot_be_made_is_said_and_fronts_have_no_code_mode(tmp_path: Path) -> None:
+def test_a_pair_that_cannot_be_made_is_said_and_fronts_have_no_code_mode(tmp_path: Path) -> None:
     async def test(house: CodeHouse) -> None:
-        house.path.mkdir()
-        assert house.settle(house.code) == ""
-        ((what, cause),) = house.said()
-        assert (what, str(house.path) in cause) == ("error", True)
-        house.path.rmdir()
-        assert house.settle(house.code) == str(house.path)
+        with no_more_descriptors():
+            assert not house.settle(house.code)
+        assert house.said() == [("error", "no free descriptor: Too many open files")]
+        assert house.settle(house.code)
 
     play(tmp_path, test)
+
+
+@contextmanager
+def no_more_descriptors() -> Generator[None]:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as file:
+        lowest = file.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)

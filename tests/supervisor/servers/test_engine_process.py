@@ -13,12 +13,14 @@ from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_supervisor.servers.engine_process import EngineProcess
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn
+from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config
-from tests.supervisor.servers.test_code_process import SPEC, CodeHouse, PlayedSandboxes
+from tests.supervisor.servers.test_code_process import CodeHouse, PlayedSandboxes
 from tests.supervisor.stage import until
 
 pytestmark = pytest.mark.process
 
+SPEC = FrontSpec(version="1", endpoints=(), hosts=())
 HELLO = b'{"name":"hello","steps":[]}'
 AI = AiConfig(url="https://models.example", model="small", key="of-the-model", timeout_s=2.0)
 FILES = WorkflowFiles(definitions={"default": {"hello": HELLO}})
@@ -46,11 +48,8 @@ class EngineHouse(CodeHouse):
         self.engine = EngineProcess(
             self, self._hearts, self.journal, lambda: self.config, self.note, self.reconfigure
         )
+        self.role = self.engine
         self.reconfigured = 0
-
-    @property
-    def path(self) -> Path:
-        return self.folder / "engine.sock"
 
     def reconfigure(self) -> None:
         self.reconfigured += 1
@@ -63,10 +62,10 @@ class EngineHouse(CodeHouse):
         self.engines.append(PlayedEngine(theirs, 100 + len(self.engines)))
         return ForkedWorker(self.engines[-1].pid, role, name, ours)
 
-    def front(self) -> tuple[str, bool]:
-        """Settle; return what fronts are told."""
+    def front(self) -> tuple[bool, bool]:
+        """Settle; return whether fronts can connect, and whether they do at once."""
         found = self.engine.with_engine(SPEC)
-        return found.engine_socket, found.engine_at_once
+        return self.engine.connector is not None, found.engine_at_once
 
     async def messages(self, number: int) -> list[tuple[EngineOn, int]]:
         """The first messages to the engine, when it has so many."""
@@ -96,8 +95,8 @@ def play(folder: Path, test: Callable[[EngineHouse], Awaitable[None]]) -> None:
 def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> None:
     async def test(house: EngineHouse) -> None:
         plain = house.config
-        assert house.front() == ("", False)
-        assert (house.engine.wanted, house.path.exists()) == (False, False)
+        assert house.front() == (False, False)
+        assert not house.engine.wanted
         named = Endpoint(name="x", namespace="default", builtins=("catalog",))
         for changed, at_once in (
             (replace(plain, ai=AI), False),
@@ -106,9 +105,9 @@ def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> No
             (replace(plain, endpoints={"x": named}), False),
         ):
             house.config = changed
-            assert house.front() == (str(house.path), at_once)
+            assert house.front() == (True, at_once)
             house.config = plain
-            assert house.front() == ("", False)
+            assert house.front() == (False, False)
         assert house.engines == []
 
     play(tmp_path, test)
@@ -117,11 +116,11 @@ def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> No
 def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path) -> None:
     async def test(house: EngineHouse) -> None:
         house.config = replace(house.config, ai=AI)
-        assert house.front() == (str(house.path), False)
+        assert house.front() == (True, False)
         with house.connect():
             await house.messages(1)
             assert house.reconfigured == 1
-            assert house.front() == (str(house.path), True)
+            assert house.front() == (True, True)
 
     play(tmp_path, test)
 

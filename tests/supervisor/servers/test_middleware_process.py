@@ -16,7 +16,12 @@ from metamcp_supervisor.servers.middleware_process import Middlewares
 from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.middleware_calls import EXIT_MEMORY, MiddlewareFigures, MiddlewareOn
+from metamcp_worker.ipc.middleware_calls import (
+    EXIT_MEMORY,
+    MiddlewareFigures,
+    MiddlewareOn,
+    role_of,
+)
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config
 from tests.supervisor.stage import until
@@ -40,9 +45,8 @@ class PlayedHost:
 
     def _packet(self, data: bytes, fds: list[int]) -> None:
         self.on = _read(data)
-        listener = socket.socket(fileno=fds.pop())
-        listener.accept()[0].close()
-        listener.close()
+        with socket.socket(fileno=fds.pop()) as acceptor:
+            packets.accept(acceptor).close()
 
     def _left(self) -> None:
         self.gone = True
@@ -90,8 +94,9 @@ class House:
 
     async def told(self, number: int, name: str) -> PlayedHost:
         """The process of this number, from 0, after a front has connected to this middleware."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.connect(str(self.folder / f"middleware-{name}.sock"))
+        connector = self.roles[role_of(name)].connector
+        assert connector is not None
+        with packets.connect(connector):
             await until(lambda: len(self.born) > number, "it is forked")
             await until(lambda: self.born[number].on is not None, "it has its settings")
         return self.born[number]
@@ -128,8 +133,6 @@ def test_each_table_has_a_process_and_fronts_get_all_in_their_order(tmp_path: Pa
             ("two", False, 200),
             ("one", True, 200),
         ]
-        paths = [str(tmp_path / f"middleware-{name}.sock") for name in ("two", "one")]
-        assert [one.socket for one in found] == paths
         process = await house.told(0, "one")
         assert house.forked == [("middleware", "middleware one")]
         assert process.on is not None
@@ -157,8 +160,7 @@ def test_other_options_need_another_process_and_other_patterns_none(tmp_path: Pa
         assert bytes(second.on.options) == b'{"ttl": "1s"}'
         house.settle()
         await until(lambda: second.gone, "it is to end, too")
-        assert not (tmp_path / "middleware-one.sock").exists()
-        assert [each.wanted for each in house.roles.values()] == [False]
+        assert [(each.wanted, each.connector) for each in house.roles.values()] == [(False, None)]
 
     play(tmp_path, test)
 

@@ -1,4 +1,4 @@
-"""The true process of the engine, and a front on its socket."""
+"""The true process of the engine, and a front that is connected to it."""
 
 import asyncio
 import itertools
@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from msgspec import Raw, structs
@@ -18,7 +17,6 @@ from metamcp_worker.engine.models_io import FrontHost
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
-    SOCKET,
     Done,
     EngineOn,
     EngineOrder,
@@ -44,20 +42,17 @@ _read = codec.reader(HostAsk | HostDrop | OrderProgress | Done)
 
 
 class EngineProcess:
-    """Process with its listening socket at `path`."""
+    """The process, and the connector to it."""
 
-    def __init__(self, folder: Path, spec: EngineOn) -> None:
-        self.path = str(folder / SOCKET)
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(self.path)
-        self.listener.listen(16)
+    def __init__(self, spec: EngineOn) -> None:
+        self._acceptor, self.connector = packets.acceptor()
         self._control, theirs = packets.pair()
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
         theirs.close()
-        self.configure(spec, self.listener.fileno())
+        self.configure(spec, self._acceptor.fileno())
 
     def configure(self, spec: EngineOn, *fds: int) -> None:
         blob = packets.blob(codec.dump(spec))
@@ -68,13 +63,14 @@ class EngineProcess:
         with suppress(OSError, PeerGone):
             packets.send(self._control, messages.pack(messages.Stop(grace_s=0)))
         self._control.close()
-        self.listener.close()
+        self._acceptor.close()
+        self.connector.close()
         return self.process.wait(WAIT_S)
 
 
 @contextmanager
-def engine(folder: Path, spec: EngineOn) -> Generator[EngineProcess, None, None]:
-    running = EngineProcess(folder, spec)
+def engine(spec: EngineOn) -> Generator[EngineProcess, None, None]:
+    running = EngineProcess(spec)
     try:
         yield running
     finally:
@@ -150,8 +146,8 @@ class SocketFront:
 
 
 @asynccontextmanager
-async def connected(path: str, notes: FrontHost) -> AsyncGenerator[SocketFront]:
-    reader, writer = await asyncio.open_unix_connection(path)
+async def connected(connector: socket.socket, notes: FrontHost) -> AsyncGenerator[SocketFront]:
+    reader, writer = await asyncio.open_unix_connection(sock=packets.connect(connector))
     front = SocketFront(notes, reader, writer)
     front.send(FrontHello(front="front-1"))
     serving = asyncio.create_task(front.serve())

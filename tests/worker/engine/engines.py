@@ -56,11 +56,11 @@ class Peer:
     names of tools that say so. A thread answers; `fault`: what ended it but for the connection."""
 
     def __init__(
-        self, path: str, tools: dict[str, Tool] | None = None, *, front: str = "front",
+        self, sock: socket.socket, tools: dict[str, Tool] | None = None, *, front: str = "front",
         harmless: frozenset[str] = frozenset(), owner: RunOwner = OWNER,
     ) -> None:  # fmt: skip
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(path)
+        self.sock = sock
+        self.sock.setblocking(True)
         self.tools = tools or {}
         self.harmless = harmless
         self.owner = owner
@@ -150,12 +150,8 @@ class Engine:
     def __init__(self, folder: Path, *, wrapper: tuple[str, ...] = (), **members: Any) -> None:
         self.folder = folder
         self._wrapper = wrapper
-        self.path = str(folder / "engine.sock")
         self.spec = EngineOn(journal=str(folder / "workflows.db"), **members)
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(self.path)
-        self.listener.listen(64)
-        self.listener.setblocking(False)
+        self._acceptor, self._connector = packets.acceptor()
         self.peers: list[Peer] = []
         self.start()
 
@@ -168,7 +164,7 @@ class Engine:
         )  # fmt: skip
         theirs.close()
         blob = packets.blob(codec.dump(self.spec))
-        fds = [blob, self.listener.fileno()]
+        fds = [blob, self._acceptor.fileno()]
         packets.send(self._control, messages.pack(EngineSettings()), fds)
         os.close(blob)
 
@@ -181,7 +177,7 @@ class Engine:
             peer.close()
 
     def peer(self, tools: dict[str, Tool] | None = None, **members: Any) -> Peer:
-        self.peers.append(Peer(self.path, tools, **members))
+        self.peers.append(Peer(packets.connect(self._connector), tools, **members))
         return self.peers[-1]
 
     def stop(self) -> int:
@@ -189,7 +185,8 @@ class Engine:
         code = self.process.wait(WAIT_S)
         for peer in self.peers:
             peer.close()
-        self.listener.close()
+        self._acceptor.close()
+        self._connector.close()
         return code
 
 

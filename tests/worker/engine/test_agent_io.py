@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -57,9 +56,8 @@ RULE = Raw(codec.dump(
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Generator[Sandboxes, None, None]:
-    folder: Path = tmp_path_factory.mktemp("code")
-    with sandboxes(folder) as found:
+def processes() -> Generator[Sandboxes, None, None]:
+    with sandboxes() as found:
         yield found
 
 

@@ -1,6 +1,7 @@
-"""Agents and suggestions in the true process of the engine, ordered over its socket."""
+"""Agents and suggestions in the true process of the engine."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,11 @@ def spec(folder: Path, server: ModelServer | None = None, provider: Any = "opena
     return EngineOn(journal=str(folder / "workflows.db"), ai=ai, rules=(RULE,))
 
 
-def ordered(path: str, notes: NotesFront, *order: Any, **fields: Any) -> tuple[Done, list[str]]:
+def ordered(
+    connector: socket.socket, notes: NotesFront, *order: Any, **fields: Any
+) -> tuple[Done, list[str]]:
     async def main() -> tuple[Done, list[str]]:
-        async with connected(path, notes) as front:
+        async with connected(connector, notes) as front:
             done = await front.order(*order, **fields)
             return done, [one.message for one in front.told]
 
@@ -59,12 +62,12 @@ def test_an_agent_gets_over_a_bad_model_and_bad_code_to_its_result(
         call("read_all_notes"), run("return await mcp.cal()"), run(MILK), call("finish"),
     ]  # fmt: skip
     with (
-        sandboxes(tmp_path) as code,
+        sandboxes() as code,
         ModelServer(script) as server,
-        engine(tmp_path, spec(tmp_path, server, provider)) as running,
+        engine(spec(tmp_path, server, provider)) as running,
     ):
         notes = NotesFront(code.front())
-        done, told = ordered(running.path, notes, "agent", {"task": "milk?"})
+        done, told = ordered(running.connector, notes, "agent", {"task": "milk?"})
     found = codec.value(done.structured)
     assert (found["ended"], found["steps"]) == ("finished", 5)
     assert found["result"] == ["buy milk", "milk again"]
@@ -80,11 +83,11 @@ def test_an_agent_gets_over_a_bad_model_and_bad_code_to_its_result(
 def test_who_leaves_ends_the_request_to_the_model_and_the_others_go_on(tmp_path: Path) -> None:
     with (
         ModelServer([Waits(), call("finish", result=1)]) as server,
-        engine(tmp_path, spec(tmp_path, server)) as running,
+        engine(spec(tmp_path, server)) as running,
     ):
 
         async def main() -> Done:
-            async with connected(running.path, NotesFront()) as front:
+            async with connected(running.connector, NotesFront()) as front:
                 first = front.begin("agent", {"task": "x"})
                 await asyncio.to_thread(until, lambda: list(server.asked), "it has asked")
                 front.leave(first)
@@ -98,11 +101,11 @@ def test_who_leaves_ends_the_request_to_the_model_and_the_others_go_on(tmp_path:
 def test_a_front_that_goes_ends_its_agents(tmp_path: Path) -> None:
     with (
         ModelServer([Waits()]) as server,
-        engine(tmp_path, spec(tmp_path, server)) as running,
+        engine(spec(tmp_path, server)) as running,
     ):
 
         async def main() -> None:
-            async with connected(running.path, NotesFront()) as front:
+            async with connected(running.connector, NotesFront()) as front:
                 front.begin("agent", {"task": "x"})
                 await asyncio.to_thread(until, lambda: list(server.asked), "it has asked")
 
@@ -114,11 +117,11 @@ def test_a_front_that_goes_ends_its_agents(tmp_path: Path) -> None:
 def test_a_model_is_switched_on_and_off_while_the_engine_runs(tmp_path: Path) -> None:
     with (
         ModelServer([call("finish", result=1)]) as server,
-        engine(tmp_path, spec(tmp_path)) as running,
+        engine(spec(tmp_path)) as running,
     ):
 
         def ended() -> str:
-            done, _ = ordered(running.path, NotesFront(), "agent", {"task": "x"})
+            done, _ = ordered(running.connector, NotesFront(), "agent", {"task": "x"})
             return str(codec.value(done.structured)["ended"])
 
         assert ended() == "no_model"
@@ -135,11 +138,11 @@ def test_a_workflow_is_suggested_by_a_rule_and_refined_by_the_model_of_the_clien
     refined = {**WORKFLOW, "name": "refined"}
     notes = NotesFront()
     notes.model = lambda params: {"content": {"type": "text", "text": codec.dump(refined).decode()}}
-    with engine(tmp_path, spec(tmp_path)) as running:
-        by_rule, _ = ordered(running.path, notes, "suggest", {"task": "my notes"})
+    with engine(spec(tmp_path)) as running:
+        by_rule, _ = ordered(running.connector, notes, "suggest", {"task": "my notes"})
         task = {"task": "my notes", "refine": True}
-        by_model, _ = ordered(running.path, notes, "suggest", task, samples=True)
-        alone, _ = ordered(running.path, notes, "suggest", task)
+        by_model, _ = ordered(running.connector, notes, "suggest", task, samples=True)
+        alone, _ = ordered(running.connector, notes, "suggest", task)
     assert codec.value(by_rule.structured)["definition"] == WORKFLOW
     assert codec.value(by_model.structured)["definition"] == refined
     assert models_io.HOW in alone.text

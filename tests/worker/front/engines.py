@@ -1,11 +1,11 @@
 """The process of the engine, played by the test."""
 
-from pathlib import Path
 from typing import Any
 
 from msgspec import Raw, json
 
 from metamcp_worker.ipc.engine_runs import (
+    ROLE,
     EngineOrder,
     FrontHello,
     HostAsk,
@@ -23,8 +23,8 @@ OWNER = RunOwner("default", "local", "default")
 class Engine(PlayedProcess):
     """The engine, whose requests have numbers from 1 on."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder / "engine.sock"), _read)
+    def __init__(self) -> None:
+        super().__init__(ROLE, _read)
         self._calls = 0
 
     async def meet(self) -> None:

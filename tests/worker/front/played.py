@@ -1,40 +1,46 @@
 """A process that works for a front, played by the test: the far end of a real socket."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from typing import TypeVar
 
 from msgspec import Struct, json
 
+from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.code_runs import FRAME
+from metamcp_worker.ipc.packets import Connectors
 
 T = TypeVar("T", bound=Struct)
 
 
 class PlayedProcess:
-    """Takes the connections of a front at `path`, the newest one counts. `decode`: reads what the
-    front says."""
+    """Takes the connections of a front, the newest one counts. `role`: its name; `decode`: reads
+    what the front says."""
 
-    def __init__(self, path: str, decode: Callable[[bytes], Struct]) -> None:
-        self.path = path
+    def __init__(self, role: str, decode: Callable[[bytes], Struct]) -> None:
+        self.role = role
         self.connections = 0
         self._decode = decode
-        self._server: asyncio.Server | None = None
-        self._streams: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
-            asyncio.Queue()
-        )
+        self._acceptor, self._connector = packets.acceptor()
+        self._connectors = Connectors()
+        self._socks: asyncio.Queue[socket.socket] = asyncio.Queue()
         self._open: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def listen(self) -> None:
-        self._server = await asyncio.start_unix_server(self._met, self.path)
+    def attach(self, connectors: Connectors) -> None:
+        """Let a front connect."""
+        self._connectors = connectors
+        connectors.attach(self.role, os.dup(self._connector.fileno()))
+        asyncio.get_running_loop().add_reader(self._acceptor, self._met)
 
-    def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _met(self) -> None:
         self.connections += 1
-        self._streams.put_nowait((reader, writer))
+        self._socks.put_nowait(packets.accept(self._acceptor))
 
     async def meet(self) -> None:
         """Take a connection of the front."""
-        self._open = await self._streams.get()
+        self._open = await asyncio.open_unix_connection(sock=await self._socks.get())
 
     async def read(self, kind: type[T]) -> T:
         """The next message of the front, which is of this kind."""
@@ -61,8 +67,17 @@ class PlayedProcess:
         self._open[1].transport.abort()
         self._open = None
 
+    def leave(self) -> None:
+        """Take no more connections."""
+        asyncio.get_running_loop().remove_reader(self._acceptor)
+        self._acceptor.close()
+
     async def close(self) -> None:
         if self._open is not None:
             self._open[1].transport.abort()
-        if self._server is not None:
-            self._server.close()
+        self._connectors.detach(self.role)
+        if self._acceptor.fileno() >= 0:
+            self.leave()
+        while not self._socks.empty():
+            self._socks.get_nowait().close()
+        self._connector.close()

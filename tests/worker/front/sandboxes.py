@@ -1,11 +1,10 @@
 """The process of the sandboxes, played by the test."""
 
-from pathlib import Path
 from typing import Any
 
 from msgspec import Raw, json
 
-from metamcp_worker.ipc.code_runs import EndRun, HoldRun, HostCall, HostReply, StartRun
+from metamcp_worker.ipc.code_runs import ROLE, EndRun, HoldRun, HostCall, HostReply, StartRun
 from tests.worker.front.played import PlayedProcess
 
 _read = json.Decoder(StartRun | EndRun | HoldRun | HostReply).decode
@@ -14,8 +13,8 @@ _read = json.Decoder(StartRun | EndRun | HoldRun | HostReply).decode
 class Sandboxes(PlayedProcess):
     """The sandboxes, in which no code runs: the test makes the calls of a run."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder / "code.sock"), _read)
+    def __init__(self) -> None:
+        super().__init__(ROLE, _read)
 
     async def started(self) -> int:
         return (await self.read(StartRun)).run

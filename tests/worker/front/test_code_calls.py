@@ -1,9 +1,7 @@
 """Runs of code in a front: each call of the code is one of its client, and goes the same way."""
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,15 +49,13 @@ def with_sandboxes(
     **offers: Any,
 ) -> None:
     async def talk(front: Front) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            sandboxes = Sandboxes(Path(folder))
-            await sandboxes.listen()
-            front.calls.code.configure(sandboxes.path)
-            try:
-                await test(front, sandboxes)
-            finally:
-                front.calls.code.close()
-                await sandboxes.close()
+        sandboxes = Sandboxes()
+        sandboxes.attach(front.calls.connectors)
+        try:
+            await test(front, sandboxes)
+        finally:
+            front.calls.code.close()
+            await sandboxes.close()
 
     with_front(talk, spec, **(offers or OFFERS))
 
@@ -237,7 +233,7 @@ def test_limits_of_use_count_the_calls_of_code() -> None:
 
     async def talk(front: Front, sandboxes: Sandboxes) -> None:
         front.calls.configure(
-            FrontSpec(version="1", endpoints=(spec,), hosts=(), code_socket=sandboxes.path)
+            FrontSpec(version="1", endpoints=(spec,), hosts=(), roles=(sandboxes.role,))
         )
         front.calls.refresh()
         begin(front)
@@ -324,7 +320,7 @@ def test_the_end_of_the_process_ends_its_runs_and_the_next_run_finds_the_next_pr
 
 def test_sandboxes_that_cannot_be_reached_are_a_failure_at_once() -> None:
     async def talk(front: Front, sandboxes: Sandboxes) -> None:
-        front.calls.code.configure(sandboxes.path + ".not")
+        sandboxes.leave()
         assert (await outcome(begin(front)))["structuredContent"]["failure"] == "crashed"
 
     with_sandboxes(talk)

@@ -25,7 +25,7 @@ def ask(front: Front, sandboxes: Sandboxes, unaskable: Unaskable = "deny") -> No
     """A rule for the tool `t`."""
     rule = ConsentRule(match=("a/t",), effect="ask")
     consent = ConsentSpec(rules=(rule,), unaskable=unaskable)
-    spec = FrontSpec(version="1", endpoints=(SPEC,), hosts=(), code_socket=sandboxes.path)
+    spec = FrontSpec(version="1", endpoints=(SPEC,), hosts=(), roles=(sandboxes.role,))
     front.calls.configure(replace(spec, consent=consent))
     front.calls.refresh()
 

@@ -1,9 +1,7 @@
 """Engine in a front: its tools become orders, and what runs ask for goes the way of all calls."""
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,15 +57,14 @@ def with_engine(
     **offers: Any,
 ) -> None:
     async def talk(front: Front) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            engine = Engine(Path(folder))
-            await engine.listen()
-            front.calls.engine.configure(engine.path, at_once=at_once)
-            try:
-                await test(front, engine)
-            finally:
-                front.calls.engine.close()
-                await engine.close()
+        engine = Engine()
+        engine.attach(front.calls.connectors)
+        front.calls.engine.configure(at_once=at_once)
+        try:
+            await test(front, engine)
+        finally:
+            front.calls.engine.close()
+            await engine.close()
 
     with_front(talk, spec, **(offers or OFFERS))
 
@@ -376,19 +373,17 @@ def test_a_question_of_a_run_goes_to_the_client_that_waits_for_it(kind: Kind, me
 def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -> None:
     async def talk(front: Front, engine: Engine) -> None:
         await engine.meet()
-        with tempfile.TemporaryDirectory() as folder:
-            sandboxes = Sandboxes(Path(folder))
-            await sandboxes.listen()
-            front.calls.code.configure(sandboxes.path)
-            engine.asked("code", arguments={"code": "return 1"}, run="r1")
-            run = await sandboxes.started()
-            sandboxes.write(RunEnded(run=run, value=Raw(b"1")))
-            done = await engine.read(HostDone)
-            assert codec.value(bytes(done.result))["value"] == 1
-            wrong = await engine.asks("code", arguments={"cod": "return 1"})
-            assert (wrong.trouble, "arguments of run_code" in wrong.error) == ("error", True)
-            front.calls.code.close()
-            await sandboxes.close()
+        sandboxes = Sandboxes()
+        sandboxes.attach(front.calls.connectors)
+        engine.asked("code", arguments={"code": "return 1"}, run="r1")
+        run = await sandboxes.started()
+        sandboxes.write(RunEnded(run=run, value=Raw(b"1")))
+        done = await engine.read(HostDone)
+        assert codec.value(bytes(done.result))["value"] == 1
+        wrong = await engine.asks("code", arguments={"cod": "return 1"})
+        assert (wrong.trouble, "arguments of run_code" in wrong.error) == ("error", True)
+        front.calls.code.close()
+        await sandboxes.close()
 
     with_engine(talk, at_once=True)
 
@@ -406,16 +401,14 @@ def agent() -> Callable[[Callable[[Front, Engine, Sandboxes], Awaitable[None]]],
 
     def with_all(test: Callable[[Front, Engine, Sandboxes], Awaitable[None]]) -> None:
         async def talk(front: Front, engine: Engine) -> None:
-            with tempfile.TemporaryDirectory() as folder:
-                sandboxes = Sandboxes(Path(folder))
-                await sandboxes.listen()
-                front.calls.code.configure(sandboxes.path)
-                await engine.meet()
-                try:
-                    await test(front, engine, sandboxes)
-                finally:
-                    front.calls.code.close()
-                    await sandboxes.close()
+            sandboxes = Sandboxes()
+            sandboxes.attach(front.calls.connectors)
+            await engine.meet()
+            try:
+                await test(front, engine, sandboxes)
+            finally:
+                front.calls.code.close()
+                await sandboxes.close()
 
         schema = {"type": "object"}
         tools = [

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import socket
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_worker.ipc import audit_records as audit
+from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.audit_link import FRAME_BYTES, KEPT_MAX, SPOOL_BYTES_MAX, AuditLink
 from metamcp_worker.ipc.audit_records import FRAME, VERDICT
 
@@ -21,14 +23,15 @@ Tell = Callable[[int], None]
 
 
 class Writer:
-    """Writer that listens in `folder`. `frames`: number of the first record, and the records, of
+    """Writer with its spools in `folder`. `frames`: number of the first record, and the records, of
     each frame that has come."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.path = str(folder / "audit.sock")
+        self.acceptor, self._connector = packets.acceptor()
         self.frames: list[tuple[int, list[bytes]]] = []
         self._streams: list[asyncio.StreamWriter] = []
+        self._serving: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
 
     @property
@@ -45,7 +48,19 @@ class Writer:
     def tell(self, number: int, error: int = 0) -> None:
         self._streams[-1].write(VERDICT.pack(number, error))
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def connect(self) -> socket.socket:
+        return packets.connect(self._connector)
+
+    def begin(self) -> None:
+        """Take connections from now on."""
+        asyncio.get_running_loop().add_reader(self.acceptor, self._accept)
+
+    def _accept(self) -> None:
+        serving = asyncio.create_task(self._serve(packets.accept(self.acceptor)))
+        self._serving.add(serving)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=sock)
         self._streams.append(writer)
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
@@ -59,6 +74,13 @@ class Writer:
         for one in self._streams:
             one.close()
 
+    async def end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.acceptor)
+        self.close()
+        await asyncio.gather(*self._serving)
+        self.acceptor.close()
+        self._connector.close()
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -70,16 +92,16 @@ def folder() -> Iterator[Path]:
 @contextlib.asynccontextmanager
 async def writing(folder: Path) -> AsyncGenerator[Writer]:
     found = Writer(folder)
-    async with await asyncio.start_unix_server(found.serve, found.path):
-        try:
-            yield found
-        finally:
-            found.close()
+    found.begin()
+    try:
+        yield found
+    finally:
+        await found.end()
 
 
 def linked(writer: Writer, *, spools: bool) -> AuditLink[Tell]:
     folder = str(writer.folder / audit.SPOOLS) if spools else ""
-    return AuditLink(writer.path, gap, tell, keeps=True, spools=folder)
+    return AuditLink(writer.connect, gap, tell, keeps=True, spools=folder)
 
 
 def gap(number: int, lost: int) -> bytes:
@@ -179,12 +201,11 @@ def test_the_next_writer_gets_what_the_one_before_did_not_commit(folder: Path) -
 
 def test_a_large_backlog_comes_in_frames_that_a_writer_reads(folder: Path) -> None:
     async def scene() -> None:
-        path = folder / "audit.sock"
-        link = AuditLink(str(path), gap, tell, keeps=True, spools=str(folder))
         count = 4 * FRAME_BYTES // len(RECORD)
-        for number in range(count):
-            link.add(RECORD % number)
         async with writing(folder) as writer:
+            link = linked(writer, spools=True)
+            for number in range(count):
+                link.add(RECORD % number)
             await writer.until(count)
             sizes = [sum(len(body) + 1 for body in bodies) for _, bodies in writer.frames]
             assert max(sizes) < 2 * FRAME_BYTES
@@ -197,8 +218,11 @@ def test_a_large_backlog_comes_in_frames_that_a_writer_reads(folder: Path) -> No
 def test_who_waits_is_told_when_the_connection_is_closed(folder: Path) -> None:
     async def scene() -> None:
         told: list[int] = []
-        path = str(folder / "nobody.sock")
-        link = AuditLink(path, gap, tell, keeps=True)
+
+        def refused() -> socket.socket:
+            raise ConnectionRefusedError
+
+        link = AuditLink(refused, gap, tell, keeps=True)
         link.add(b"one", told.append)
         await link.close()
         assert told == [errno.ETIMEDOUT]

@@ -242,3 +242,73 @@ def test_a_packet_that_is_too_large_for_a_channel_closes_its_descriptors() -> No
         assert not inbox.channel.closed
 
     with_channel(talk)
+
+
+@pytest.fixture
+def accepting() -> Generator[tuple[socket.socket, socket.socket]]:
+    """An acceptor and its connector."""
+    acceptor, connector = packets.acceptor()
+    with acceptor, connector:
+        yield acceptor, connector
+
+
+def test_a_connection_waits_with_what_was_sent_until_it_is_taken(
+    accepting: tuple[socket.socket, socket.socket],
+) -> None:
+    acceptor, connector = accepting
+    with packets.connect(connector) as one, packets.connect(connector) as two:
+        one.send(b"one")
+        two.send(b"two")
+        with packets.accept(acceptor) as first, packets.accept(acceptor) as second:
+            assert (first.recv(9), second.recv(9)) == (b"one", b"two")
+            first.send(b"heard")
+            assert one.recv(9) == b"heard"
+            with pytest.raises(BlockingIOError):
+                packets.accept(acceptor)
+
+
+def test_a_connection_whose_process_ends_untaken_is_closed(
+    accepting: tuple[socket.socket, socket.socket],
+) -> None:
+    acceptor, connector = accepting
+    with packets.connect(connector) as ours:
+        acceptor.close()
+        assert ours.recv(9) == b""
+        with pytest.raises(ConnectionRefusedError):
+            packets.connect(connector)
+
+
+def test_more_connections_than_may_wait_are_refused_and_leave_no_descriptor(
+    accepting: tuple[socket.socket, socket.socket],
+) -> None:
+    _, connector = accepting
+    with contextlib.ExitStack() as opened:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(10_000):
+                opened.enter_context(packets.connect(connector))
+        before = descriptors(os.getpid())
+        with pytest.raises(BlockingIOError):
+            packets.connect(connector)
+        assert descriptors(os.getpid()) == before
+
+
+def test_a_front_connects_by_the_connector_that_came_last_and_by_those_in_use(
+    accepting: tuple[socket.socket, socket.socket],
+) -> None:
+    acceptor, connector = accepting
+    connectors = packets.Connectors()
+    old, earlier = packets.acceptor()
+    connectors.attach("audit", earlier.detach())
+    connectors.attach("audit", connector.detach())
+    with pytest.raises(PeerGone):
+        packets.accept(old)
+    old.close()
+    with connectors.connect("audit") as ours, packets.accept(acceptor) as theirs:
+        ours.send(b"record")
+        assert theirs.recv(9) == b"record"
+    connectors.keep(("code",))
+    assert not connectors.has("audit")
+    with pytest.raises(ConnectionRefusedError):
+        connectors.connect("audit")
+    with pytest.raises(PeerGone):
+        packets.accept(acceptor)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,7 +11,8 @@ from typing import Any
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.middleware_calls import MiddlewareOn, MiddlewareSpec
+from metamcp_worker.ipc.middleware_calls import MiddlewareOn, MiddlewareSpec, role_of
+from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     READY_S_MAX,
@@ -35,16 +35,12 @@ class Host:
 
     def __init__(self, folder: Path, entry: str, **options: Any) -> None:
         self.folder = folder
-        self.path = str(folder / f"{entry}.sock")
         self.on = MiddlewareOn(
             name=entry, entry=entry, options=Raw(codec.dump(options)), hang_s=1.0,
             memory_bytes=96 * 1024 * 1024,
         )  # fmt: skip
         self.package = install(folder / "package")
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(self.path)
-        self.listener.listen(16)
-        self.listener.setblocking(False)
+        self._acceptor, self._connector = packets.acceptor()
         self.start()
 
     def start(self) -> None:
@@ -55,16 +51,18 @@ class Host:
             env={**os.environ, "PYTHONPATH": path}, cwd=self.folder, stderr=subprocess.PIPE,
         )  # fmt: skip
         theirs.close()
-        packets.send(self.control, messages.pack(self.on), [self.listener.fileno()])
+        packets.send(self.control, messages.pack(self.on), [self._acceptor.fileno()])
 
-    def spec(self, **members: Any) -> MiddlewareSpec:
+    def spec(self, connectors: Connectors, **members: Any) -> MiddlewareSpec:
+        """What a front is told that has these connectors, and one to this process."""
         known: dict[str, Any] = {
             "name": self.on.name,
             "match": ("*/*",),
             "timeout_ms": 300,
-            "socket": self.path,
         }
-        return MiddlewareSpec(**(known | members))
+        found = MiddlewareSpec(**(known | members))
+        connectors.attach(role_of(found.name), os.dup(self._connector.fileno()))
+        return found
 
     def ended(self) -> int:
         """The exit code, when the process has ended."""
@@ -76,7 +74,8 @@ class Host:
 
     def stop(self) -> None:
         self.control.close()
-        self.listener.close()
+        self._acceptor.close()
+        self._connector.close()
         if self.process.poll() is None:
             self.process.terminate()
         self.process.communicate(timeout=WAIT_S)
@@ -86,8 +85,9 @@ class Tool:
     """Server behind the middleware. `calls`: arguments of each call; `left`: why it was cancelled;
     `answer`: given at once, unless it is None."""
 
-    def __init__(self, lines: MiddlewareLines) -> None:
+    def __init__(self, lines: MiddlewareLines, connectors: Connectors) -> None:
         self.lines = lines
+        self.connectors = connectors
         self.calls: list[Any] = []
         self.left: list[str] = []
         self.answer: HookAnswer | None = HookAnswer(b'{"content":[{"type":"text","text":"a"}]}')
@@ -125,11 +125,13 @@ def play(test: Callable[[Tool], Awaitable[None]], *, ready_s: float = READY_S_MA
     """Run a test with the front's side of middleware."""
 
     async def main() -> None:
-        lines = MiddlewareLines(ready_s)
+        connectors = Connectors()
+        lines = MiddlewareLines(connectors, ready_s)
         try:
             async with asyncio.timeout(60):
-                await test(Tool(lines))
+                await test(Tool(lines, connectors))
         finally:
             lines.close()
+            connectors.keep(())
 
     asyncio.run(main())

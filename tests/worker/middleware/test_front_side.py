@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from msgspec import Raw, structs
+from msgspec import Raw
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.middleware_calls import EXIT_MEMORY
@@ -30,7 +30,7 @@ def host(folder: Path, entry: str, **options: object) -> Generator[Host]:
 
 def test_it_changes_arguments_and_results(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([shout.spec()])
+        tool.lines.configure([shout.spec(tool.connectors)])
         assert await tool.text({"text": "b", "n": 1}, "shout") == "A"
         assert tool.calls == [{"text": "> b", "n": 1}]
         assert tool.lines.counts() == {"shout": {"ok": 1}}
@@ -43,7 +43,7 @@ def test_what_it_does_not_change_stays_the_same_bytes(tmp_path: Path) -> None:
     raw = b'{ "content" : [ ], "later": 1.0e3 }'
 
     async def test(tool: Tool) -> None:
-        tool.lines.configure([watch.spec()])
+        tool.lines.configure([watch.spec(tool.connectors)])
         tool.answer = HookAnswer(raw)
         _, done = tool.begin({"b": 1}, "watch")
         assert (await done).body == raw
@@ -63,7 +63,7 @@ def test_what_it_does_not_change_stays_the_same_bytes(tmp_path: Path) -> None:
 
 def test_hooks_that_a_middleware_does_not_define_are_left_out(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([shout.spec()])
+        tool.lines.configure([shout.spec(tool.connectors)])
         tool.answer = HookAnswer(b'{"messages":[]}')
         assert await tool.call({}, "shout", hook="on_get_prompt") == {"messages": []}
         assert tool.lines.named(["shout"], "on_get_prompt") == []
@@ -98,7 +98,7 @@ def test_a_failure_ends_the_call_where_it_is_enforced_and_else_changes_nothing(
     arguments = {"text": what.replace("after return", "x return")}
 
     async def enforced(tool: Tool) -> None:
-        tool.lines.configure([bad.spec()])
+        tool.lines.configure([bad.spec(tool.connectors)])
         found = await tool.call(arguments, "bad")
         assert found["isError"] is True
         text = found["content"][0]["text"]
@@ -108,7 +108,7 @@ def test_a_failure_ends_the_call_where_it_is_enforced_and_else_changes_nothing(
         assert tool.lines.counts() == {"bad": {outcome: 1}}
 
     async def permitted(tool: Tool) -> None:
-        tool.lines.configure([bad.spec(enforce=False)])
+        tool.lines.configure([bad.spec(tool.connectors, enforce=False)])
         assert await tool.text(arguments, "bad") == "a"
         assert tool.calls == [arguments]
         assert tool.lines.counts() == {"bad": {outcome: 1}}
@@ -142,7 +142,9 @@ def test_one_that_hangs_or_leaks_ends_and_the_next_process_goes_on(
     tmp_path: Path, what: str, code: int
 ) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([bad.spec(timeout_ms=20_000 if what == "leak" else 300)])
+        tool.lines.configure(
+            [bad.spec(tool.connectors, timeout_ms=20_000 if what == "leak" else 300)]
+        )
         found = await tool.call({"text": f"before {what}"}, "bad")
         assert found["isError"] is True
         assert await asyncio.to_thread(bad.ended) == code
@@ -155,7 +157,7 @@ def test_one_that_hangs_or_leaks_ends_and_the_next_process_goes_on(
 
 def test_the_time_of_what_is_within_does_not_count(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([shout.spec(timeout_ms=250)])
+        tool.lines.configure([shout.spec(tool.connectors, timeout_ms=250)])
         answer, tool.answer = tool.answer, None
         assert answer is not None
         request, done = tool.begin({"text": "b"}, "shout")
@@ -171,7 +173,7 @@ def test_the_time_of_what_is_within_does_not_count(tmp_path: Path) -> None:
 
 def test_a_client_that_leaves_ends_the_hook(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([watch.spec()])
+        tool.lines.configure([watch.spec(tool.connectors)])
         tool.answer = None
         request, done = tool.begin({}, "watch")
         await until(lambda: tool.calls, "it is called")
@@ -187,7 +189,13 @@ def test_a_client_that_leaves_ends_the_hook(tmp_path: Path) -> None:
 
 def test_several_stand_around_each_other_in_their_order(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([first.spec(), second.spec(), bad.spec(enforce=False)])
+        tool.lines.configure(
+            [
+                first.spec(tool.connectors),
+                second.spec(tool.connectors),
+                bad.spec(tool.connectors, enforce=False),
+            ]
+        )
         names = ("shout", "watch", "bad")
         assert await tool.text({"text": "before raise"}, *names) == "A"
         assert tool.calls == [{"text": "> before raise"}]
@@ -208,7 +216,9 @@ def test_requests_wait_for_a_process_that_starts_and_not_for_one_that_is_away(
     async def test(tool: Tool) -> None:
         os.kill(shout.process.pid, signal.SIGKILL)
         await asyncio.to_thread(shout.ended)
-        tool.lines.configure([shout.spec(enforce=False), structs.replace(shout.spec(), name="x")])
+        tool.lines.configure(
+            [shout.spec(tool.connectors, enforce=False), shout.spec(tool.connectors, name="x")]
+        )
         slow = asyncio.ensure_future(tool.text({"text": "b"}, "x"))
         assert await tool.text({"text": "b"}, "shout") == "a"
         assert "has no process that runs" in await slow
@@ -225,7 +235,7 @@ def test_a_process_that_is_replaced_ends_what_it_has_and_the_next_one_gets_the_r
     tmp_path: Path,
 ) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([watch.spec()])
+        tool.lines.configure([watch.spec(tool.connectors)])
         answer, tool.answer = tool.answer, None
         assert answer is not None
         request, done = tool.begin({"n": 1}, "watch")
@@ -250,7 +260,7 @@ def test_a_process_that_is_replaced_ends_what_it_has_and_the_next_one_gets_the_r
 
 def test_one_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([bad.spec()])
+        tool.lines.configure([bad.spec(tool.connectors)])
         said = await tool.text({}, "bad")
         assert "'bad' cannot be loaded: ValueError: it has no such option, so" in said
         assert tool.calls == []
@@ -261,7 +271,7 @@ def test_one_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
 
 def test_it_hears_of_lists_that_have_changed(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([watch.spec()])
+        tool.lines.configure([watch.spec(tool.connectors)])
         await tool.call({}, "watch")
         tool.lines.tell("s")
         await until(lambda: "changed s" in seen.read_text(), "it hears of it")

@@ -57,9 +57,9 @@ def echo(call: HostCall) -> HostReply:
 class Front:
     """A connection of a front. `calls`: all that its runs made."""
 
-    def __init__(self, path: str) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(path)
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sock.setblocking(True)
         self._frames = FrameBuffer(64 * 1024 * 1024)
         self._messages: list[HostCall | RunEnded] = []
         self._ended: dict[int, RunEnded] = {}
@@ -126,13 +126,10 @@ class Front:
 class Sandboxes:
     """The process of the sandboxes. `figures`: its last news."""
 
-    def __init__(self, folder: Path, **members: object) -> None:
+    def __init__(self, **members: object) -> None:
         self._members = members
         self._fronts: list[Front] = []
-        self.path = str(folder / "code.sock")
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(self.path)
-        self.listener.listen(16)
+        self._acceptor, self._connector = packets.acceptor()
         self._control, theirs = packets.pair()
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
@@ -140,7 +137,7 @@ class Sandboxes:
         )  # fmt: skip
         theirs.close()
         self.figures = CodeFigures(counts={})
-        self.order(self.listener.fileno())
+        self.order(self._acceptor.fileno())
 
     def order(self, *fds: int, **members: object) -> None:
         """Send the order to begin, or to go on with other members."""
@@ -148,7 +145,7 @@ class Sandboxes:
         packets.send(self._control, codec.dump({"type": "CodeOn", **self._members}), fds)
 
     def front(self) -> Front:
-        self._fronts.append(Front(self.path))
+        self._fronts.append(Front(packets.connect(self._connector)))
         return self._fronts[-1]
 
     def news(self, fact: Callable[[CodeFigures], bool], what: str) -> CodeFigures:
@@ -173,13 +170,14 @@ class Sandboxes:
         with suppress(OSError, PeerGone):
             packets.send(self._control, messages.pack(messages.Stop(grace_s=0)))
         self._control.close()
-        self.listener.close()
+        self._acceptor.close()
+        self._connector.close()
         return self.process.wait(WAIT_S)
 
 
 @contextmanager
-def sandboxes(folder: Path, **members: object) -> Generator[Sandboxes, None, None]:
-    running = Sandboxes(folder, **{"deno": DENO, "runs_max": 4, **members})
+def sandboxes(**members: object) -> Generator[Sandboxes, None, None]:
+    running = Sandboxes(**{"deno": DENO, "runs_max": 4, **members})
     try:
         yield running
     finally:

@@ -1,7 +1,6 @@
 """Code that wants out of its sandbox, or more than its limits, with the true Deno and Monty."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from msgspec import json, structs
@@ -19,9 +18,8 @@ BESIDE_KB = 40 * 1024
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandboxes]:
-    folder = tmp_path_factory.mktemp("code")
-    with sandboxes(folder, memory_bytes=LIMITS.memory_bytes) as made:
+def running() -> Iterator[Sandboxes]:
+    with sandboxes(memory_bytes=LIMITS.memory_bytes) as made:
         yield made
 
 
@@ -102,10 +100,10 @@ def test_what_a_run_changes_is_gone_with_it(front: Front) -> None:
     assert json.decode(front.run(looks, limits=LIMITS).value) == [{}, [1], "undefined"]
 
 
-def test_a_compiler_does_not_bring_webassembly(tmp_path: Path) -> None:
+def test_a_compiler_does_not_bring_webassembly() -> None:
     """The module has one function, and the import would return it."""
     module = "AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKBgEEAEEqCw=="
-    with sandboxes(tmp_path, jit=True) as compiled:
+    with sandboxes(jit=True) as compiled:
         front = compiled.front()
         ended = front.run(f"return (await import('data:application/wasm;base64,{module}')).f();")
         assert ended.failure == "exception", ended

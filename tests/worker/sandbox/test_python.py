@@ -14,8 +14,8 @@ LIMITS = CodeLimits(timeout_ms=1000, memory_bytes=64 * 1024 * 1024, calls=50)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandboxes]:
-    with sandboxes(tmp_path_factory.mktemp("code")) as made:
+def running() -> Iterator[Sandboxes]:
+    with sandboxes() as made:
         yield made
 
 

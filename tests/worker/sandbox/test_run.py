@@ -63,8 +63,8 @@ return [Kind.Round, Kind[3], Flag.On, Space.Inner.deeper + Space.depth, square.d
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandboxes]:
-    with sandboxes(tmp_path_factory.mktemp("code")) as made:
+def running() -> Iterator[Sandboxes]:
+    with sandboxes() as made:
         yield made
 
 
@@ -275,8 +275,8 @@ def test_no_run_sees_another(front: Front) -> None:
 
 
 @pytest.mark.promise("M45")
-def test_more_runs_than_may_wait_their_turn_and_connections_alternate(tmp_path: Path) -> None:
-    with sandboxes(tmp_path, runs_max=1, warm=0) as one:
+def test_more_runs_than_may_wait_their_turn_and_connections_alternate() -> None:
+    with sandboxes(runs_max=1, warm=0) as one:
         busy, quiet = one.front(), one.front()
         first = busy.start("await mcp.call('x');")
         while not isinstance(held := busy.message(), HostCall):
@@ -347,8 +347,8 @@ def test_a_front_that_sends_nonsense_loses_its_connection_alone(running: Sandbox
 # Sandboxes
 
 
-def test_sandboxes_wait_from_the_first_run_on_and_end_when_none_comes(tmp_path: Path) -> None:
-    with sandboxes(tmp_path, warm=2, idle_s=1.0) as one:
+def test_sandboxes_wait_from_the_first_run_on_and_end_when_none_comes() -> None:
+    with sandboxes(warm=2, idle_s=1.0) as one:
         assert denos(one.process.pid) == {}
         assert value(one.front().run("return 1;")) == 1
         one.news(lambda figures: figures.warm == 2, "two sandboxes wait")
@@ -378,8 +378,8 @@ def test_a_sandbox_is_confined_and_has_no_environment(running: Sandboxes, front:
 
 
 @pytest.mark.promise("M46")
-def test_no_sandbox_outlives_its_process(tmp_path: Path) -> None:
-    with sandboxes(tmp_path) as one:
+def test_no_sandbox_outlives_its_process() -> None:
+    with sandboxes() as one:
         front = one.front()
         front.run("return 1;")
         front.start("while (true) {}")
@@ -405,8 +405,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_sandbox_that_ended_while_it_waited_costs_no_run(tmp_path: Path) -> None:
-    with sandboxes(tmp_path) as one:
+def test_a_sandbox_that_ended_while_it_waited_costs_no_run() -> None:
+    with sandboxes() as one:
         front = one.front()
         for _ in range(5):
             assert value(front.run("return 1;")) == 1
@@ -418,8 +418,8 @@ def test_a_sandbox_that_ended_while_it_waited_costs_no_run(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("M46")
-def test_a_sandbox_that_is_killed_is_a_crash_of_its_run_alone(tmp_path: Path) -> None:
-    with sandboxes(tmp_path, warm=0) as one:
+def test_a_sandbox_that_is_killed_is_a_crash_of_its_run_alone() -> None:
+    with sandboxes(warm=0) as one:
         front = one.front()
         run = front.start("await mcp.call('x');")
         while not isinstance(front.message(), HostCall):
@@ -436,8 +436,8 @@ def test_a_sandbox_that_is_killed_is_a_crash_of_its_run_alone(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("program", "why"), [("/nonexistent/deno", "No such file"), ("/bin/false", "")]
 )
-def test_runs_fail_when_no_sandbox_starts(tmp_path: Path, program: str, why: str) -> None:
-    with sandboxes(tmp_path, deno=program) as one:
+def test_runs_fail_when_no_sandbox_starts(program: str, why: str) -> None:
+    with sandboxes(deno=program) as one:
         front = one.front()
         for _ in range(2):
             ended = front.run("return 1;")
@@ -447,8 +447,8 @@ def test_runs_fail_when_no_sandbox_starts(tmp_path: Path, program: str, why: str
         assert denos(one.process.pid) == {}
 
 
-def test_other_limits_hold_from_the_next_order_on(tmp_path: Path) -> None:
-    with sandboxes(tmp_path) as one:
+def test_other_limits_hold_from_the_next_order_on() -> None:
+    with sandboxes() as one:
         front = one.front()
         assert value(front.run("return typeof WebAssembly;")) == "undefined"
         one.order(jit=True, confinement="off", runs_max=1)
@@ -456,8 +456,8 @@ def test_other_limits_hold_from_the_next_order_on(tmp_path: Path) -> None:
         assert value(front.run("return typeof WebAssembly;")) == "undefined"
 
 
-def test_a_process_that_is_no_longer_wanted_ends_with_its_last_run(tmp_path: Path) -> None:
-    with sandboxes(tmp_path) as one:
+def test_a_process_that_is_no_longer_wanted_ends_with_its_last_run() -> None:
+    with sandboxes() as one:
         front, idle = one.front(), one.front()
         run = front.start("return (await mcp.call('x')) + 1;")
         while not isinstance(call := front.message(), HostCall):

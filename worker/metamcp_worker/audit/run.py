@@ -1,6 +1,6 @@
 """Process of the audit: it commits the records of all other processes, many at once.
 
-Owns: the socket that they connect to, reading their frames, what goes into one commit, telling
+Owns: their connections, reading their frames, what goes into one commit, telling
 them, segments that end, checkpoints in the log, old segments. Never: the content of records, the
 files themselves (`segments`).
 
@@ -22,11 +22,12 @@ from msgspec import MsgspecError
 
 from metamcp_worker.audit.segments import DAY_S, SegmentFacts, Segments, Unwritten, digest
 from metamcp_worker.ipc import audit_records as audit
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.audit_records import (
     FRAME,
     FRAME_BYTES_MAX,
     ORIGIN_BYTES,
+    ROLE,
     VERDICT,
     AuditFigures,
     AuditOn,
@@ -40,7 +41,6 @@ from metamcp_worker.runtime.role_worker import RoleWorker
 READ_BYTES = 256 * 1024
 GROUP_MAX = 512
 """Maximum number of records in one commit; a larger frame has a commit of its own."""
-BACKLOG = 64
 SENDERS_MAX = 64
 """Maximum connections: one for each front, one for the supervisor, and those of their heirs."""
 CHECKPOINT_RECORDS = 1000
@@ -50,7 +50,6 @@ SWEEP_S = 60.0
 """Seconds between two searches for segments that are too old."""
 TAKEN_S = 0.05
 """Seconds between two attempts to get the lock of the segments."""
-ROLE = "audit"
 _GAP = b'"event":"gap"'
 
 log = logging.getLogger("metamcp.audit")
@@ -127,36 +126,24 @@ class AuditWorker(RoleWorker):
 
     def take(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, AuditOn):
-            self._begin(message)
+            self._begin(message, socket.socket(fileno=packets.taken(fds)))
 
-    def _begin(self, spec: AuditOn) -> None:
+    def _begin(self, spec: AuditOn, acceptor: socket.socket) -> None:
         self._spec = spec
         self._segments = Segments(
             Path(spec.folder), durable=spec.durable, bytes_max=spec.segment_bytes
         )
         self._origin = os.urandom(ORIGIN_BYTES // 2).hex()
-        self._chores.begin(self._serve())
+        self._chores.begin(self._serve(acceptor))
 
-    async def _serve(self) -> None:
-        assert self._spec is not None
+    async def _serve(self, acceptor: socket.socket) -> None:
         assert self._segments is not None
         # A writer that is about to end may have the lock.
         while not self._open() and self._segments.taken:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(TAKEN_S)
         self._gather()
-        self._listen(self._spec.socket)
+        self.accept(acceptor)
         await self._sweep()
-
-    def _listen(self, path: str) -> None:
-        """Listen under this path. Raises OSError. The socket is made beside it and moved there, so
-        that no process connects to one that belonged to an earlier writer."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made = f"{path}.{os.getpid()}"
-        listener.bind(made)
-        os.chmod(made, 0o600)
-        listener.listen(BACKLOG)
-        os.replace(made, path)
-        self.listen(listener)
 
     def _open(self) -> bool:
         """Open the newest segment, unless it is open; return whether it is."""
@@ -365,7 +352,7 @@ class AuditWorker(RoleWorker):
     # News
 
     def beating(self) -> None:
-        if self._listener is not None:
+        if self.accepts:
             self._gather()
 
     def figures(self) -> AuditFigures:

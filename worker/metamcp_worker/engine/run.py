@@ -1,6 +1,6 @@
 """Process of the engine: it carries out orders of fronts and of the supervisor.
 
-Owns: the socket that they connect to, orders under way, news for the supervisor. Never: what an
+Owns: their connections, orders under way, news for the supervisor. Never: what an
 order does (its handler), requests to fronts (`host`), the journal.
 
 A connection that sends what is not a message is closed, and the others stay.
@@ -102,8 +102,8 @@ class EngineWorker(RoleWorker):
 
     def _begin(self, spec: EngineOn, fds: list[int]) -> None:
         """Begin, or go on with other settings. Raises OSError."""
-        if fds or self._listener is None:
-            self.listen(socket.socket(fileno=packets.taken(fds)))
+        if fds or not self.accepts:
+            self.accept(socket.socket(fileno=packets.taken(fds)))
         self._spec = spec
         self._models.configure(spec.ai)
         self._workflows.configure(spec)

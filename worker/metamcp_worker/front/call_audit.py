@@ -7,6 +7,7 @@ while records cannot be written. Never: sending records (`ipc.audit_link`), writ
 import asyncio
 import os
 from collections.abc import Mapping
+from functools import partial
 from time import time_ns
 from typing import Self
 
@@ -21,6 +22,7 @@ from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.audit_link import AuditLink
 from metamcp_worker.ipc.audit_records import CLIENT_CHARS_MAX, COMMITTED, EVENTS, AuditRecord
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 from metamcp_worker.runtime.masking import Masks
 
@@ -55,9 +57,10 @@ _Over = tuple[Call, tuple[str, bytes], CallAnswer | None, int, float, str]
 class CallAudit:
     """Audit of the front with this number. Call `adjust` before anything else."""
 
-    def __init__(self, front: int) -> None:
+    def __init__(self, front: int, connectors: Connectors) -> None:
         self._worker = f"{WORKER}-{front}"
         self._spec = AuditSpec()
+        self._connect = partial(connectors.connect, audit.ROLE)
         self._link: _Link | None = None
         self._over: list[_Over] = []
         """Calls whose records are still to be made: of one turn of the loop, or of one read."""
@@ -77,19 +80,20 @@ class CallAudit:
         found = spec.audit
         self._common.clear()
         self._workspaces = {one.name: one.workspace for one in spec.endpoints}
-        before, self._spec = (self._spec.socket, self._spec.spools), found
-        if self._link is not None and before != (found.socket, found.spools):
+        off = found.level == audit.OFF
+        before, self._spec = self._spec.spools, found
+        if self._link is not None and (off or before != found.spools):
             self.send()
             self._leave(self._link)
             self._link = None
-        if not found.socket:
+        if off:
             return None
         self._shows = found.level != audit.METADATA
         self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
         if self._link is None:
             keeps = found.required or bool(found.spools)
             self._link = AuditLink(
-                found.socket, self._gap, self._told, keeps=keeps, spools=found.spools
+                self._connect, self._gap, self._told, keeps=keeps, spools=found.spools
             )
         return self
 

@@ -54,6 +54,7 @@ from metamcp_worker.ipc.engine_runs import CALLING
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import CallFrame, payer
 from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
+from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.middleware.hooked_lists import HookedLists
@@ -89,13 +90,14 @@ class Calls:
         self.witness: Witness | None = None
         self.audit: CallAudit | None = None
         self._stats = stats
+        self.connectors = Connectors()
         self.viewers = Viewers()
         self.view: Callable[[str], View | None] = self.viewers.local.get
         self.builtins = Builtins(self.viewers)
         self.view_of = self.viewers.get
         self.viewers.build = self.refresh
-        self.code = CodeRuns(self, self.builtins)
-        self.engine = EngineCalls(self, self.builtins)
+        self.code = CodeRuns(self, self.builtins, self.connectors)
+        self.engine = EngineCalls(self, self.builtins, self.connectors)
         self._retries = Retries()
         self.processes = ServerProcesses(tell)
         self._tell = tell
@@ -110,7 +112,7 @@ class Calls:
             self.answered, stats.late, self.processes.wanted, self._notified, self._read
         )
         self._claims = Claims(self._routing)
-        self.guarded = GuardedCalls(self._routing, self)
+        self.guarded = GuardedCalls(self._routing, self, self.connectors)
         self.guarded.count = self.viewers.fails = stats.policy
         self._cancel = self.guarded.cancel
         self._quarantine = self.guarded.quarantine
@@ -443,8 +445,9 @@ class Calls:
         self.meters.configure(spec)
         self.viewers.configure(spec)
         self.builtins.seek(spec.meaning)
-        self.code.configure(spec.code_socket)
-        self.engine.configure(spec.engine_socket, at_once=spec.engine_at_once)
+        self.connectors.keep(spec.roles)
+        self.code.configure()
+        self.engine.configure(at_once=spec.engine_at_once)
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self.handle_key = spec.handle_key

@@ -32,6 +32,7 @@ from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,
+    ROLE,
     CodeLimits,
     EndRun,
     HoldRun,
@@ -42,6 +43,7 @@ from metamcp_worker.ipc.code_runs import (
 )
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frame_link import FrameLink
+from metamcp_worker.ipc.packets import Connectors
 
 RUN_WAIT_S_MAX = 60.0
 """Seconds that a run may take beyond its own time: to wait for a sandbox, and to be ended."""
@@ -115,19 +117,18 @@ class RunUnderWay:
 class CodeRuns:
     """Runs of a front. `pipeline`: makes the calls of the code; `builtins`: lists tools for it."""
 
-    def __init__(self, pipeline: Pipeline, builtins: Builtins) -> None:
+    def __init__(self, pipeline: Pipeline, builtins: Builtins, connectors: Connectors) -> None:
         self._pipeline = pipeline
         self._builtins = builtins
         self._runs: dict[int, RunUnderWay] = {}
         self._names: dict[str, ToolNames] = {}
-        self._link = FrameLink("the process of the sandboxes", self._frame, self._lost)
+        self._connectors = connectors
+        connect = partial(connectors.connect, ROLE)
+        self._link = FrameLink("the process of the sandboxes", self._frame, self._lost, connect)
 
-    def configure(self, path: str) -> None:
-        """Use the sandboxes behind the socket at this path; empty: there are none."""
+    def configure(self) -> None:
+        """Adapt to another configuration. Runs go on with the settings that they began with."""
         self._names.clear()
-        if path != self._link.path:
-            self.close()
-            self._link.path = path
 
     def close(self) -> None:
         """End all runs, and close the connection."""
@@ -143,7 +144,7 @@ class CodeRuns:
         most = run.view.spec.code
         if why := code_calls.refusal(what, run.request):
             run.done(ToolReply(why, failed=True))
-        elif most is None or not self._link.path:
+        elif most is None or not self._connectors.has(ROLE):
             run.done(ToolReply("Code mode is not configured here, see [code].", failed=True))
         else:
             limits, within = code_calls.limits(most, what), run.request.run

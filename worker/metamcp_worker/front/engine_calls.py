@@ -43,9 +43,9 @@ _TROUBLES: Mapping[int, Trouble] = {
 }  # fmt: skip
 
 
-def refusal(work: EngineWork, request: McpRequest, path: str) -> str:
-    """Return why an order is not given, or an empty string. `path`: of the engine's socket."""
-    if not path:
+def refusal(work: EngineWork, request: McpRequest, *, there: bool) -> str:
+    """Return why an order is not given, or an empty string. `there`: whether there is an engine."""
+    if not there:
         return _MISSING.get(work.method, _NO_WORKFLOWS)
     if request.run is not None and work.method in _ALONE:
         return _NESTED.format(_ALONE[work.method])

@@ -31,6 +31,7 @@ from metamcp_worker.front.server_processes import Unasked
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
+    ROLE,
     Done,
     FrontHello,
     HostAsk,
@@ -42,6 +43,7 @@ from metamcp_worker.ipc.engine_runs import (
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frame_link import FrameLink
+from metamcp_worker.ipc.packets import Connectors
 
 AGAIN_S = 0.5
 """Seconds from the loss of the connection to the next attempt, where workflows need it."""
@@ -126,7 +128,7 @@ class EngineCalls:
     `still(principal, endpoint, now)`, `part(endpoint, principal)`: of the door, which may refuse an
     owner, and the name of the part of an endpoint that an owner sees."""
 
-    def __init__(self, pipeline: OrderPipeline, builtins: Builtins) -> None:
+    def __init__(self, pipeline: OrderPipeline, builtins: Builtins, connectors: Connectors) -> None:
         self.front = ""
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
         self.part: Callable[[str, Principal], str] = lambda endpoint, who: endpoint
@@ -136,18 +138,17 @@ class EngineCalls:
         self._orders: dict[int, OrderUnderWay] = {}
         self._works: dict[int, _HostWork] = {}
         self._names: dict[str, tuple[ToolNames, Repeatable]] = {}
-        self._link = FrameLink("the engine", self._frame, self._lost)
+        self._connectors = connectors
+        connect = partial(connectors.connect, ROLE)
+        self._link = FrameLink("the engine", self._frame, self._lost, connect)
         self._again: asyncio.TimerHandle | None = None
 
-    def configure(self, path: str, *, at_once: bool) -> None:
-        """Use the engine behind the socket at this path; empty: there is none. `at_once`: connect
-        without waiting for an order, and again after a loss."""
+    def configure(self, *, at_once: bool) -> None:
+        """Adapt to another configuration. `at_once`: connect without waiting for an order, and
+        again after a loss, if there is an engine."""
         self._names.clear()
-        if path != self._link.path:
-            self.close()
-            self._link.path = path
-        self._at_once = at_once
-        if at_once and path:
+        self._at_once = at_once and self._connectors.has(ROLE)
+        if self._at_once:
             self._open()
 
     def close(self) -> None:
@@ -165,7 +166,7 @@ class EngineCalls:
 
     def begin(self, order: OrderUnderWay) -> None:
         """Give an order for a client. `order.done` is called with the result, at once or later."""
-        why = engine_calls.refusal(order.work, order.request, self._link.path)
+        why = engine_calls.refusal(order.work, order.request, there=self._connectors.has(ROLE))
         if not why and len(self._orders) >= ORDERS_MAX:
             why = _FULL_ORDERS
         if why:
@@ -201,7 +202,7 @@ class EngineCalls:
         orders, self._orders = self._orders, {}
         for order in orders.values():
             order.done(ToolReply(engine_calls.lost(order.work.method), failed=True))
-        if self._at_once and self._link.path and self._again is None:
+        if self._at_once and self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._open)
 
     def _frame(self, body: bytes) -> None:

@@ -32,6 +32,7 @@ from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.middleware_calls import OF_METHOD
+from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
@@ -75,7 +76,7 @@ class GuardedCalls:
     calls that wait for `consent`; `hooked`: calls in middleware; `still(principal, endpoint, now)`:
     of the door, which may refuse the caller; `count`: counts what a policy does."""
 
-    def __init__(self, routing: Routing, host: GuardHost) -> None:
+    def __init__(self, routing: Routing, host: GuardHost, connectors: Connectors) -> None:
         self.consent = ConsentStep()
         self.held = HeldCalls(self.consent)
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
@@ -84,7 +85,7 @@ class GuardedCalls:
         self.routing = routing
         self.host = host
         self.works: dict[int, _GuardedWork] = {}
-        self.lines = MiddlewareLines()
+        self.lines = MiddlewareLines(connectors)
         self.hooked: dict[int, _HookedCall] = {}
 
     def configure(self, spec: FrontSpec) -> None:

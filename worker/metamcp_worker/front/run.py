@@ -56,6 +56,7 @@ from metamcp_worker.ipc.messages import (
     NOTICE,
     Adopt,
     AttachFailed,
+    AttachRole,
     AttachServer,
     Beat,
     CallsShown,
@@ -100,11 +101,9 @@ BUILDING_PAUSE_S_MAX = 1.0
 """Maximum seconds until clients are told of a changed list for that reason."""
 END_S = 1.0
 """Seconds for cancelled tasks to end: a few turns of the loop."""
-
 EMBED_AGAIN_S = 30.0
 """Seconds of pause after vectors of tools that this process had no free descriptor for."""
 UNREAD = "the outcome cannot be read, as no descriptor is free; look at what is in view"
-
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
 EXIT_SUPERVISOR_GONE = 2
@@ -249,8 +248,9 @@ class FrontWorker:
             case Catalogue(server=server):
                 self._calls.catalogue(server, server_catalog.unpack(packets.value(fds)))
             case AttachServer(server=server, generation=generation, legacy=legacy):
-                fd = packets.taken(fds)
-                await self._calls.attach(server, generation, fd, legacy=legacy)
+                await self._calls.attach(server, generation, packets.taken(fds), legacy=legacy)
+            case AttachRole(role=role):
+                self._calls.connectors.attach(role, packets.taken(fds))
             case ServerState():
                 self._calls.server_state(message)
             case ForgetServer(server=server):
@@ -272,8 +272,7 @@ class FrontWorker:
                 self._answer(ticket, codec.dump(path))
             case ShowTools(ticket=ticket):
                 self._calls.refresh()
-                done = partial(self._answer, ticket)
-                builtin_calls.tools(self._calls, self._app, message, done)
+                builtin_calls.tools(self._calls, self._app, message, partial(self._answer, ticket))
             case ShowKeyUse(ticket=ticket):
                 self._answer(ticket, codec.dump(self._key_use(message.key)))
             case Keys(generation=generation):
@@ -317,7 +316,7 @@ class FrontWorker:
             self._listeners.append(socket.socket(fileno=fds.pop(0)))
         logs.tune(spec.log, about={"front": number})
         self._recorder = Recorder(number)
-        self._audit = CallAudit(number)
+        self._audit = CallAudit(number, self._calls.connectors)
         self._tracer = Tracer(number, self._tell, lambda: self._channel.queued)
         self._calls.on_notice(NOTICE, self._tracer.told)
         self._witness(spec)

@@ -132,8 +132,9 @@ class _Batch(Generic[Waits]):
 
 
 class AuditLink(Generic[Waits]):
-    """Connection to the writer that listens at `path`. `told(waiting, error)`: called with what
-    waits for the records of one turn, once: with 0 when these are safe, else with the error number.
+    """Connection to the writer. `connect()`: as `packets.connect`. `told(waiting, error)`: called
+    with what waits for the records of one turn, once: with 0 when these are safe, else with the
+    error number.
     `spools`: folder of the spools, empty: each record waits for the writer. `keeps`: whether
     records that could not be written are kept and sent again, or are lost. `lost`: number of events
     without a record, for the next gap; `down`: error number while records cannot be written, else
@@ -141,7 +142,7 @@ class AuditLink(Generic[Waits]):
 
     def __init__(
         self,
-        path: str,
+        connect: Callable[[], socket.socket],
         gap: Gap,
         told: Callable[[list[Waits], int], None] = _nobody,
         *,
@@ -151,7 +152,7 @@ class AuditLink(Generic[Waits]):
         self.origin = secrets.token_hex(audit.ORIGIN_BYTES // 2)
         self.lost = self.down = 0
         self.keeps = keeps
-        self._path = path
+        self._make_connection = connect
         self._spool = _Spool(spools, self.origin) if spools else None
         self._trial: asyncio.TimerHandle | None = None
         self._gap = gap
@@ -289,12 +290,9 @@ class AuditLink(Generic[Waits]):
 
     def _connect(self) -> None:
         self._again = None
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
         try:
-            sock.connect(self._path)
+            sock = self._make_connection()
         except OSError:
-            sock.close()
             self._part(AGAIN_S)
             return
         self._sock, self._in = sock, b""

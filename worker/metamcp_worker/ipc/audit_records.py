@@ -24,8 +24,8 @@ VERSION = 1
 """Form of the records; a reader refuses a higher one."""
 FOLDER = "audit"
 """Folder of the segments in the state directory."""
-SOCKET = "audit.sock"
-"""Socket of the writer in the runtime directory."""
+ROLE = "audit"
+"""Name of the writer's process."""
 SPOOLS = "spool"
 """Folder of the spools, in that of the segments."""
 SALT = "salt"
@@ -114,12 +114,11 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class AuditOn(Message, frozen=True, kw_only=True):
-    """First message to the writer. `folder`: of the segments; `socket`: path to listen at;
+    """First message to the writer, with its acceptor as descriptor. `folder`: of the segments;
     `durable`: whether a commit survives a loss of power; `retention_s`: age at which a segment is
     removed; `segment_bytes`: size at which the next one begins."""
 
     folder: str
-    socket: str
     durable: bool
     retention_s: float
     segment_bytes: int

@@ -3,7 +3,7 @@
 Owns: their fields, limits and frames. Never: sandboxes (`sandbox`), carrying out the calls of a run
 (`front.code_calls_io`).
 
-A front connects to the socket SOCKET in the runtime directory and sends frames: 4 bytes with the
+A front connects to the process by its connector (`packets`) and sends frames: 4 bytes with the
 size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. When
 a connection ends, its runs end with it.
 """
@@ -15,7 +15,8 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.envelope import Message
 
-SOCKET = "code.sock"
+ROLE = "code"
+"""Name of the process of the sandboxes."""
 FRAME = struct.Struct("<I")
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 Language = Literal["typescript", "javascript", "python"]
@@ -101,8 +102,8 @@ class RunEnded(Message, frozen=True, kw_only=True):
 
 
 class CodeOn(Message, frozen=True, kw_only=True):
-    """Supervisor: first message to the process of the sandboxes, on its control socket, with the
-    listening socket as descriptor. `deno`: path of the binary; `runs_max`: runs at once, more wait;
+    """Supervisor: first message to the process of the sandboxes, on its control socket, with its
+    acceptor as descriptor. `deno`: path of the binary; `runs_max`: runs at once, more wait;
     `warm`: sandboxes that wait for a run; `idle_s`: after so long without a run they end;
     `memory_bytes`: the largest `CodeLimits.memory_bytes` of any endpoint; `jit`: whether V8
     compiles; `confinement`: `require`, `prefer` or `off` for Landlock."""

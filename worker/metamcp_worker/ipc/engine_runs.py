@@ -4,7 +4,7 @@ Owns: their fields, limits and frames; the answer of the process that reads file
 (`engine.load`). Never: the engine (`engine`), carrying out what a run asks for
 (`front.engine_calls_io`), the meaning of a definition (`engine.definition`).
 
-A front connects to the socket SOCKET in the runtime directory and sends frames: 4 bytes with the
+A front connects to the engine by its connector (`packets`) and sends frames: 4 bytes with the
 size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. The
 engine has no way to servers of its own: each call, search, run of code and question of a run goes
 to a front, which makes it for the owner of the run like a request of that client.
@@ -20,7 +20,8 @@ from metamcp_worker.ipc.envelope import Message
 
 __all__ = ["FRAME", "FRAME_BYTES_MAX"]  # the other names as well
 
-SOCKET = "engine.sock"
+ROLE = "engine"
+"""Name of the process of the engine."""
 Method = Literal[
     "agent", "suggest",
     "workflows", "workflow/run", "workflow/runs", "workflow/status", "workflow/cancel",
@@ -192,7 +193,7 @@ class EngineOn(Message, frozen=True, kw_only=True):
 
 class EngineSettings(Message, frozen=True):
     """Supervisor: an `EngineOn`, as JSON in the first descriptor: definitions may be larger than a
-    packet. The second descriptor, of the listening socket, comes with the first message alone."""
+    packet. The second descriptor, the acceptor, comes with the first message alone."""
 
 
 class EngineFigures(Message, frozen=True, kw_only=True):

@@ -6,14 +6,13 @@ their limit, what waits to be sent. Never: messages, when the connection is open
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import cast
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
 from metamcp_worker.ipc.envelope import Message
-
-CONNECT_S_MAX = 5.0
 
 log = logging.getLogger("metamcp.front")
 
@@ -26,13 +25,19 @@ def _packed(message: Message) -> bytes:
 class FrameLink:
     """Connection to a process. `peer`: words for it; `frame(body)`: called with each message; a
     `frame` that raises codec.Malformed ends the connection. `lost()`: called when a connection
-    ended or could not be made, not after `close`. `path`: of the socket."""
+    ended or could not be made, not after `close`; `connect()`: as `packets.connect`."""
 
-    def __init__(self, peer: str, frame: Callable[[bytes], None], lost: Callable[[], None]) -> None:
-        self.path = ""
+    def __init__(
+        self,
+        peer: str,
+        frame: Callable[[bytes], None],
+        lost: Callable[[], None],
+        connect: Callable[[], socket.socket],
+    ) -> None:
         self._peer = peer
         self._frame = frame
         self._lost = lost
+        self._connect = connect
         self._stream: FrameStream | None = None
         self._opening: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
@@ -77,10 +82,9 @@ class FrameLink:
         loop = asyncio.get_running_loop()
         stream = FrameStream(self._peer, self._frame, self._closed)
         try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                await loop.create_unix_connection(lambda: stream, self.path)
-        except (OSError, TimeoutError) as error:
-            log.error("%s cannot be reached at %s: %s", self._peer, self.path, error)
+            await loop.create_unix_connection(lambda: stream, sock=self._connect())
+        except OSError as error:
+            log.error("%s cannot be reached: %s", self._peer, error)
             self._opening = None
             self._lost()
             return

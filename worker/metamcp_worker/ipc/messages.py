@@ -294,6 +294,13 @@ class AttachServer(Message, frozen=True, kw_only=True):
     legacy: bool = False
 
 
+class AttachRole(Message, frozen=True, kw_only=True):
+    """Connect to this process of the gateway by this connector from now on (`packets`), in place of
+    the one before. Descriptor: the connector."""
+
+    role: str
+
+
 class ServerState(Message, frozen=True, kw_only=True):
     """State of a server. `state` is one of `warming ready idle draining stopped error
     quarantined`.
@@ -517,8 +524,8 @@ def unpack_leg(data: bytes) -> Leg | None:
 #: Answers of a front; the part of the supervisor that asked takes them.
 Answered = CallsShown | Applied | Told
 ToFront = (
-    ServeOn | Listen | Reconfigure | Catalogue | AttachServer | ServerState | ForgetServer | Adopt
-    | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
+    ServeOn | Listen | Reconfigure | Catalogue | AttachServer | AttachRole | ServerState
+    | ForgetServer | Adopt | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
     | DayCounts | ConsentGrants | ConsentDecided | ShowPath | ShowTools | ShowKeyUse | Stop
 )  # fmt: skip
 FromFront = (

@@ -3,9 +3,9 @@
 Owns: the names of hooks, the fields and limits of messages. Never: the order of middleware in a
 call (`middleware.chain`), running a hook (`middleware.run`).
 
-A front connects to the socket of each middleware, and both send frames as for runs of code
-(`code_runs`). The process begins with `MiddlewareReady`. Values of users are raw JSON on the whole
-way; `null` stands for a value that is as the other side has it.
+A front connects to each middleware by its connector (`packets`), and both send frames as for runs
+of code (`code_runs`). The process begins with `MiddlewareReady`. Values of users are raw JSON all
+the way; `null` stands for a value that is as the other side has it.
 """
 
 from typing import Literal
@@ -22,22 +22,27 @@ OF_METHOD: dict[str, Hook] = {
     "resources/read": "on_read_resource",
 }
 """Hook for requests, by method."""
+ROLE = "middleware"
+"""Word for all processes of middleware."""
 EXIT_MEMORY = 71
 """Exit code of a process whose memory is used up."""
 SAME = Raw(b"null")
 """Raw value that stands for the one that the other side has already."""
 
 
+def role_of(name: str) -> str:
+    """Return the name of the process of a middleware."""
+    return f"{ROLE} {name}"
+
+
 class MiddlewareSpec(Struct, frozen=True, kw_only=True):
     """Middleware as fronts know it. `match`: patterns `SERVER/NAME`; `timeout_ms`: of its own time
-    in one request; `enforce`: a failure ends the request; `socket`: path of the socket of its
-    process, empty if the gateway cannot listen there."""
+    in one request; `enforce`: a failure ends the request."""
 
     name: str
     match: tuple[str, ...]
     timeout_ms: int
     enforce: bool = True
-    socket: str = ""
 
 
 class MiddlewareReady(Message, frozen=True, kw_only=True):
@@ -110,7 +115,7 @@ class Parting(Message, frozen=True, kw_only=True):
 
 
 class MiddlewareOn(Message, frozen=True, kw_only=True):
-    """Supervisor: first message to the process, with the listening socket as descriptor. `entry`:
+    """Supervisor: first message to the process, with its acceptor as descriptor. `entry`:
     name of the entry point; `options`: raw; `hang_s`: seconds without a turn of the event loop
     after which the kernel ends the process; `memory_bytes`: of data beyond those of the start."""
 

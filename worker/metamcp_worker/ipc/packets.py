@@ -1,7 +1,13 @@
 """Datagrams with descriptors over AF_UNIX SOCK_SEQPACKET: the control sockets.
 
 Owns: sending and receiving one packet, the event-loop side of it (`Channel`), blobs (larger values
-that travel as a descriptor). Never: the meaning of a packet (`messages`).
+that travel as a descriptor), connections between processes of the gateway. Never: the meaning of a
+packet (`messages`).
+
+A process that works for fronts has no address. The supervisor makes a pair of sockets: the process
+gets the *acceptor*, and each front a *connector*. A front connects by making a stream pair and
+sending one end of it through its connector (`Connectors`); the end waits in the pair, as in the
+queue of a listening socket, until the process takes it (`accept`). No other process can connect.
 
 Two facts of the kernel shape this file. A process at its open-file limit receives the packet
 *without* the descriptors and with MSG_CTRUNC set, and no exception: `receive` raises
@@ -12,10 +18,11 @@ it sent; then these are read, and the end of file, which is PeerGone.
 import array
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from msgspec import Struct
 
@@ -35,6 +42,69 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(PACKET_FDS_MAX * array.array("i").itemsize)
 def pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected ends, both closed on exec."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def acceptor() -> tuple[socket.socket, socket.socket]:
+    """Return an acceptor and its connector; neither blocks. Raises OSError."""
+    ends = pair()
+    for end in ends:
+        end.setblocking(False)
+    return ends
+
+
+def connect(connector: socket.socket) -> socket.socket:
+    """Return a new connection to the process that has the acceptor; it does not block. Raises
+    OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        send(connector, b"+", [theirs.fileno()])
+    except PeerGone:
+        ours.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "no process accepts it") from None
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return ours
+
+
+def accept(acceptor: socket.socket) -> socket.socket:
+    """Take the oldest connection. Raises as `receive`."""
+    return socket.socket(fileno=receive(acceptor)[1][0])
+
+
+class Connectors:
+    """Connectors of a front, by the name of the process (`messages.AttachRole`)."""
+
+    def __init__(self) -> None:
+        self._socks: dict[str, socket.socket] = {}
+
+    def attach(self, role: str, fd: int) -> None:
+        """Use this connector from now on. Takes the descriptor."""
+        self.detach(role)
+        self._socks[role] = socket.socket(fileno=fd)
+
+    def detach(self, role: str) -> None:
+        if (sock := self._socks.pop(role, None)) is not None:
+            sock.close()
+
+    def keep(self, roles: Container[str]) -> None:
+        """Close the connectors of all other processes."""
+        for role in [role for role in self._socks if role not in roles]:
+            self.detach(role)
+
+    def has(self, role: str) -> bool:
+        return role in self._socks
+
+    def connect(self, role: str) -> socket.socket:
+        """Return a new connection to this process. Raises OSError."""
+        sock = self._socks.get(role)
+        if sock is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "it has no connector here")
+        return connect(sock)
 
 
 def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:

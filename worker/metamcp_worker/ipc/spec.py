@@ -376,13 +376,12 @@ class TlsSpec(Struct, frozen=True, kw_only=True):
 
 
 class AuditSpec(Discreet, frozen=True, kw_only=True):
-    """How a front audits calls. `socket`: path of the writer's socket, empty: nothing is audited.
-    `level`: `metadata`, `redacted` or `full`. `required`: whether calls are refused while their
+    """How a front audits calls. `level`: `metadata`, `redacted` or `full`, or `off`: nothing is
+    audited. `required`: whether calls are refused while their
     records cannot be written. `salt`: of pseudonyms. `spools`: as in `audit_link.AuditLink`."""
 
-    socket: str = ""
     spools: str = ""
-    level: str = "metadata"
+    level: str = "off"
     required: bool = True
     salt: bytes = b""
 
@@ -470,10 +469,8 @@ class FrontSpec(Discreet, frozen=True, kw_only=True):
     """Fronts that share the limits of use."""
     tls: TlsSpec | None = None
     """TLS for clients; None: plain HTTP."""
-    code_socket: str = ""
-    """Path of the socket of the sandboxes; empty without code mode."""
-    engine_socket: str = ""
-    """Path of the socket of the engine; empty without one."""
+    roles: tuple[str, ...] = ()
+    """Processes of the gateway that the front can connect to; see `messages.AttachRole`."""
     engine_at_once: bool = False
     """Whether the front connects to the engine at once, because workflows may be going on."""
     middleware: tuple[MiddlewareSpec, ...] = ()

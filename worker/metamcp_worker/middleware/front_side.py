@@ -12,9 +12,11 @@ import asyncio
 import itertools
 import logging
 import re
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate
+from functools import partial
 from typing import Literal
 
 from msgspec import Raw, Struct
@@ -34,7 +36,9 @@ from metamcp_worker.ipc.middleware_calls import (
     NextDone,
     Parting,
     StartHook,
+    role_of,
 )
+from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.middleware.chain import Chain, HookAnswer, LevelFacts
 
 READY_S_MAX = 5.0
@@ -83,8 +87,7 @@ class _Connection:
         self.parting = False
         self.requests: dict[int, tuple[HookedRequest, int]] = {}
         peer = f"the process of the middleware {line.spec.name}"
-        self.link = FrameLink(peer, self._frame, self._lost)
-        self.link.path = line.spec.socket
+        self.link = FrameLink(peer, self._frame, self._lost, line.connect)
 
     def take(self, number: int) -> bool:
         """Forget a request; return whether the process had it."""
@@ -127,10 +130,14 @@ class _Connection:
 
 class MiddlewareLine:
     """Middleware. `ready`: what its process said last; None if none has run yet. `changed`: called
-    when it has other hooks than before; `ready_s`: as READY_S_MAX."""
+    when it has other hooks than before; `ready_s`: as READY_S_MAX; `connect`: makes a connection
+    to its process, as in `FrameLink`."""
 
-    def __init__(self, spec: MiddlewareSpec, ready_s: float) -> None:
+    def __init__(
+        self, spec: MiddlewareSpec, ready_s: float, connect: Callable[[], socket.socket]
+    ) -> None:
         self.spec = spec
+        self.connect = connect
         self._ready_s = ready_s
         self.facts = LevelFacts(spec.name, spec.enforce)
         self.ready: MiddlewareReady | None = None
@@ -203,9 +210,8 @@ class MiddlewareLine:
             self._open()
 
     def _open(self) -> None:
-        if self.spec.socket:
-            self._begin_wait()
-            self._connect(self._connection)
+        self._begin_wait()
+        self._connect(self._connection)
 
     def _connect(self, connection: _Connection) -> None:
         if connection is self._connection and not self._closed:
@@ -373,7 +379,8 @@ class MiddlewareLines:
     """All middleware of a front, in the order in which requests go through it. `ready_s`: as
     READY_S_MAX."""
 
-    def __init__(self, ready_s: float = READY_S_MAX) -> None:
+    def __init__(self, connectors: Connectors, ready_s: float = READY_S_MAX) -> None:
+        self._connectors = connectors
         self._ready_s = ready_s
         self.changed: Callable[[], None] = lambda: None
         self._lines: dict[str, MiddlewareLine] = {}
@@ -420,7 +427,8 @@ class MiddlewareLines:
         self.configure(())
 
     def _new(self, spec: MiddlewareSpec) -> MiddlewareLine:
-        line = MiddlewareLine(spec, self._ready_s)
+        connect = partial(self._connectors.connect, role_of(spec.name))
+        line = MiddlewareLine(spec, self._ready_s, connect)
         line.changed = lambda: self.changed()  # noqa: PLW0108 - it is set later
         return line
 

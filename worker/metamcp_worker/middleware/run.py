@@ -1,6 +1,6 @@
 """Process of one middleware: it runs the hooks of a class that a package brings.
 
-Owns: loading the class, the socket that fronts connect to, hooks under way, the limits that end
+Owns: loading the class, connections of fronts, hooks under way, the limits that end
 the process. Never: the order of middleware and its time limits (`chain`, `front_side`).
 
 The class is code of others. An exception in it is the failure of one request. A loop that does not
@@ -179,7 +179,7 @@ class MiddlewareWorker(RoleWorker):
             self._begin(message, fds)
 
     def _begin(self, spec: MiddlewareOn, fds: list[int]) -> None:
-        """Load the class and listen. Raises OSError."""
+        """Load the class and take connections. Raises OSError."""
         self._name = spec.name
         signal.setitimer(signal.ITIMER_REAL, LOAD_S_MAX)
         try:
@@ -195,12 +195,12 @@ class MiddlewareWorker(RoleWorker):
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._hang_s = spec.hang_s
         _limit_memory(spec.memory_bytes)
-        self.listen(socket.socket(fileno=packets.taken(fds)))
+        self.accept(socket.socket(fileno=packets.taken(fds)))
 
     def retire(self, within_s: float) -> None:
         """Let fronts connect to the next process, and end when nothing is under way here, at most
         `within_s` seconds later."""
-        if self._listener is None:
+        if not self.accepts:
             return
         self.deafen()
         for front in self._fronts:

@@ -1,6 +1,6 @@
 """Base of the processes that work for fronts and the supervisor: audit, sandboxes, engine, vectors.
 
-Owns: the control socket, the listening socket, heartbeats and figures, background tasks, the end of
+Owns: the control socket, the acceptor, heartbeats and figures, background tasks, the end of
 the process. Never: what a process does.
 """
 
@@ -14,7 +14,7 @@ from msgspec import structs
 
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.errors import DescriptorsLost, PeerGone, TooLarge
 from metamcp_worker.ipc.messages import Beat, Stop, Tune
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import LogSpec
@@ -42,7 +42,7 @@ class RoleWorker:
         self._over: asyncio.Future[int] = self._loop.create_future()
         self._read = read
         self._levels = LogSpec()
-        self._listener: socket.socket | None = None
+        self._acceptor: socket.socket | None = None
         self._chores = Chores(self.faulty)
         self._channel = Channel(sock, self._packet, lambda: self.retire(RETIRE_S_MAX))
 
@@ -69,7 +69,7 @@ class RoleWorker:
         raise NotImplementedError
 
     def linked(self, sock: socket.socket) -> None:
-        """Take a connection to the listening socket; it does not block."""
+        """Take a connection of a front, or of the supervisor; it does not block."""
         raise NotImplementedError
 
     @property
@@ -90,19 +90,24 @@ class RoleWorker:
 
     # For a subclass
 
-    def listen(self, listener: socket.socket) -> None:
-        """Take connections from this socket, in place of the one before."""
+    @property
+    def accepts(self) -> bool:
+        """Whether connections are taken."""
+        return self._acceptor is not None
+
+    def accept(self, acceptor: socket.socket) -> None:
+        """Take connections from this acceptor (`packets`), in place of the one before."""
         self.deafen()
-        listener.setblocking(False)
-        self._listener = listener
-        self._loop.add_reader(listener, self._accept)
+        acceptor.setblocking(False)
+        self._acceptor = acceptor
+        self._loop.add_reader(acceptor, self._accept)
 
     def deafen(self) -> None:
-        """Close the listening socket, of which the supervisor may have another descriptor."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+        """Close the acceptor, of which the supervisor may have another descriptor."""
+        if self._acceptor is not None:
+            self._loop.remove_reader(self._acceptor)
+            self._acceptor.close()
+            self._acceptor = None
 
     def tell(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """Send a message to the supervisor."""
@@ -135,10 +140,13 @@ class RoleWorker:
             packets.close_all(fds)
 
     def _accept(self) -> None:
-        assert self._listener is not None
+        assert self._acceptor is not None
         try:
-            sock, _ = self._listener.accept()
-        except OSError:
+            sock = packets.accept(self._acceptor)
+        except PeerGone:  # the supervisor and all fronts have ended
+            self.deafen()
+            return
+        except (DescriptorsLost, OSError):  # its front connects again
             return
         if self.links >= self.links_max:
             sock.close()

@@ -1,6 +1,6 @@
 """Process of the sandboxes: it runs the code that fronts send, each run in a process of its own.
 
-Owns: the socket that fronts connect to, runs with their sandboxes, the time of a run, news for the
+Owns: connections of fronts, runs with their sandboxes, the time of a run, news for the
 supervisor. Never: what a guest may send (`code_run`), whose turn it is (`run_queue`), sandboxes
 without a run (`sandbox_pool`), the calls of the code, which its front makes.
 
@@ -132,8 +132,8 @@ class CodeWorker(RoleWorker):
 
     def _begin(self, spec: CodeOn, fds: list[int]) -> None:
         """Begin, or go on with other limits. Raises OSError, codec.Malformed."""
-        if fds or self._listener is None:
-            self.listen(socket.socket(fileno=packets.taken(fds)))
+        if fds or not self.accepts:
+            self.accept(socket.socket(fileno=packets.taken(fds)))
         version = -1 if spec.confinement == "off" else kernel.landlock_version()
         if spec.confinement == "require" and not version:
             raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
