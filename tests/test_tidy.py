@@ -110,7 +110,6 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.keys": "key_rules",
     "metamcp_supervisor.processes": "limits workers",
     "metamcp_supervisor.servers": "catalog_changes per_client server start_gate states",
-    "metamcp_supervisor.systemd": "sd_status",
     "metamcp_supervisor.telemetry": (
         "counters exemplars exposition health histograms history metric_names page_rows processes"
     ),

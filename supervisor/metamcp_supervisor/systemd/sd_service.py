@@ -2,7 +2,7 @@
 
 Owns: the time to report readiness, reloads, the end and signs of life; which listeners are taken
 over and which are given to systemd to keep. Never: the form of the messages (`sd_notify`), reading
-the environment (`sd_sockets`), the condition for a sign of life (`sd_status`).
+the environment (`sd_sockets`), the condition for a sign of life (`telemetry.health`).
 
 Without systemd this module only binds the listeners.
 """
@@ -15,9 +15,10 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from metamcp_supervisor.config import places
 from metamcp_supervisor.config.config import Address, AnyAddress, GatewayConfig, UnixAddress
 from metamcp_supervisor.config.units import is_loopback
-from metamcp_supervisor.systemd import listen, sd_notify, sd_sockets, sd_status
+from metamcp_supervisor.systemd import listen, sd_notify, sd_sockets
 from metamcp_supervisor.systemd.sd_notify import Notify
 from metamcp_supervisor.systemd.sd_sockets import Inherited
+from metamcp_supervisor.telemetry import health
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import GatewayStatus
 
@@ -235,7 +236,7 @@ class Service:
         self._pay()
 
     def _tell(self, status: GatewayStatus) -> None:
-        said = sd_notify.status(sd_status.sentence(status, refused=self._refused))
+        said = sd_notify.status(health.sentence(status, refused=self._refused))
         if not self._ready and status.state == "active":
             self._ready = True
             self._owe(sd_notify.READY)
@@ -243,11 +244,11 @@ class Service:
             self._said = said
 
     def _is_well(self, status: GatewayStatus, late_s: float, now: float) -> bool:
-        if sd_status.has_front(status):
+        if health.has_front(status):
             self._front_at = now
         if status.nursery_pid:
             self._nursery_at = now
-        faults = sd_status.faults(
+        faults = health.faults(
             status, frontless_s=now - self._front_at, unnursed_s=now - self._nursery_at
         )
         if late_s > self._told.watchdog_s * LAG_PART_MAX:

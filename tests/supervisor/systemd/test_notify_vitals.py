@@ -1,6 +1,6 @@
 """What the gateway says of itself, by its status."""
 
-from metamcp_supervisor.systemd import sd_status
+from metamcp_supervisor.telemetry import health
 from metamcp_supervisor.verbs import FrontStatus, GatewayStatus, ServerStatus
 
 
@@ -35,29 +35,29 @@ def test_the_sentence_counts_what_is_wanted_and_names_what_is_missing() -> None:
         server("linear", "error", "backoff", "connect"),
     )
     said = "2 of 3 servers ready; not ready: linear (backoff: connect)"
-    assert sd_status.sentence(found, refused=False) == said
+    assert health.sentence(found, refused=False) == said
 
 
 def test_many_missing_servers_are_a_number() -> None:
     found = status(*(server(f"s{number}", "warming") for number in range(9)), state="starting")
-    said = sd_status.sentence(found, refused=True)
+    said = health.sentence(found, refused=True)
     assert said.startswith("starts; 0 of 9 servers ready; not ready: s0 (warming), s1")
     assert "6 more; the last reload was refused" in said
 
 
 def test_nothing_wanted_and_the_end_have_sentences_of_their_own() -> None:
-    assert sd_status.sentence(status(), refused=False) == "no server is wanted"
+    assert health.sentence(status(), refused=False) == "no server is wanted"
     ending = status(server("git", "draining"), state="draining")
-    assert sd_status.sentence(ending, refused=True).startswith("stops:")
+    assert health.sentence(ending, refused=True).startswith("stops:")
 
 
 def test_only_a_lasting_lack_of_fronts_or_nursery_ends_the_signs_of_life() -> None:
-    limit = max(sd_status.FRONTLESS_S_MAX, sd_status.UNNURSED_S_MAX)
+    limit = max(health.FRONTLESS_S_MAX, health.UNNURSED_S_MAX)
     found = status(server("git", "error"), front="error")
-    assert not sd_status.has_front(found)
-    assert sd_status.has_front(status())
-    assert sd_status.faults(found, frontless_s=limit, unnursed_s=limit) == []
-    faults = sd_status.faults(found, frontless_s=limit + 1, unnursed_s=limit + 1)
+    assert not health.has_front(found)
+    assert health.has_front(status())
+    assert health.faults(found, frontless_s=limit, unnursed_s=limit) == []
+    faults = health.faults(found, frontless_s=limit + 1, unnursed_s=limit + 1)
     assert faults == ["no nursery for 61 s", "no front serves for 61 s"]
     ending = status(state="draining", front="error")
-    assert sd_status.faults(ending, frontless_s=limit + 1, unnursed_s=limit + 1) == []
+    assert health.faults(ending, frontless_s=limit + 1, unnursed_s=limit + 1) == []

@@ -120,7 +120,7 @@ def test_a_failure_ends_the_call_where_it_is_enforced_and_else_changes_nothing(
 
 def test_one_that_reads_what_readers_take_differently_refuses_in_any_mode(tmp_path: Path) -> None:
     async def test(tool: Tool) -> None:
-        tool.lines.configure([shout.spec(enforce=False)])
+        tool.lines.configure([shout.spec(tool.connectors, enforce=False)])
         found = await tool.call(Raw(b'{"text":"ls","text":"rm"}'), "shout")
         assert found["isError"] is True
         assert found["content"][0]["text"] == (
