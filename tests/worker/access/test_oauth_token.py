@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -125,6 +126,20 @@ FORGED: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.promise("M65")
+@pytest.mark.parametrize("name", ["exp", "iat", "nbf"])
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, -math.inf, -1, -1.5, True, False, 10**400, 2**53 + 1, "1", [], {}],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_time_is_a_number_of_seconds_since_the_epoch(name: str, value: Any) -> None:
+    with pytest.raises(TokenUnfit, match=f"the token's {name} is not a time"):
+        judged(signed(**{name: value}))
+    with pytest.raises(TokenUnfit, match=f"the token's {name} is not a time"):
+        oauth_token.entered(CLAIMS | {name: value}, endpoint(), NOW, asked=True)
+
+
+@pytest.mark.promise("M65")
 @pytest.mark.parametrize("how", FORGED)
 def test_a_forged_token_is_refused(how: str) -> None:
     with pytest.raises(TokenUnfit):
@@ -186,6 +201,7 @@ def test_scopes_of_the_operator_let_in_and_scopes_of_the_gateway_limit() -> None
         ({"aud": None}, False),
         ({"iss": "https://x.example"}, False),
         ({"exp": NOW - 60}, False),
+        ({"exp": 0}, False),
     ],
 )
 def test_what_an_issuer_says_of_a_token_counts_for_a_minute(

@@ -29,6 +29,8 @@ LEEWAY_S = 30.0
 """Seconds that the clocks of the issuer and of this machine may differ."""
 LIFE_S_MAX = 3600.0
 """Maximum seconds from the issue of a token to its end."""
+TIME_S_MAX = 2**53
+"""Largest time of a token, seconds since the epoch: all readers of JSON take it for the same."""
 SUBJECT_CHARS_MAX = 255
 INTROSPECTED_S_MAX = 60.0
 """Seconds for which an answer of the issuer about a token is used, at most."""
@@ -208,7 +210,7 @@ def _times(claims: Claims, date: float, *, asked: bool) -> float:
     expires, issued = _time(claims, "exp"), _time(claims, "iat")
     begins = _time(claims, "nbf") or issued
     if asked:
-        expires = expires or date + INTROSPECTED_S_MAX
+        expires = date + INTROSPECTED_S_MAX if expires is None else expires
     elif expires is None or issued is None or expires - issued > LIFE_S_MAX:
         raise TokenUnfit(f"the token is made to last longer than {LIFE_S_MAX:.0f} s")
     if date >= expires + LEEWAY_S:
@@ -223,6 +225,8 @@ def _time(claims: Claims, name: str) -> float | None:
     if found is None:
         return None
     if isinstance(found, bool) or not isinstance(found, int | float):
+        raise TokenUnfit(f"the token's {name} is not a time")
+    if not 0 <= found <= TIME_S_MAX:  # NaN is neither
         raise TokenUnfit(f"the token's {name} is not a time")
     return float(found)
 
