@@ -7,18 +7,21 @@ from collections.abc import Awaitable, Callable
 from metamcp_worker.access.door import FAILURES_MAX
 from metamcp_worker.access.token_issuers import ANSWERS_MAX
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.spec import EndpointSpec, IssuerSpec, NamingSpec
 
-from ..rawhttp import listener
+from ..rawhttp import listener, until
 from .door import OFF, Door, modern, with_door
 
 PATH = "/metamcp/sso/mcp"
 AUDIENCE = f"https://gateway.example{PATH}"
 
 
-def asking(test: Callable[[Door, list[str]], Awaitable[None]]) -> None:
+def asking(
+    test: Callable[[Door, list[str]], Awaitable[None]], hold: asyncio.Event | None = None
+) -> None:
     """Run the test with a front whose issuer knows all tokens that begin with `good`, and with the
-    tokens that the issuer was asked about."""
+    tokens that the issuer was asked about. `hold`: the issuer answers when this is set."""
     sock = listener()
     issuer = f"http://127.0.0.1:{sock.getsockname()[1]}"
     rules = IssuerSpec(
@@ -33,8 +36,10 @@ def asking(test: Callable[[Door, list[str]], Awaitable[None]]) -> None:
         assert length is not None
         form = (await reader.readexactly(int(length[1]))).decode()
         asked.append(form.partition("token=")[2].partition("&")[0])
+        if hold is not None:
+            await hold.wait()
         active = {"active": asked[-1].startswith("good"), "aud": AUDIENCE, "sub": "ann"}
-        body = codec.dump(active | {"scope": "mcp:list"})
+        body = codec.dump(active | {"scope": "mcp:list mcp:call"})
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
             b"content-length: %d\r\n\r\n%b" % (len(body), body)
@@ -76,6 +81,31 @@ def test_an_address_with_many_failures_makes_the_front_ask_no_issuer() -> None:
         assert asked[-1] == "good2"
 
     asking(test)
+
+
+def test_the_call_of_a_client_that_left_while_its_token_was_judged_does_not_run() -> None:
+    hold = asyncio.Event()
+
+    async def test(door: Door, asked: list[str]) -> None:
+        def call(text: str) -> bytes:
+            params = {"name": "t", "arguments": {"text": text}}
+            return modern("tools/call", params, "Authorization: Bearer good", path=PATH)
+
+        leaving, staying = await door.connect(), await door.connect()
+        leaving.send(call("left"))
+        await until(lambda: len(asked) == 1)
+        await leaving.close()
+        staying.send(call("stayed"))
+        await until(lambda: len(asked) == 2)
+        await until(lambda: door.server.connections == 1)
+        hold.set()
+        frame = await door.peer.call()
+        assert codec.value(frame.params)["arguments"] == {"text": "stayed"}
+        door.peer.write(Result(frame.id, b'{"content":[]}'))
+        assert (await staying.reply()).status == 200
+        assert door.peer.quiet()
+
+    asking(test, hold)
 
 
 def test_tokens_that_are_not_valid_push_out_no_answer_about_a_valid_one() -> None:

@@ -307,6 +307,8 @@ class App:
     ) -> None:
         after = self.door.counted(await found, arrival)
         if isinstance(after, Entered):  # the door may have changed meanwhile: look again next time
+            if exchange.lost:  # the client has left, so its call must not run
+                return
             after = Entered(after.principal)
         rest = self._entered(exchange, refusal, after)
         if rest is not None:
