@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import tools_by_exposure
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front.front_views import PRINCIPALS_MAX, Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure, Pair, Shown, ViewOwner
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
@@ -313,3 +313,30 @@ def test_every_view_is_what_is_shown_in_it_and_there(
             assert tools(view(viewers, who)) == expected
             told = "tools" in viewers.told(changed, ViewOwner("default", who))
             assert told is (listed(view(viewers, who)) != earlier)
+
+
+def test_principals_beyond_the_limit_hear_of_changes_like_all_others() -> None:
+    viewers = made(spec("all"), spec("all", name="quiet"))
+    everybody = [f"key:{number}" for number in range(PRINCIPALS_MAX + 3)]
+    for principal in everybody:
+        view(viewers, principal)
+    late = everybody[-1]
+    view(viewers, late, "quiet")
+    viewers.shift([(Shown(toolset="own"), (ViewOwner("default", everybody[-2]),))])
+    viewers.refresh()
+    for server in SERVERS:
+        viewers.put(server, offer("new"))
+        changed = viewers.refresh()
+        for principal in (everybody[0], everybody[-2], late):
+            assert "tools" in viewers.told(changed, ViewOwner("default", principal)), principal
+        assert "tools" in viewers.told(changed, ViewOwner("quiet", late))
+    assert viewers.told(viewers.refresh(), ViewOwner("default", late)) == frozenset()
+
+
+def test_what_the_only_server_says_is_told_to_principals_beyond_the_limit_too() -> None:
+    viewers = made(replace(endpoint("a"), exposure="all"))
+    for number in range(PRINCIPALS_MAX + 1):
+        view(viewers, f"key:{number}")
+    changed = viewers.alone("a", ["prompts"])
+    for number in (0, PRINCIPALS_MAX):
+        assert viewers.told(changed, ViewOwner("default", f"key:{number}")) == {"prompts"}

@@ -27,6 +27,9 @@ from metamcp_worker.search.index import Index
 PRINCIPALS_MAX = 4096
 """Maximum number of views kept for principals other than the local one; beyond this limit, a view
 is built anew each time, unless it shows something."""
+OTHERS = ""
+"""Principal of the view that stands for those of all principals beyond this limit, which are alike.
+No client has this name."""
 
 Changed = Mapping[ViewOwner, frozenset[str]]
 """Kinds of the lists that have changed, by owner."""
@@ -81,8 +84,11 @@ class Viewers:
         view = self._views.get(whose)
         if view is None:
             view = self._build(whose)
+            others = ViewOwner(endpoint, OTHERS)
             if len(self._views) < PRINCIPALS_MAX:
                 self._views[whose] = view
+            elif others not in self._views:
+                self._views[others] = self._build(others)
         return view
 
     def own(self, view: View, session: str) -> View:
@@ -95,7 +101,10 @@ class Viewers:
         result of the last `refresh`."""
         if whose.session and (whose in changed or whose in self._views):
             return changed.get(whose, _NO_KINDS)
-        return changed.get(ViewOwner(whose.endpoint, whose.principal), _NO_KINDS)
+        principal = ViewOwner(whose.endpoint, whose.principal)
+        if principal not in self._views:
+            principal = ViewOwner(whose.endpoint, OTHERS)
+        return changed.get(principal, _NO_KINDS)
 
     def alone(self, server: str, kinds: Iterable[str]) -> Changed:
         """Return changes of these kinds of lists, for the views that show all of this server and no
