@@ -26,7 +26,7 @@ from metamcp_worker.front.client_sessions import (
     ClientSessions,
     request_key,
 )
-from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest
+from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest, withdraw
 from metamcp_worker.front.mcp_request import NotUpYet
 from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
 from metamcp_worker.front.request_facts import CallAnswer, McpRequest
@@ -54,17 +54,22 @@ log = logging.getLogger("metamcp.front")
 
 class Inquiry:
     """Question to a client for its roots. `ask`: puts the question to the client; `over`: called
-    when the session knows the roots, or the client did not give them."""
+    when the session knows the roots, or the client did not give them; `wait_s`: see ROOTS_S_MAX."""
 
     def __init__(
-        self, session: ClientSession, ask: Callable[[Question], None], over: Callable[[], None]
+        self,
+        session: ClientSession,
+        ask: Callable[[Question], None],
+        over: Callable[[], None],
+        wait_s: float = ROOTS_S_MAX,
     ) -> None:
         self.cancelled = False
         self._session = session
         self._over: Callable[[], None] | None = over
         self._question = Question("", 0, 0, roots.METHOD, b"{}", self._replied)
+        self._wait_s = wait_s
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(ROOTS_S_MAX, self._late)
+        self._timer = loop.call_later(wait_s, self._late)
         ask(self._question)
 
     def cancel(self, reason: str) -> None:
@@ -74,7 +79,7 @@ class Inquiry:
         self._end()
 
     def _late(self) -> None:
-        log.warning("a client did not say its roots within %g s", ROOTS_S_MAX)
+        log.warning("a client did not say its roots within %g s", self._wait_s)
         self._question.withdraw()
         self._end()
 
@@ -95,7 +100,11 @@ class Inquiry:
 
 def ask_aside(session: ClientSession, question: Question) -> None:
     """Put a question to the client on the stream that belongs to no request."""
+    if session.asked.full:
+        question.refuse(f"The client has {len(session.asked)} open questions already.")
+        return
     raw_id, params = session.asked.put(question)
+    question.on_withdrawn = partial(withdraw, session, raw_id, session.tell)
     if not session.tell(jsonrpc_bytes.request(raw_id, question.method, params)):
         session.asked.take(raw_id)
         question.refuse("The client reads no event stream now, so it cannot be asked.")

@@ -206,7 +206,7 @@ def message(raw_id: bytes, answer: CallAnswer | None) -> bytes:
 
 
 ELICIT = "elicitation/create"
-_WITHDRAWN = "the server does not wait for the answer any more"
+_WITHDRAWN = "nobody waits for the answer any more"
 _NONE = Raw(b"null")
 
 
@@ -299,7 +299,7 @@ class SessionRequest:
             question.refuse(f"The client has {len(session.asked)} open questions already.")
             return
         raw_id, params = session.asked.put(question)
-        question.on_withdrawn = partial(self._withdraw, raw_id)
+        question.on_withdrawn = partial(withdraw, session, raw_id, self._reach)
         if not self._reach(jsonrpc_bytes.request(raw_id, question.method, params)):
             session.asked.take(raw_id)
             question.refuse("The client reads no event stream now, so it cannot be asked.")
@@ -398,7 +398,10 @@ class SessionRequest:
             session = self.session
             front_recovery.keep(self.call, session.id, tape.name, self.raw_id, self._token)
 
-    def _withdraw(self, raw_id: bytes) -> None:
-        if self.session.asked.take(raw_id) is not None:
-            params = {"requestId": Raw(raw_id), "reason": _WITHDRAWN}
-            self._reach(jsonrpc_bytes.notification("notifications/cancelled", codec.dump(params)))
+
+def withdraw(session: ClientSession, raw_id: bytes, tell: Callable[[bytes], bool]) -> None:
+    """Close a question to a client, and tell the client not to answer it, unless it is closed.
+    `tell`: sends a message where the client was asked."""
+    if session.asked.take(raw_id) is not None:
+        params = {"requestId": Raw(raw_id), "reason": _WITHDRAWN}
+        tell(jsonrpc_bytes.notification("notifications/cancelled", codec.dump(params)))
