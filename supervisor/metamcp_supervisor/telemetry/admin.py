@@ -162,11 +162,12 @@ class Admin:
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or len(hosts[0]) > HOST_BYTES_MAX:
             return False
-        host = _without_port(hosts[0].decode("latin-1")).lower()
-        if host in {_LOCAL, self._listen_host} or _is_address(host):
-            return True
-        place = place_of(hosts[0])
-        return place is not None and self._hosts.allow(place)
+        place = place_of(hosts[0])  # of the whole value, so that nothing can stand behind it
+        if place is None:
+            return False
+        host = place[0].decode().strip("[]")
+        own = host in {_LOCAL, self._listen_host} or _is_address(host)
+        return own or self._hosts.allow(place)
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -210,12 +211,6 @@ def _query(query: bytes) -> list[tuple[str, str]]:
         )
     except ValueError:
         return []
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 
 def _is_address(host: str) -> bool:

@@ -13,6 +13,7 @@ from metamcp_supervisor.console.gateway_client import SessionEnded, connected
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
+from tests.hosts import MORE_THAN_A_HOST
 from tests.supervisor.console.served import OWN, Browser, run
 from tests.supervisor.console.test_fragments import HOSTILE, Elements
 from tests.supervisor.small_gateway import server
@@ -75,7 +76,8 @@ def test_a_page_without_a_session_has_no_data() -> None:
 
 @pytest.mark.promise("M107")
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::"]
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::", *MORE_THAN_A_HOST],
 )
 def test_a_foreign_name_of_the_console_is_refused_everywhere(host: str) -> None:
     async def test(browser: Browser) -> None:

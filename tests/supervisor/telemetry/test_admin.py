@@ -16,6 +16,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http.serve import HttpServer
 from tests import unixhttp
+from tests.hosts import MORE_THAN_A_HOST
 from tests.supervisor.small_gateway import SmallGateway, server
 
 DOCS = Path(__file__).parents[3] / "docs" / "operating.md"
@@ -187,7 +188,8 @@ def test_a_foreign_name_that_points_here_is_refused() -> None:
     async def test(ask: Ask) -> None:
         for host in ("localhost", "127.0.0.1:6271", "[::1]:6271", "OPS.example:1", "10.1.2.3"):
             assert (await ask("/livez", host=host))[0] == 200, host
-        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:6271", ""):
+        foreign = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:6271", "")
+        for host in (*foreign, *MORE_THAN_A_HOST):
             assert (await ask("/metrics", host=host))[0] == 403, host
             assert (await ask("/readyz", host=host))[0] == 200, "a probe calls it what it likes"
         assert (await ask("/metrics", host="metrics.example.com:1"))[0] == 200, "it is allowed"

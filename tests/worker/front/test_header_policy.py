@@ -18,6 +18,7 @@ from metamcp_worker.front.request_facts import (
     Route,
 )
 from metamcp_worker.http.request_head import Headers, place_of
+from tests.hosts import MORE_THAN_A_HOST
 
 PATHS = {
     b"/mcp": Route("default"),
@@ -200,6 +201,14 @@ def test_a_host_is_a_name_or_an_address_and_perhaps_a_port(
 ) -> None:
     place = place_of(value)
     assert (place and place[0]) == host
+
+
+@pytest.mark.promise("M99")
+@pytest.mark.parametrize("value", MORE_THAN_A_HOST)
+def test_more_than_a_host_is_not_a_name_of_the_gateway(value: str) -> None:
+    found = POLICY.check("GET", b"/metamcp/default/mcp", [(b"host", value.encode())])
+    assert isinstance(found, HeaderRefusal)
+    assert (found.status, found.reason) == (400, "host")
 
 
 @pytest.mark.parametrize(
