@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from metamcp_supervisor.console.site import OWN_STREAMS_MAX
 from tests.live.console_abroad import ConsoleAbroad
 from tests.live.gateway import fake
 from tests.waiting import until
@@ -127,6 +128,21 @@ def test_what_ends_a_key_ends_its_sessions_and_their_streams(
         assert b"event: ended" in stream.read(), "the gateway ends the stream"
         assert asker.login(made["key"]) == (403, REFUSED)
     assert other.ask("GET", "/frame")[0] == 200
+
+
+def test_a_key_takes_no_stream_from_others_however_often_it_logs_in(
+    abroad: ConsoleAbroad, visit: Visit
+) -> None:
+    key = abroad.key("greedy", "console:viewer")["key"]
+    greedy = [visit() for _ in range(OWN_STREAMS_MAX + 1)]
+    assert {visitor.login(key)[0] for visitor in greedy} == {200}
+    for visitor in greedy[:-1]:
+        visitor.news()
+    status, why = greedy[-1].ask("GET", "/events")
+    assert (status, "for you already" in why) == (503, True)
+    other = visit()
+    assert other.login(abroad.key("modest", "console:viewer")["key"])[0] == 200
+    other.news()
 
 
 def test_wrong_keys_get_one_sentence_and_are_counted_while_right_ones_still_open(

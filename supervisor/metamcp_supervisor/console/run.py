@@ -58,7 +58,7 @@ class ConsoleWorker(RoleWorker):
             tls = TlsFiles(on.tls)
             self._chores.begin(tls.follow())
         self._site = ConsoleSite(on)
-        limits = ClientLimits(connections_max=CONNECTIONS_MAX)
+        limits = ClientLimits(connections_max=CONNECTIONS_MAX, makes_room=True)
         self._server = HttpServer(self._site, limits=limits, tls=tls)
         listener.setblocking(False)
         await self._server.start([listener])

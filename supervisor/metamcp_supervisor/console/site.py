@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from importlib import resources
 from urllib.parse import parse_qsl, unquote
+from weakref import WeakValueDictionary
 
 import htpy as h
 from htpy import Node
@@ -45,6 +47,10 @@ ASKS_MAX = 16
 STREAMS_MAX = 16
 """Maximum streams of news at once, one for each browser. Both together leave connections of the
 control socket to operators (`ControlLimits.connections_max`)."""
+OWN_ASKS_MAX = 8
+OWN_STREAMS_MAX = 4
+"""How many of both one session may have, and of streams one API key: a browser has one stream, and
+for a moment two, when another tab takes over."""
 STATIC = {
     "htmx.js": "text/javascript; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
@@ -90,8 +96,8 @@ class _Login(Struct, frozen=True):
 
 
 class ConsoleSite:
-    """The application. `on`: settings from the supervisor; `requests`: number of requests so far;
-    `streams`: open streams of news."""
+    """The application. `on`: settings from the supervisor; `requests`: number of requests until
+    now."""
 
     def __init__(self, on: ConsoleOn) -> None:
         self._on = on
@@ -104,7 +110,16 @@ class ConsoleSite:
         self._shell = str(rail.shell()).encode()
         self._secure = {**HEADERS, **(_TLS if on.tls is not None else {})}
         self._asks = asyncio.Semaphore(ASKS_MAX)
-        self.requests = self.streams = 0
+        self._own_asks: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By session, as long as it asks something."""
+        self._sessions, self._keys = Counter[str](), Counter[str]()
+        """Streams by session, and by API key."""
+        self.requests = 0
+
+    @property
+    def streams(self) -> int:
+        """Number of open streams of news."""
+        return sum(self._sessions.values())
 
     def __call__(self, request: HttpRequest) -> Pending:
         self.requests += 1
@@ -166,7 +181,8 @@ class ConsoleSite:
     @contextlib.asynccontextmanager
     async def _asking(self, session: str) -> AsyncGenerator[GatewayClient]:
         """Connect to the gateway, when it is this request's turn. Raises Failed."""
-        async with self._asks, connected(self._on.runtime_dir, session) as ask:
+        own = self._own_asks.setdefault(session, asyncio.Semaphore(OWN_ASKS_MAX))
+        async with own, self._asks, connected(self._on.runtime_dir, session) as ask:
             yield ask
 
     def _static(self, request: HttpRequest, name: str) -> None:
@@ -329,22 +345,23 @@ class ConsoleSite:
 
     async def _events(self, request: HttpRequest, session: str) -> None:
         """Pass on the kinds of news, as long as the page is open and the session lasts."""
-        if self.streams >= STREAMS_MAX:
-            why = f"{STREAMS_MAX} browsers follow the gateway already; close one of them.\n"
-            self._send(request, 503, TEXT, why.encode())
-            return
-        self.streams += 1
         try:
-            async with connected(self._on.runtime_dir, session) as ask:
-                request.begin(self._head(200, "text/event-stream"))
-                await self._pass_on(request, ask)
+            if self.streams >= STREAMS_MAX:
+                why = f"{STREAMS_MAX} browsers follow the gateway already; close one of them."
+                raise NotServed(503, why)
+            with _counted(self._sessions, session):
+                async with connected(self._on.runtime_dir, session) as ask:
+                    with _counted(self._keys, ask.key) if ask.key else contextlib.nullcontext():
+                        request.begin(self._head(200, "text/event-stream"))
+                        await self._pass_on(request, ask)
+        except NotServed as why:
+            self._send(request, why.status, TEXT, f"{why}\n".encode())
+            return
         except Failed as why:
             if not request.begun:
                 status = 401 if isinstance(why, SessionEnded) else 503
                 self._send(request, status, TEXT, f"{why}\n".encode())
                 return
-        finally:
-            self.streams -= 1
         request.end()
 
     async def _pass_on(self, request: HttpRequest, ask: GatewayClient) -> None:
@@ -370,6 +387,21 @@ class ConsoleSite:
     ) -> None:
         if not request.lost:
             request.answer(self._head(status, kind, more), body)
+
+
+@contextlib.contextmanager
+def _counted(streams: Counter[str], who: str) -> Generator[None]:
+    """Count a stream of a session or an API key. Raises NotServed if it is one too many."""
+    if streams[who] >= OWN_STREAMS_MAX:
+        why = f"{OWN_STREAMS_MAX} pages follow the gateway for you already; close one of them."
+        raise NotServed(503, why)
+    streams[who] += 1
+    try:
+        yield
+    finally:
+        streams[who] -= 1
+        if not streams[who]:
+            del streams[who]
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -258,17 +258,38 @@ def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
 
 def test_more_browsers_than_may_follow_are_told_and_pages_still_answer() -> None:
     async def test(browser: Browser) -> None:
-        await browser.login()
         async with contextlib.AsyncExitStack() as streams:
-            for _ in range(site.STREAMS_MAX):
+            for number in range(site.STREAMS_MAX):
+                if number % site.OWN_STREAMS_MAX == 0:
+                    await browser.login()
                 stream = browser.http.stream("GET", "/events", headers=browser.headers)
                 answer = await streams.enter_async_context(stream)
                 assert answer.status_code == 200
+            await browser.login()
             refused = await browser.http.get("/events", headers=browser.headers)
             assert refused.status_code == 503
             assert "browsers follow the gateway already" in refused.text
             pages = [browser.get("/servers") for _ in range(2 * site.ASKS_MAX)]
             assert {page.status_code for page in await asyncio.gather(*pages)} == {200}
+
+    run(test, *SERVERS)
+
+
+@pytest.mark.promise("M107")
+def test_one_session_takes_no_stream_from_another_one() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login(Role.VIEWER)
+        async with contextlib.AsyncExitStack() as streams:
+            answers: list[int] = []
+            for _ in range(2 * site.STREAMS_MAX):
+                stream = browser.http.stream("GET", "/events", headers=browser.headers)
+                answer = await streams.enter_async_context(stream)
+                answers.append(answer.status_code)
+            assert answers.count(200) == site.OWN_STREAMS_MAX
+            assert set(answers) == {200, 503}
+            await browser.login()
+            stream = browser.http.stream("GET", "/events", headers=browser.headers)
+            assert (await streams.enter_async_context(stream)).status_code == 200
 
     run(test, *SERVERS)
 

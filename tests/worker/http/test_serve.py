@@ -285,6 +285,55 @@ def test_one_connection_too_many_is_told_so() -> None:
     served(talk, limits=ClientLimits(connections_max=1))
 
 
+HALF = {
+    "silent": b"",
+    "half a head": b"POST / HTTP/1.1\r\nHost: a\r\n",
+    "half a body": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf",
+}
+
+
+@pytest.mark.promise("M98")
+@pytest.mark.parametrize("how", HALF)
+def test_who_has_sent_no_whole_request_makes_room_for_a_new_client(how: str) -> None:
+    many, asked, go = 8, asyncio.Event(), asyncio.Event()
+
+    async def app(request: HttpRequest) -> None:
+        if (body := await request.body()) == b"wait":
+            asked.set()
+            await go.wait()
+        request.answer(OK, body or b"")
+
+    async def talk(one: Served) -> None:
+        waiting = await one.connect()
+        waiting.send(post(b"wait"))
+        await asked.wait()
+        for _ in range(many - 1):
+            (await one.connect()).send(HALF[how])
+        await until(lambda: one.server.connections == many)
+        for _ in range(3):
+            assert (await (await one.connect()).ask(post(b""))).status == 200
+        assert one.refused == ["connections"] * 3
+        assert one.server.connections == many
+        go.set()
+        assert (await waiting.reply()).body == b"wait"
+
+    served(talk, app, limits=ClientLimits(connections_max=many, makes_room=True))
+
+
+@pytest.mark.promise("M98")
+def test_the_address_with_the_most_connections_makes_room() -> None:
+    async def talk(one: Served) -> None:
+        quiet = await Client.connect(one.port, "127.0.0.2")
+        one.clients.append(quiet)
+        await until(lambda: one.server.connections == 1)
+        for _ in range(8):
+            await one.connect()
+        await until(lambda: one.refused == ["connections"] * 5)
+        assert (await quiet.ask(post(b""))).status == 200
+
+    served(talk, limits=ClientLimits(connections_max=4, makes_room=True))
+
+
 @pytest.mark.promise("M98")
 def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
     caplog: pytest.LogCaptureFixture,

@@ -96,6 +96,18 @@ def test_handshakes_count_as_connections(tmp_path: Path) -> None:
     safely(tmp_path, talk, ClientLimits(connections_max=1))
 
 
+@pytest.mark.promise("M98")
+def test_the_oldest_handshake_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    async def talk(one: Safe) -> None:
+        silent = await Client.connect(one.port)
+        await until(lambda: one.server.handshakes == 1)
+        assert (await asyncio.to_thread(one.asked))[0].startswith(b"HTTP/1.1 200")
+        assert await silent.closed() == b""
+        await silent.close()
+
+    safely(tmp_path, talk, ClientLimits(connections_max=1, makes_room=True))
+
+
 def test_no_handshake_outlasts_its_server(tmp_path: Path) -> None:
     async def talk(one: Safe) -> None:
         silent = await Client.connect(one.port)

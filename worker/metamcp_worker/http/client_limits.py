@@ -33,12 +33,15 @@ END_S = 1.0
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
-    """Seconds and counts that an operator or a test may want otherwise."""
+    """Seconds and counts that an operator or a test may want otherwise. `makes_room`: if all places
+    are taken, a client without a whole request loses its place to a new one. All connections are
+    looked at for that, so it is for servers with few."""
 
     head_s: float = 10.0
     body_grace_s: float = 10.0
     idle_s: float = 60.0
     connections_max: int = 10_000
+    makes_room: bool = False
 
 
 class Sender(Protocol):

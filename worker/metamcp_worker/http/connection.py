@@ -213,6 +213,17 @@ class Connection(asyncio.Protocol):
         self._answered = 0
 
     @property
+    def dispensable(self) -> bool:
+        """Whether no whole request waits for its answer here."""
+        running = self._running
+        return not self._queue and (running is None or not running.whole)
+
+    @property
+    def heard_at(self) -> float:
+        """When the client sent something last, in seconds of the loop's clock."""
+        return self._heard
+
+    @property
     def _whole(self) -> bool:
         """Whether all bytes that came are of whole requests, and further bytes would count."""
         return self._stage == _IDLE and not self._deaf

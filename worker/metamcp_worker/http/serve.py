@@ -17,6 +17,7 @@ import os
 import resource
 import socket
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,8 +49,7 @@ class HttpServer:
     """Serves one application on listening sockets. `on_refused`: gets a word for every request that
     is refused before the application sees it. `request`: class of the requests; `reserve`: number
     of descriptors reserved for connections when no other is free; `tls`: None for plain HTTP;
-    `open`: the connections;
-    `handshakes`: number of connections that do not speak TLS yet; `tasks`: of requests that wait;
+    `open`: the connections; `tasks`: of requests that wait;
     `started`: it accepts, or did; `draining`: it accepts no more;
     `ended`: no connection is open, or time is up.
 
@@ -79,7 +79,8 @@ class HttpServer:
         self.draining = False
         self.ended = False
         self._fd_max = sys.maxsize
-        self.handshakes = 0
+        self._shaking: dict[asyncio.Task[None], None] = {}
+        """Handshakes under way, oldest first."""
         self._reserve = reserve
         self._on_refused = on_refused
         self._acceptors: list[Acceptor] = []
@@ -89,16 +90,39 @@ class HttpServer:
     def connections(self) -> int:
         return len(self.open)
 
+    @property
+    def handshakes(self) -> int:
+        """Number of connections that do not speak TLS yet."""
+        return len(self._shaking)
+
     def full(self, fd: int) -> tuple[str, str] | None:
         """Why the newest connection, with this descriptor, is over a limit, as a word and a
         sentence, or None. A new descriptor has the lowest free number, which shows how many
         descriptors there are, those of pipes included."""
-        if self.connections > self.limits.connections_max:
+        if self.connections > self.limits.connections_max and not self._make_room(fd):
             return _CONNECTIONS
         if fd >= self._fd_max:
             log.warning("no free descriptors: connections are refused; %s", _RAISE)
             return _DESCRIPTORS
         return None
+
+    def _make_room(self, fd: int) -> bool:
+        """End a connection without a whole request in favour of the newest one, which has this
+        descriptor: of the address with the most connections, the one that was silent longest.
+        Returns False if there is none."""
+        others = [
+            one
+            for one in (self.open if self.limits.makes_room else ())
+            if one.dispensable and one.transport.get_extra_info("socket").fileno() != fd
+        ]
+        if not others:
+            return False
+        counts = Counter(one.address for one in self.open)
+        longest = min(others, key=lambda one: (-counts[one.address], one.heard_at))
+        self.open.discard(longest)
+        longest.transport.abort()
+        self.refused(_CONNECTIONS[0])
+        return True
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Accept on these sockets; the server owns them now. Other processes may share them."""
@@ -155,8 +179,12 @@ class HttpServer:
     ) -> None:
         """Give an accepted socket its protocol after a handshake. Handshakes count as connections
         do; one too many is closed, because nothing can be said yet. Raises OSError."""
-        limits = self.limits
-        reason = "connections" if self.handshakes >= limits.connections_max else ""
+        limits, full = self.limits, self.handshakes >= self.limits.connections_max
+        if full and limits.makes_room:  # the oldest of them gives way
+            oldest = next(iter(self._shaking))
+            del self._shaking[oldest]
+            oldest.cancel()
+        reason = "connections" if full and not limits.makes_room else ""
         if sock.fileno() >= self._fd_max:
             reason = _DESCRIPTORS[0]
             log.warning("no free descriptors: connections are refused; %s", _RAISE)
@@ -164,11 +192,13 @@ class HttpServer:
             self.refused(reason)
             sock.close()
             return
-        self.handshakes += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._shaking[task] = None
         try:
             await tls.accept(asyncio.get_running_loop(), make, sock, limits.head_s)
         finally:
-            self.handshakes -= 1
+            self._shaking.pop(task, None)
 
     def refused(self, reason: str) -> None:
         if self._on_refused is not None:
