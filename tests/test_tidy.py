@@ -126,7 +126,6 @@ PURE_BY_ROOM = {
         "actions call_queue frontless_calls handshake hang_probe http_exchange http_sessions"
         " jsonrpc_lines lists notices own_requests request_headers server_calls server_log"
         " server_questions server_session subscriptions"
-        " task_owners"
     ),
     "metamcp_worker.confinement": "denials rules",
     "metamcp_worker.embedder": "embeddings_api",

@@ -2,13 +2,13 @@
 
 import json
 
-from metamcp_worker.child import task_owners
+from metamcp_worker.child import lists
 from metamcp_worker.child.call_queue import SentCall
-from metamcp_worker.child.task_owners import OWNED_MAX, TaskOwners
+from metamcp_worker.child.lists import OWNED_MAX, TaskOwners
 from metamcp_worker.front import task_ids
 from metamcp_worker.ipc import codec
 
-CALL, LIST = task_owners.CALL, task_owners.LIST
+CALL, LIST = task_ids.CALL, task_ids.LIST
 
 
 def call(method: str, word: str = "") -> SentCall:
@@ -58,6 +58,6 @@ def test_the_oldest_tasks_make_room() -> None:
 
 
 def test_both_ends_name_the_owner_alike() -> None:
-    assert task_ids.OWNER == task_owners.OWNER
+    assert task_ids.OWNER == lists.OWNER
     assert json.loads(task_ids.with_word(b"", "ann")) == {"owner": "ann"}
     assert json.loads(task_ids.with_word(b"{}", "ann")) == {"owner": "ann"}

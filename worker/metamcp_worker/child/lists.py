@@ -1,13 +1,19 @@
 """Reading a server's lists: every page, with a guard against each way to make a list endless.
 
 Owns: which lists there are, paging, the limits of a catalogue, the warnings about definitions that
-are left out. Never: lines, ids, clocks; names as clients see them.
+are left out; the owner of each task in a list of tasks (`TaskOwners`). Never: lines, ids, clocks;
+names as clients see them; who an owner is, and which tasks a client sees (`front.task_ids`).
+
+A server of revision 2025-11-25 lists the tasks of all its clients, because they are one client to
+it. Mostly the tasks end with its process, so the worker of that process keeps the owners: it
+outlives a front, and all fronts ask it.
 """
 
 from collections.abc import Iterable, Mapping
 
 from msgspec import Raw, Struct
 
+from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.own_requests import OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
@@ -202,3 +208,54 @@ def _identity(item: Raw, member: str) -> str | None:
     except codec.Malformed:
         return None
     return codec.text(found)
+
+
+OWNED_MAX = 10_000
+"""Maximum number of tasks whose owners are known. The oldest make room; no list has them then."""
+OWNER = "owner"
+"""Member of a caller with the word for the owner of its tasks, and of each task in a list."""
+_OWNED = b'{"owner":'
+_CALL, _LIST = "tools/call", "tasks/list"
+
+
+class TaskOwners:
+    """Words for the owners of tasks, by the server's ids of the tasks."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, str] = {}
+
+    def answered(self, call: SentCall, result: bytes) -> bytes:
+        """Note whose task a result stands for, and return the result; a list of tasks with the
+        owner of each of them."""
+        if not call.caller.startswith(_OWNED):
+            return result
+        if call.method == _LIST:
+            return self._listed(result)
+        if call.method == _CALL and (task := _created(result)) is not None:
+            self._owners.pop(task, None)
+            if len(self._owners) >= OWNED_MAX:
+                del self._owners[next(iter(self._owners))]
+            self._owners[task] = codec.text(codec.level(call.caller)[OWNER]) or ""
+        return result
+
+    def _listed(self, result: bytes) -> bytes:
+        try:
+            members = codec.level(result)
+            tasks = [codec.level(each) for each in codec.items(members.get("tasks", Raw(b"[]")))]
+        except codec.Malformed:
+            return b'{"tasks":[]}'
+        for task in tasks:
+            owner = self._owners.get(codec.text(task.get("taskId", Raw(b"null"))) or "", "")
+            task[OWNER] = Raw(codec.dump(owner))
+        return codec.dump({**members, "tasks": tasks})
+
+
+def _created(result: bytes) -> str | None:
+    """Return the id of the task that a result stands for; None if the result is not a task."""
+    if b'"taskId"' not in result:
+        return None
+    try:
+        task = codec.level(codec.level(result).get("task", Raw(b"{}")))
+    except codec.Malformed:
+        return None
+    return codec.text(task.get("taskId", Raw(b"null")))

@@ -34,7 +34,7 @@ from metamcp_worker.child.frontless_calls import Orphans
 from metamcp_worker.child.handshake import Opening
 from metamcp_worker.child.hang_probe import Probing
 from metamcp_worker.child.jsonrpc_lines import FIT, Faults
-from metamcp_worker.child.lists import CHANGES, declared
+from metamcp_worker.child.lists import CHANGES, TaskOwners, declared
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import ServerCalls, Timing, error_type
 from metamcp_worker.child.server_log import Levels
@@ -45,7 +45,6 @@ from metamcp_worker.child.subscriptions import (
     ModernSubscriptions,
     stripped,
 )
-from metamcp_worker.child.task_owners import TaskOwners
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.envelope import Envelope, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
