@@ -225,3 +225,12 @@ def test_ids_are_unique_and_sort_as_calls_began() -> None:
 def _again(made: Call, number: int) -> Call:
     made.id = number
     return made
+
+
+@pytest.mark.parametrize("spell", ["\\u%04x", "\\\\u%04x"])
+def test_a_secret_in_escapes_that_reaches_across_the_limit_is_masked(spell: str) -> None:
+    escaped = "".join(spell % ord(character) for character in SECRET)
+    for before in range(FULL.body_bytes):
+        line = written(recording(), f'{{"a":"{"x" * before}{escaped}","b":"{"y" * 999}"}}'.encode())
+        assert "arguments" in line["cut"]
+        assert spell[:-4] not in line["arguments"].replace(MASK, "")

@@ -2,6 +2,8 @@
 
 import json
 import string
+from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -164,3 +166,60 @@ def test_a_secret_that_appears_when_another_is_taken_out_is_taken_out_too() -> N
     masks = Masks(["abcdefghij", f"1234{MASK}5678"])
     assert masks.text("x 1234abcdefghij5678 y") == f"x {MASK} y"
     assert Masks([f"password={MASK}"]).text("password=hunter22") == MASK
+
+
+ODD = 'a"b\\c/d\té-\U0001f600-secret'
+"""A secret with every kind of character that JSON and URLs spell otherwise."""
+
+
+LOWER, UPPER = "\\u%04x", "\\u%04X"
+
+
+def escaped(text: str, pattern: str = LOWER) -> str:
+    """The text with each character as an escape of JSON."""
+    units = text.encode("utf-16-be")
+    return "".join(pattern % int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+
+
+SPELLINGS: list[Callable[[str], str]] = [
+    json.dumps,
+    lambda secret: json.dumps(secret, ensure_ascii=False),
+    lambda secret: f'"{escaped(secret)}"',
+    lambda secret: f'"{escaped(secret, UPPER)}"',
+    lambda secret: json.dumps(f'"{escaped(secret)}"'),
+    lambda secret: json.dumps(json.dumps(secret)),
+    lambda secret: json.dumps(secret[:-4])[:-1] + escaped(secret[-4:]) + '"',
+    lambda secret: f'"{escaped(secret[:4])}' + json.dumps(secret[4:], ensure_ascii=False)[1:],
+]
+
+
+@pytest.mark.parametrize("secret", ["CANARY-env-1234", ODD], ids=["plain", "odd"])
+@pytest.mark.parametrize("spell", SPELLINGS)
+def test_a_known_secret_is_found_however_json_spells_it(
+    secret: str, spell: Callable[[str], str]
+) -> None:
+    masks = Masks([secret])
+    text = f'{{"a":{spell(secret)},"b":"\\u0041 50%"}}'
+    for masked in (masks.json(text), masks.known(text), masks.text(text)):
+        found: dict[str, str] = json.loads(masked)
+        assert found["b"] == "A 50%"
+        assert found["a"].strip('"') == MASK
+
+
+@pytest.mark.parametrize("text", ["CANARY%2denv%2D1234", "%43%41%4e%41%52%59-env-1234"])
+def test_a_known_secret_is_found_however_a_url_spells_it(text: str) -> None:
+    assert Masks(["CANARY-env-1234"]).text(f"GET /?a={text}&b=50%25") == f"GET /?a={MASK}&b=50%"
+
+
+def test_without_a_secret_escapes_stay_as_they_are() -> None:
+    text = '{"a":"\\u0041\\/\\u0022 50%25 \\ud83d"}'
+    for masked in (Masks(["CANARY-env-1234"]).json(text), Masks([]).json(text)):
+        assert masked == text
+
+
+@given(SECRETS)
+def test_the_reach_is_as_long_as_any_spelling(secrets: list[str]) -> None:
+    reach = Masks(secrets).reach
+    for secret in secrets:
+        for spelled in (escaped(secret), json.dumps(escaped(secret)), quote(secret, safe="")):
+            assert len(spelled.encode()) <= reach

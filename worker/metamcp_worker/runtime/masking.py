@@ -62,8 +62,15 @@ _PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----.*?(?:-----END|\Z
 _HTML = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&"})
 _CAUTIOUS = str.maketrans({char: f"\\u{ord(char):04X}" for char in "<>&+'`\""})
 """Characters that .NET (`_CAUTIOUS`) and Go (`_HTML`) write as escapes in JSON."""
-_SPELLED = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")
-"""Character that JSON spells as an escape, also in JSON inside a JSON string."""
+_SPELLED = re.compile(
+    r"(\\+)(?:u([dD][89abAB][0-9a-fA-F]{2})\1u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|/)"
+    r"|%([2-7][0-9a-fA-F])"
+)
+"""Character that JSON spells as an escape, also in JSON inside a JSON string, or a URL."""
+_SPELLED_BYTES_MAX = 12
+"""Maximum bytes of a character of ASCII, or of half a pair of others, that is spelled in one of
+these ways; JSON inside JSON inside JSON is taken into account."""
+_ESCAPES = ("\\u", "\\/", "%")
 _LITERALS = frozenset({"null", "true", "false", "none", "undefined"})
 _ASSIGNED_CHARACTERS_MIN = 4
 #: A text without one of these words is not searched, which is a hundred times faster.
@@ -89,16 +96,15 @@ class Masks:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets for form in _forms(secret)}
         self._secrets = sorted(forms, key=lambda form: (-len(form), form))
-
-    @property
-    def reach(self) -> int:
-        """Bytes of the longest secret: as many bytes at the end of a cut text may be a part of a
-        secret."""
-        return max((len(secret.encode()) for secret in self._secrets), default=0)
+        plain = max((len(secret.encode("utf-16-le")) // 2 for secret in secrets), default=0)
+        longest = max((len(form.encode()) for form in forms), default=0)
+        self.reach = max(longest, plain * _SPELLED_BYTES_MAX) if forms else 0
+        """Bytes of the longest secret, however it is spelled: as many bytes at the end of a cut
+        text may be a part of a secret."""
 
     def text(self, text: str) -> str:
         """Return the text with secrets masked."""
-        text = self._without(text)
+        text = self.known(text)
         low = text.lower()
         if _any(_HEADERS, low):
             text = _HEADER.sub(rf"\1\2{MASK}", text)
@@ -118,7 +124,7 @@ class Masks:
             text = _OURS.sub(rf"\1{MASK}", text)
         if "PRIVATE KEY" in text:
             text = _PRIVATE.sub(MASK, text)
-        return self._without(text)
+        return self.known(text)
 
     def json(self, text: str) -> str:
         """Return JSON with secrets masked; values of members are masked whole. If more secrets show
@@ -131,15 +137,17 @@ class Masks:
         return shown if again == plain else again
 
     def known(self, text: str) -> str:
-        """Return JSON with the known secrets masked, and all else as it is, but for escapes if a
+        """Return a text with the known secrets masked, and all else as it is, but for escapes if a
         secret is spelled with them."""
         shown = self._without(text)
+        if not self._secrets or not _any(_ESCAPES, shown):
+            return shown
         plain = _SPELLED.sub(_character, shown)
         again = self._without(plain)
         return shown if again == plain else again
 
     def _json(self, text: str) -> str:
-        text = self._without(text)
+        text = self.known(text)
         if _any(_STEMS, text.lower()):
             text = _MEMBER.sub(_member, text)
         return self.text(text)
@@ -166,6 +174,7 @@ def _forms(secret: str) -> Iterator[str]:
             continue
         yield plain
         yield json.dumps(plain)[1:-1]
+        yield json.dumps(json.dumps(plain, ensure_ascii=False), ensure_ascii=False)[3:-3]
         yield json.dumps(plain).replace("/", "\\/")[1:-1]  # PHP
         as_it_is = json.dumps(plain, ensure_ascii=False)[1:-1]
         yield as_it_is
@@ -176,10 +185,22 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _character(found: re.Match[str]) -> str:
-    """Return the character of an escape if a JSON string may have it as it is, else the escape."""
-    character = chr(int(found[1], 16)) if found[1] else "/"
-    plain = character >= " " and character not in '"\\' and not "\ud800" <= character <= "\udfff"
-    return character if plain else found[0]
+    """Return the character of an escape as a JSON string has it: as it is where that is possible,
+    else by the shortest escape, behind the backslashes that its depth needs."""
+    slashes, high, low, code, percent = found.groups()
+    if percent:
+        character = chr(int(percent, 16))
+        return character if character not in '"\\\x7f' else found[0]
+    if high:
+        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+    character = chr(int(code, 16)) if code else "/"
+    if character == "\\":
+        return slashes * 2
+    if character == '"':
+        return f'{slashes * 2}"'[1:]
+    if character < " ":
+        return slashes + json.dumps(character)[2:-1]
+    return found[0] if "\ud800" <= character <= "\udfff" else character
 
 
 def _any(words: Iterable[str], text: str) -> bool:
