@@ -197,6 +197,38 @@ def test_a_session_is_told_how_the_tasks_go_on_that_it_began() -> None:
     with_door(talk)
 
 
+@pytest.mark.promise("M60")
+@pytest.mark.parametrize("method", ["notifications/message", "example.com/x"])
+def test_what_is_told_of_a_task_outside_of_calls_reaches_the_session_that_began_it(
+    method: str,
+) -> None:
+    async def talk(door: Door) -> None:
+        capabilities = Raw(b'{"tasks":{"requests":{"tools":{"call":{}}}},"logging":{}}')
+        door.offer(structs.replace(offer("t"), capabilities=capabilities))
+        session, other = await door.initialize(), await door.initialize()
+        for one in (session, other):
+            await set_level(door, one, "debug")
+            assert isinstance(await door.peer.read(), Tell)
+        news, of_other = await door.news(session), await door.news(other)
+        client = await door.call(session, task={"ttl": 1000})
+        task = b'{"task":{"taskId":"k","status":"working"}}'
+        door.peer.write(Result((await door.peer.call()).id, task))
+        known = (await client.reply()).json["result"]["task"]["taskId"]
+        for own in (b"k", b"another"):
+            meta = b'{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}' % own
+            params = b'{"_meta":%b,"level":"error","data":"x"}' % meta
+            door.peer.write(Notice(method, params))
+        mark(door)
+        told = await news.event()
+        assert told["method"] == method
+        related = told["params"]["_meta"]["io.modelcontextprotocol/related-task"]
+        assert related == {"taskId": known}
+        assert await last(news)
+        assert await last(of_other)
+
+    with_door(talk)
+
+
 class Watching:
     """A session on an endpoint with two resources."""
 

@@ -214,6 +214,9 @@ OWNED_MAX = 10_000
 """Maximum number of tasks whose owners are known. The oldest make room; no list has them then."""
 OWNER = "owner"
 """Member of a caller with the word for the owner of its tasks, and of each task in a list."""
+RELATED = "io.modelcontextprotocol/related-task"
+"""Key in the `_meta` of a message that belongs to a task."""
+_NOTHING = Raw(b"{}")
 _OWNED = b'{"owner":'
 _CALL, _LIST = "tools/call", "tasks/list"
 
@@ -235,8 +238,20 @@ class TaskOwners:
             self._owners.pop(task, None)
             if len(self._owners) >= OWNED_MAX:
                 del self._owners[next(iter(self._owners))]
-            self._owners[task] = codec.text(codec.level(call.caller)[OWNER]) or ""
+            self._owners[task] = word_of(call)
         return result
+
+    def find(self, params: bytes) -> str:
+        """Return the owner of the task that a message with these parameters belongs to; empty if it
+        belongs to none whose owner is known."""
+        if not self._owners or b'"taskId"' not in params:
+            return ""
+        try:
+            meta = codec.level(codec.level(params).get("_meta", _NOTHING))
+            task = codec.text(codec.level(meta.get(RELATED, _NOTHING)).get("taskId", Raw(b"null")))
+        except codec.Malformed:
+            return ""
+        return self._owners.get(task or "", "")
 
     def _listed(self, result: bytes) -> bytes:
         try:
@@ -248,6 +263,13 @@ class TaskOwners:
             owner = self._owners.get(codec.text(task.get("taskId", Raw(b"null"))) or "", "")
             task[OWNER] = Raw(codec.dump(owner))
         return codec.dump({**members, "tasks": tasks})
+
+
+def word_of(call: SentCall) -> str:
+    """Return the word for the owner of the tasks of a call; empty if its front gives none."""
+    if not call.caller.startswith(_OWNED):
+        return ""
+    return codec.text(codec.level(call.caller)[OWNER]) or ""
 
 
 def _created(result: bytes) -> str | None:

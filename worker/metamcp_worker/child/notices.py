@@ -10,6 +10,7 @@ from msgspec import Raw
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, TellFronts, WriteToServer
 from metamcp_worker.child.call_queue import SentCall
+from metamcp_worker.child.lists import TaskOwners, word_of
 from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
@@ -91,15 +92,20 @@ def noticed(
     calls: ServerCalls,
     stream: bytes | None,
     now: float,
+    owners: TaskOwners,
     *,
     modern: bool,
 ) -> Actions:
-    """Pass on any other notification of the server. `stream`: see `transport`."""
+    """Pass on any other notification of the server. `stream`: see `transport`; `owners`: of its
+    tasks. Messages of the task of another client than the caller go to all fronts, which know the
+    owner."""
     if len(method.encode()) > METHOD_BYTES_MAX:
         return [CountOnce("broken_notification")]
     if method in _FOR_ALL:
         return [TellFronts(Notice(method, params))]
     key = calls.cause(stream, now)
+    if (owner := owners.find(params)) and not (key and owner == word_of(calls.in_flight[key])):
+        return [TellFronts(Notice(method, params))]
     if method == LOG and modern and not stream:
         # A modern server logs for those requests that asked for it.
         key = _newest_with_logs(calls) if key else b""

@@ -14,6 +14,7 @@ from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, WriteToServer
 from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.jsonrpc_lines import Faults
+from metamcp_worker.child.lists import TaskOwners, word_of
 from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.envelope import Envelope
@@ -53,12 +54,13 @@ class _Asking(Struct):
 
 
 class Asks:
-    """All open questions of one server. `calls`: the calls whose time the questions stop. `asking`:
-    calls in flight with open questions, by id on the wire."""
+    """All open questions of one server. `calls`: the calls whose time the questions stop; `owners`:
+    of its tasks. `asking`: calls in flight with open questions, by id on the wire."""
 
-    def __init__(self, calls: ServerCalls, faults: Faults) -> None:
+    def __init__(self, calls: ServerCalls, faults: Faults, owners: TaskOwners) -> None:
         self._calls = calls
         self._faults = faults
+        self._owners = owners
         self.lent_roots = False
         """Whether the server was given the roots of one call's client."""
         self._open: dict[int, _Question] = {}
@@ -76,6 +78,9 @@ class Asks:
         if len(method.encode()) > METHOD_BYTES_MAX:
             return [_refused(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]
         key = self._calls.cause(stream, now, asks=True)
+        owner = self._owners.find(bytes(request.params))
+        if key and owner and owner != word_of(self._calls.in_flight[key]):
+            key = b""  # it belongs to the task of another client
         if key is None and method == roots.METHOD:
             return [WriteToServer(jsonrpc_lines.answer(id, roots.NONE), via)]
         if not key:

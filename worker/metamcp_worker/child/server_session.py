@@ -78,9 +78,9 @@ class ServerSession:
         self._updates = notices.Updates()
         self._own = Own(version, self._calls.new_id)
         self._opening = Opening(spec, version, self._own, now)
-        self._asks = Asks(self._calls, self._faults)
-        self.orphans = Orphans(self._calls, self._asks, self._given_up)
         self._task_owners = TaskOwners()
+        self._asks = Asks(self._calls, self._faults, self._task_owners)
+        self.orphans = Orphans(self._calls, self._asks, self._given_up)
         self._levels = Levels(sessions=spec.url is not None)
         self._listening = ModernSubscriptions(
             self._own, self._faults, timeout_s=spec.timeout_s, calls_max=spec.queue
@@ -418,7 +418,8 @@ class ServerSession:
             params = stripped(params)
         if method == notices.UPDATED and self._updates.merged(params):
             return []
-        return notices.noticed(method, params, self._calls, stream, now, modern=self._modern)
+        owners, modern = self._task_owners, self._modern
+        return notices.noticed(method, params, self._calls, stream, now, owners, modern=modern)
 
     def _unreadable(self, line: bytes, why: str, now: float) -> Actions:
         """Handle a line that is not a JSON object: a broken answer to a request, or noise."""

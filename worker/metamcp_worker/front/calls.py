@@ -595,5 +595,5 @@ class Calls:
 
 OWN = "_gateway"
 """Name that stands for the server in calls of built-in tools, for operators; no server has it."""
-_OF_TASKS = frozenset({task_ids.CALL, task_ids.LIST})
+_OF_TASKS = frozenset({task_ids.CALL, task_ids.LIST, *task_ids.METHODS})
 _NOWHERE = CallOrigin("", "", b"", "", progress=False)

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Raw
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import call_faults, client_questions, mrtr
+from metamcp_worker.front import call_faults, client_questions, mrtr, task_ids
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import (
@@ -493,8 +493,9 @@ class Notices:
     """Passes notifications of servers that belong to no call, and for which no other code is
     registered, to sessions."""
 
-    def __init__(self, calls: Calls, sessions: ClientSessions) -> None:
+    def __init__(self, calls: Calls, sessions: ClientSessions, tasks: Tasks) -> None:
         self._sessions = sessions
+        self._tasks = tasks
         self._servers: Mapping[str, Sequence[str]] = {}
         self._between: frozenset[str] = frozenset()
         calls.on_notice(client_questions.MESSAGE, self._logged)
@@ -511,6 +512,8 @@ class Notices:
 
     def _logged(self, server: str, params: bytes) -> None:
         """Pass a log message to the sessions that asked for messages by setting a level."""
+        if self._tell_owner(server, client_questions.MESSAGE, params):
+            return
         if process_names.base(server) in self._between:
             return
         message = jsonrpc_bytes.notification(client_questions.MESSAGE, params)
@@ -531,12 +534,29 @@ class Notices:
 
     def _other(self, server: str, method: str, params: bytes) -> None:
         """Pass an unknown notification to the clients that have this server alone."""
+        if self._tell_owner(server, method, params):
+            return
         if process_names.base(server) in self._between:
             return
         message = jsonrpc_bytes.notification(method, params)
         for session in self._heard(server):
             if tuple(self._exposed(session)) == (process_names.base(server),):
                 session.tell(message)
+
+    def _tell_owner(self, server: str, method: str, params: bytes) -> bool:
+        """Pass a notification that belongs to a task to the session that began the task, and to no
+        other. Returns False if it belongs to none."""
+        task = task_ids.related(params)
+        if task is None:
+            return False
+        for session, exposed in self._tasks.watchers(server, task):
+            if not isinstance(session, ClientSession):
+                continue
+            wanted = session.level and client_questions.passes(session.level, params)
+            if wanted or method != client_questions.MESSAGE:
+                own = task_ids.in_params(params, {task: exposed}.__getitem__)
+                session.tell(jsonrpc_bytes.notification(method, own))
+        return True
 
     def _heard(self, server: str) -> Iterable[ClientSession]:
         """Return the sessions that may hear this server; a process for one client speaks to that

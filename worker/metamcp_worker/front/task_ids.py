@@ -160,6 +160,14 @@ def in_params(params: bytes, expose: Exposing) -> bytes:
     return codec.dump(members) if _related(members, expose) else params
 
 
+def related(params: bytes) -> str | None:
+    """Return the server's id of the task that a notification with these parameters belongs to."""
+    if _ID not in params:
+        return None
+    about = _level(_level(_level(params).get("_meta", Raw())).get(RELATED, Raw()))
+    return codec.text(about.get("taskId", b"null"))
+
+
 def created(body: bytes) -> str | None:
     """Return the id of the task that this result of `tools/call` stands for, in either era."""
     if _ID not in body:

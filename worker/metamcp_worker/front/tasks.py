@@ -128,6 +128,10 @@ class Tasks:
             if over and not self._watchers[watcher][exposed].kept:
                 self._drop(watcher, exposed)
 
+    def watchers(self, server: str, task: str) -> list[tuple[TaskWatcher, str]]:
+        """Return who watches this task of a server, each with the id by which it knows the task."""
+        return list(self._topics.get(server, {}).get(task, {}).items())
+
     def empty(self) -> bool:
         """Whether no task is watched, and nothing is kept of any server."""
         return not (self._watchers or self._topics or self._count or self._bytes)
