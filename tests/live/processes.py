@@ -1,5 +1,6 @@
 """The process table, as the tests look at it."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -26,6 +27,17 @@ def below(root: int) -> set[int]:
     while border:
         border = {pid for pid, parent in table.items() if parent in border} - found
         found |= border
+    return found
+
+
+def zombies(parent: int) -> set[int]:
+    """Children of a process that have ended and were not reaped."""
+    found: set[int] = set()
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            if fields[0] == "Z" and int(fields[1]) == parent:
+                found.add(int(entry))
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc import builtin_definitions, codec
+from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import Raw
@@ -204,6 +205,16 @@ def test_the_program_in_python_of_the_guide_returns_the_notes_that_it_looks_for(
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     found = run(client, code, language="python")["structuredContent"]
     assert (found["value"], found["logs"]) == (["buy milk", "no milk left"], ["3"])
+
+
+@pytest.mark.promise("M46")
+@pytest.mark.parametrize("language", ["python", "javascript"])
+def test_a_run_leaves_no_process_behind(gateway: Gateway, language: str) -> None:
+    with closing(Client(gateway.port, MODERN)) as client:
+        for code in ("1 + 1", "while True: pass", "(") * 2:
+            run(client, code, language=language, timeout_ms=500)
+    (pid,) = (one["pid"] for one in gateway.status()["roles"] if one["role"] == "code")
+    until(lambda: not processes.zombies(pid), "all processes of the runs are reaped")
 
 
 def test_the_guide_shows_a_tool_as_describe_tool_does(client: Client) -> None:

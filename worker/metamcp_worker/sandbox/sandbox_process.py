@@ -34,6 +34,8 @@ BEGIN_BYTES = 4 * 1024 * 1024
 """Bytes of the limit that a program itself takes when a run begins: pages that it had reserved, and
 now uses."""
 READ_BYTES = 256 * 1024
+REAP_S = 0.05
+"""Seconds between two looks whether the last process of a killed sandbox has ended."""
 UNSENT_BYTES_MAX = 256 * 1024 * 1024
 """Maximum bytes that wait for a peer that does not read; with more, the peer counts as gone."""
 _NO_START = 127
@@ -146,12 +148,21 @@ class SandboxProcess:
         with contextlib.suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self._reaped = True
+        self._reap_below()
         stderr = b""
         with contextlib.suppress(OSError):
             stderr = os.read(self._stderr, STDERR_BYTES_MAX)
         packets.close_all([self._stderr])
         if told:
             self.on_exit(code, stderr.decode(errors="replace"))
+
+    def _reap_below(self) -> None:
+        """Reap the processes below the program, which the kernel gave to this process, as one after
+        the other ends; all were killed with their group."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+            asyncio.get_running_loop().call_later(REAP_S, self._reap_below)
 
 
 def _become(spec: SandboxSpec, sock: int, stderr: int, parent: int) -> NoReturn:
