@@ -24,6 +24,8 @@ _SO_PEERGROUPS = 59
 different and the kernel refuses this one."""
 _GROUPS_BYTES_MAX = 65536 * 4
 """Maximum bytes of a process's list of groups; a process has at most 65536 groups."""
+_WORKER_DEPTH = 2
+"""How far a worker is below this process: it is a child of the nursery."""
 _GROUP_MAY_ENTER, _OTHERS_MAY_ENTER = 0o010, 0o001
 
 
@@ -53,6 +55,21 @@ def peer(sock: socket.socket) -> SocketPeer:
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
     )
     return SocketPeer(pid, uid, frozenset({gid, *_groups(sock)}), _command(pid))
+
+
+def below_worker(pid: int) -> bool:
+    """Whether a process runs below a worker, as a server does, or has ended. A process
+    that a server starts stays below its worker, whatever it does."""
+    depth, own = 0, os.getpid()
+    while pid > 1 and pid != own and sys.platform == "linux":
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                stat = file.read()
+        except OSError:
+            return True
+        # "pid (name) state ppid …"; the name may hold anything, parentheses and spaces too.
+        pid, depth = int(stat[stat.rindex(b")") + 1 :].split()[1]), depth + 1
+    return pid == own and depth > _WORKER_DEPTH
 
 
 def share(directory: str, files: Collection[str], group: int | None) -> int | None:

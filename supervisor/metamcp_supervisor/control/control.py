@@ -75,14 +75,16 @@ class ControlLimits(Struct, frozen=True, kw_only=True):
     """Limits, which a test may change. `hello_s`: seconds from connecting to a valid token;
     `idle_s`: seconds between two requests (`ctl` sends its request at once). Connections at once:
     `connections_max` of the gateway's own user and root together, many more than people at prompts;
-    `user_max` of each other user; `others_max` of all other users together, who take no place of
-    the owner. `connections_max` and `others_max` together are at most `journal.FOLLOWERS_MAX`."""
+    `user_max` of each other user; `others_max` of all other users together; `servers_max` of what
+    runs below workers. The last two take no place of the owner. `connections_max`, `others_max` and
+    `servers_max` together are at most `journal.FOLLOWERS_MAX`."""
 
     hello_s: float = 2.0
     idle_s: float = 60.0
     connections_max: int = 40
     user_max: int = 8
     others_max: int = 24
+    servers_max: int = 8
 
 
 class Hello(Struct, frozen=True):
@@ -248,11 +250,16 @@ class Control:
     def _check_place(self, line: "ControlConnection") -> None:
         """Raise ProtocolError for a connection above a limit."""
         limits = self._limits
+        if line.of_server:
+            servers = sum(other.of_server for other in self._lines)
+            _bound(servers, limits.servers_max, "connections of servers")
+            return
+        people = [other for other in self._lines if not other.of_server]
         if line.own_role is Role.ADMIN:
-            admins = [other for other in self._lines if other.own_role is Role.ADMIN]
+            admins = [other for other in people if other.own_role is Role.ADMIN]
             _bound(len(admins), limits.connections_max, "connections")
             return
-        others = [other.uid for other in self._lines if other.own_role is not Role.ADMIN]
+        others = [other.uid for other in people if other.own_role is not Role.ADMIN]
         _bound(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
         _bound(len(others), limits.others_max, "connections of other users")
 
@@ -331,6 +338,7 @@ class ControlConnection:
         self._peer = access_io.peer(writer.get_extra_info("socket"))
         self.own_role = role(self._peer.uid, self._peer.groups, owner=os.geteuid(), group=group)
         """Role of the user at the other end."""
+        self.of_server = access_io.below_worker(self._peer.pid)
         self.session: ConsoleSession | None = None
         self.asked = _NULL
         """Raw id of the request that is being answered."""

@@ -18,7 +18,7 @@ EVENTS_MAX = 4096
 megabyte."""
 FOLLOWER_ITEMS_MAX = 4096
 """Maximum number of items that wait for one follower; a follower with more is cut."""
-FOLLOWERS_MAX = 64
+FOLLOWERS_MAX = 72
 """Maximum number of followers, more than the control socket has connections: a leak shows here
 first."""
 

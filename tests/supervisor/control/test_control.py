@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import stat
+import sys
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -332,6 +333,38 @@ def test_a_silent_client_is_let_go_before_and_after_its_token() -> None:
             assert (await mute.line())["error"]["code"] == Exit.TIMEOUT
             assert (await idle.line())["error"]["code"] == Exit.TIMEOUT
             assert await idle.line() == {}
+
+    run(main())
+
+
+SERVER = """
+import os, socket, sys
+for _ in range(2):  # below the nursery, and below a worker
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        os._exit(0)
+found = [socket.socket(socket.AF_UNIX) for _ in range(60)]
+for one in found:
+    one.connect(sys.argv[1])
+print(found[-1].recv(4096).decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_runs_below_a_worker_takes_no_place_of_the_owner() -> None:
+    async def main() -> None:
+        async with steered(server("git")) as (_, directory):
+            pipe = asyncio.subprocess.PIPE
+            program = [sys.executable, "-c", SERVER, str(directory / "control.sock")]
+            process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe)
+            try:
+                assert process.stdout is not None
+                told = await process.stdout.readline()
+                assert b"8 connections of servers to the control socket are open" in told
+                async with peer(directory) as owner:
+                    assert "result" in await owner.ask("status")
+            finally:
+                await process.communicate(b"")
 
     run(main())
 
