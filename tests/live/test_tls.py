@@ -3,10 +3,13 @@
 import asyncio
 import http.client
 import json
+import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -177,6 +180,38 @@ def test_a_client_without_a_certificate_is_cut_off_where_one_is_asked_for(tmp_pa
             answer(gateway, context)
         context.load_cert_chain(client)
         assert answer(gateway, context) == 200
+
+
+@pytest.mark.promise("M6")
+def test_a_front_that_starts_with_broken_files_refuses_clients_until_they_are_mended(
+    tmp_path: Path,
+) -> None:
+    authority.make(tmp_path, [])
+    cert, key = tmp_path / authority.CERT, tmp_path / authority.KEY
+    extra = f'[gateway]\ntls = {{ cert = "{cert}", key = "{key}" }}\n'
+    with Gateway({"new": fake()}, extra=extra) as gateway:
+        context = trusting(tmp_path / authority.CA)
+        assert answer(gateway, context) == 200
+        front, kept = gateway.status()["fronts"][0]["pid"], key.read_bytes()
+        key.write_text("not a key")
+        os.kill(front, signal.SIGKILL)
+        log = gateway.log
+        until(lambda: "connections are closed until it can be used" in log.read_text(), "it says")
+        for _ in range(3):
+            begun = time.monotonic()
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                answer(gateway, context)
+            assert time.monotonic() - begun < 2
+        key.write_bytes(kept)
+        begun = time.monotonic()
+
+        def well() -> bool:
+            with suppress(ssl.SSLError, ConnectionError):
+                return answer(gateway, context) == 200
+            return False
+
+        until(well, "the front takes the mended files")
+        assert time.monotonic() - begun < 10
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the program openssl is asked")

@@ -49,7 +49,7 @@ from metamcp_worker.ipc.disclosure import (
     Wish,
 )
 from metamcp_worker.ipc.embedding import Embedded, Vectors
-from metamcp_worker.ipc.errors import TlsUnfit, TooLarge
+from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
 from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
 from metamcp_worker.ipc.messages import (
@@ -206,7 +206,7 @@ class FrontWorker:
             message, fds = await self._inbox.get()
             try:
                 await self._carry_out(message, fds)
-            except (codec.Malformed, TooLarge, OSError, TlsUnfit) as error:
+            except (codec.Malformed, TooLarge, OSError) as error:
                 self._failed(message, error)
             finally:
                 packets.close_all(fds)

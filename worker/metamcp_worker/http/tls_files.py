@@ -4,7 +4,9 @@ Owns: loading certificate and key, looking for changed files, the handshake of a
 making certificates (the supervisor's `certificates`), HTTP, TLS towards servers (`fetch`).
 
 A connection keeps the certificate that it began with. Files that cannot be used are said once, and
-the certificate before them stays in force.
+the certificate before them stays in force. A process that finds no usable files at its start closes
+each connection at once, because a client would wait for the handshake, and takes the files when
+they can be used.
 """
 
 import asyncio
@@ -28,12 +30,15 @@ _Seen = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles:
-    """Certificate and key in force. Raises TlsUnfit if the files cannot be used at first."""
+    """Certificate and key in force."""
 
     def __init__(self, spec: TlsSpec) -> None:
         self._spec = spec
-        self._seen = self._look()
-        self._context = context_of(spec)
+        self._seen: _Seen = ()
+        self._context: ssl.SSLContext | None = None
+        self._unfit = ""
+        """Why the files cannot be used."""
+        self.refresh()
 
     async def accept(
         self,
@@ -44,6 +49,9 @@ class TlsFiles:
     ) -> None:
         """Give an accepted socket its protocol after the handshake, which may last `handshake_s`.
         Raises OSError."""
+        if self._context is None:
+            sock.close()
+            return
         # Without a limit of ours a client that is to go may keep its descriptor for 30 s.
         await loop.connect_accepted_socket(
             make,
@@ -60,17 +68,23 @@ class TlsFiles:
             self.refresh()
 
     def refresh(self) -> None:
-        """Take over the files if they have changed and can be used."""
-        seen = self._look()
-        if seen == self._seen:
+        """Take over the files if they have changed, or could not be used, and can be used now."""
+        seen, first = self._look(), not self._seen
+        if seen == self._seen and not self._unfit:
             return
         self._seen = seen
         try:
             self._context = context_of(self._spec)
         except TlsUnfit as why:
-            log.error("%s; the certificate before it stays in force", why)
+            if str(why) != self._unfit:
+                kept = "the certificate before it stays in force"
+                then = "connections are closed until it can be used"
+                log.error("%s; %s", why, then if self._context is None else kept)
+            self._unfit = str(why)
         else:
-            log.info("TLS: new connections get the certificate in %s", self._spec.cert)
+            self._unfit = ""
+            if not first:
+                log.info("TLS: new connections get the certificate in %s", self._spec.cert)
 
     def _look(self) -> _Seen:
         found: list[tuple[int, int, int]] = []
