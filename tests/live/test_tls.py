@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx2
@@ -161,6 +161,24 @@ def test_tls_verbs_say_what_there_is_and_what_to_do(tmp_path: Path, gateway: Gat
     assert f"clients need the new file {found['ca']}" in tls("init")
     (tmp_path / authority.CA).write_text("")
     assert "ca.pem is not a certificate in PEM; restore it, or" in tls("show", ok=1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "scheme"), [('tls = "required"', "https"), ("behind_proxy = true", "https"),
+                            ("behind_proxy = false", "http")],
+)  # fmt: skip
+def test_the_page_for_browsers_names_urls_as_clients_reach_them(setting: str, scheme: str) -> None:
+    with Gateway({"new": fake()}, extra=f"[gateway]\n{setting}\n") as gateway:
+        where = "127.0.0.1", gateway.port
+        connection = http.client.HTTPConnection(*where, timeout=30)
+        if "tls" in setting:
+            context = trusting(ca(gateway))
+            connection = http.client.HTTPSConnection(*where, timeout=30, context=context)
+        with closing(connection):
+            connection.request("GET", "/", headers={"Accept": "text/html"})
+            page = connection.getresponse().read().decode()
+    assert page.count(f"{scheme}://127.0.0.1:{gateway.port}/mcp") == 3
+    assert page.count("://") == 3
 
 
 @pytest.mark.promise("M6")

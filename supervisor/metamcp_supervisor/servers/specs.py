@@ -352,6 +352,7 @@ def front_spec(
         fronts=config.gateway.fronts,
         workspace_limits=dict(config.workspace_limits),
         tls=tls_spec(config.gateway.tls),
+        behind_proxy=config.gateway.behind_proxy,
         server_limits={
             server.name: server.limits
             for server in config.servers.values()

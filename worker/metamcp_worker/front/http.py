@@ -559,9 +559,11 @@ class App:
     def _refuse(self, exchange: Exchange, why: HeaderRefusal) -> None:
         asked = exchange.head
         if why.reason == "path" and web_pages.wanted(asked):
-            host = dict(asked.headers)[b"host"]
-            shown = [endpoint for endpoint in self._spec.endpoints if not endpoint.auth]
-            exchange.page(web_pages.page(self._version, host, shown))
+            spec = self._spec
+            scheme = "https" if spec.tls is not None or spec.behind_proxy else "http"
+            base = f"{scheme}://{dict(asked.headers)[b'host'].decode()}"
+            shown = [endpoint for endpoint in spec.endpoints if not endpoint.auth]
+            exchange.page(web_pages.page(self._version, base, shown))
             return
         self._stats.refused(why.reason)
         if is_rest(asked.target):

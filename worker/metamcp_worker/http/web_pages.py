@@ -48,9 +48,8 @@ def wanted(head: Head) -> bool:
     return any(name == b"accept" and b"text/html" in value.lower() for name, value in head.headers)
 
 
-def page(version: str, host: bytes, endpoints: Iterable[EndpointSpec]) -> bytes:
-    """Return the page. `host`: as the browser wrote it, checked."""
-    base = f"http://{host.decode()}"
+def page(version: str, base: str, endpoints: Iterable[EndpointSpec]) -> bytes:
+    """Return the page. `base`: scheme and host of its URLs, as the browser wrote them, checked."""
     # The default one first, by its short path.
     paths = [
         "/mcp" if one.default else f"{one.base}/mcp"

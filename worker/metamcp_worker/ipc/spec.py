@@ -469,6 +469,8 @@ class FrontSpec(Discreet, frozen=True, kw_only=True):
     """Fronts that share the limits of use."""
     tls: TlsSpec | None = None
     """TLS for clients; None: plain HTTP."""
+    behind_proxy: bool = False
+    """Whether a proxy in front of the gateway speaks TLS with clients."""
     roles: tuple[str, ...] = ()
     """Processes of the gateway that the front can connect to; see `messages.AttachRole`."""
     engine_at_once: bool = False
