@@ -154,6 +154,25 @@ def test_a_rotated_key_ends_at_once_and_with_a_grace_both_are_valid(gateway: Gat
     assert states[third["id"]] == "expired"
 
 
+@pytest.mark.parametrize("grace", [(), ("--grace", "1h")])
+def test_of_orders_to_rotate_a_key_at_the_same_time_one_counts(
+    gateway: Gateway, grace: tuple[str, ...]
+) -> None:
+    name = f"many{len(grace)}"
+    first = keys(gateway, "create", name)
+    command = [*gateway.command("keys"), "rotate", name, *grace, "--json"]
+    pipe = subprocess.PIPE
+    orders = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(6)]
+    told = [(one.communicate(timeout=60), one.returncode) for one in orders]
+    ((said, _),) = [output for output, code in told if code == 0]
+    refusals = [error for (_, error), code in told if code != 0]
+    assert len(refusals) == 5
+    for error in refusals:
+        assert f"'{name}' was rotated" in error or f"2 keys are named '{name}'" in error
+    assert ask(gateway, json.loads(said)["key"]) == 200
+    assert ask(gateway, first["key"]) == (200 if grace else 401)
+
+
 def test_a_mistake_is_answered_with_what_was_meant(gateway: Gateway) -> None:
     said = keys(gateway, "create", "x", "--scope", "mcp:cal", ok=2)
     assert "'mcp:cal' is not a scope; did you mean 'mcp:call'?" in said

@@ -29,6 +29,9 @@ DAY_S = 86_400
 EXPIRES_S = 90 * DAY_S
 """Seconds until a key expires if nobody says otherwise."""
 EXPIRES_S_MAX = 3650 * DAY_S
+ROTATED_S = 10.0
+"""Seconds after a rotation in which another one of the same key is taken for one that was ordered
+at the same time."""
 GRACE_S_MAX = 7 * DAY_S
 """Maximum seconds for which a key and its successor are valid together."""
 NEVER = "never"
@@ -54,12 +57,14 @@ class KeyUnknown(KeyOrderInvalid, LookupError):
 class StoredKey(Struct, frozen=True, kw_only=True):
     """API key as it is kept. `spec`: what fronts get; `created`: seconds since the epoch;
     `created_by`: the person, as the control socket knows them; `valid_s`: for how long it was made,
-    0 for a key that does not expire."""
+    0 for a key that does not expire; `rotated`: when it took the place of another key, or another
+    key took its place, 0 for neither."""
 
     spec: KeySpec
     created: float
     created_by: str = ""
     valid_s: float = 0.0
+    rotated: float = 0.0
 
 
 class TableChange(Struct, frozen=True, kw_only=True):
@@ -93,13 +98,27 @@ def made(
         new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s)
         return TableChange(about=new, put=(new,))
     old = found(known, order.key, now)
+    _check_rotation(order.key, old, now)
     grace_s = seconds(order.grace, 0.0, GRACE_S_MAX)
     expires = now + old.valid_s if old.valid_s else 0.0
     spec = structs.replace(old.spec, id=key_id, digest=digest, expires=expires)
-    new = StoredKey(spec=spec, created=now, created_by=by, valid_s=old.valid_s)
+    new = StoredKey(spec=spec, created=now, created_by=by, valid_s=old.valid_s, rotated=now)
     if not grace_s:
         return TableChange(about=new, put=(new,), drop=(old.spec.id,))
-    return TableChange(about=new, put=(new, _until(old, now + grace_s)))
+    old = structs.replace(_until(old, now + grace_s), rotated=now)
+    return TableChange(about=new, put=(new, old))
+
+
+def _check_rotation(word: str, key: StoredKey, now: float) -> None:
+    """Raise KeyOrderInvalid if a key was rotated a moment ago by an order that this one does not
+    know of: then the key that the other order printed would end at once. `word`: how the order
+    names the key; only who knows the new key names it by its id."""
+    newer = key.rotated == key.created and word == key.spec.id
+    if key.rotated and not newer and 0 <= now - key.rotated < ROTATED_S:
+        raise KeyOrderInvalid(
+            f"the key {word[:64]!r} was rotated {now - key.rotated:.0f} s ago, and that new key"
+            f" stays valid; to rotate it again, name it by its id, or wait {ROTATED_S:.0f} s"
+        )
 
 
 def doubts(

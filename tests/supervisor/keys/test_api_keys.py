@@ -218,7 +218,7 @@ def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied_it(
         for player in players:
             assert valid(player).keys() == {first.id}
         second = await keys.ordered(Rotate(key="laptop"), "ann")
-        third = await keys.ordered(Rotate(key="laptop", grace="1h"), "ann")
+        third = await keys.ordered(Rotate(key=second.id, grace="1h"), "ann")
         for player in players:
             found = valid(player)
             assert found.keys() == {second.id, third.id}

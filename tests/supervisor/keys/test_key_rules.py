@@ -145,6 +145,21 @@ def test_the_successor_of_a_key_that_ended_early_is_valid_for_the_whole_time() -
     assert rotated(ended, NOW + 120).about.spec.expires == NOW + 120 + 90 * DAY_S
 
 
+def test_a_key_that_was_rotated_a_moment_ago_is_rotated_again_by_who_knows_the_new_one() -> None:
+    new = rotated(key(), NOW).about
+    order = Rotate(key="laptop")
+    with pytest.raises(
+        KeyOrderInvalid, match=r"'laptop' was rotated 2 s ago, and that new key stay"
+    ):
+        key_rules.made(order, [new], "k3", b"newer", NOW + 2, "bob", None)
+    assert key_rules.made(order, [new], "k3", b"newer", NOW + 10, "bob", None).drop == ("k2",)
+    again = key_rules.made(Rotate(key="k2"), [new], "k3", b"newer", NOW + 2, "bob", None)
+    assert again.drop == ("k2",)
+    _, old = rotated(key(), NOW + 5, "24h").put
+    with pytest.raises(KeyOrderInvalid, match="'k1' was rotated 0 s ago"):
+        rotated(old, NOW + 5, "24h")
+
+
 def test_a_grace_is_at_most_a_week() -> None:
     with pytest.raises(KeyOrderInvalid, match=r"'8d' is too long; .*7d"):
         rotated(key(), NOW, "8d")
