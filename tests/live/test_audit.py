@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,29 @@ def test_orders_of_an_operator_and_events_of_servers_leave_records(gateway: Gate
         "the change of a key is recorded",
     )
     assert not any(text.startswith("'keys'") for text in orders)
+
+
+def _renewed(gateway: Gateway, times: int) -> bool:
+    return gateway.journal().count("renewed") == times
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_an_event_is_recorded_once_whatever_program_goes_on(durability: str) -> None:
+    extra = f'[audit]\nlevel = "metadata"\ndurability = "{durability}"\n'
+    with Gateway({"one": fake()}, extra=extra) as gateway:
+        for number in (1, 2):
+            gateway.ctl("upgrade")
+            until(partial(_renewed, gateway, number), "all is renewed")
+        journal = [(one["who"], one["what"], one["time"]) for one in gateway.events()]
+
+        def recorded() -> list[tuple[str, str, float]]:
+            events = (one for _, one in records(gateway) if one.event == "gateway")
+            return [(one.who, one.text.partition(":")[0], one.ts / 1e9) for one in events]
+
+        until(lambda: len(recorded()) >= len(journal), "all events are recorded")
+        found = recorded()
+    assert len(set(found)) == len(found) == len(journal)
+    assert {one[:2] for one in found} == {one[:2] for one in journal}
 
 
 def test_numbers_are_dense_with_sixty_four_clients(gateway: Gateway) -> None:

@@ -158,7 +158,8 @@ class AuditWriter(RoleProcess):
         if self._follower is None:
             self._journal.ordered = self._ordered
             self._follower = self._journal.follow(self._woken)
-            for event in self._journal.since(0):  # the start of the gateway
+            # The start of the gateway; the program before this one recorded its own events.
+            for event in self._journal.since(self._journal.inherited):
                 self._noted(event)
 
     def _begun(self) -> None:
@@ -203,6 +204,7 @@ class AuditWriter(RoleProcess):
             return
         for event in follower.take():
             self._noted(event)
+        link.send()  # at once: this turn of the loop may be the last one before another program
         if follower.lagged:
             link.lost += 1
             self._journal.unfollow(follower)

@@ -79,7 +79,8 @@ class Feed(Generic[T]):
 
 class Journal:
     """A journal, to which events are only added. `now`: returns seconds since the epoch. `sink`:
-    gets every event at once, for printing; may be set later and must not raise. `shown`: removes
+    gets every event at once, for printing; may be set later and must not raise. `inherited`: number
+    of the newest event of the program before this one, 0 if there was none. `shown`: removes
     secrets from a cause; may be set later, too. `ordered`: gets a sentence for every order of an
     operator that was carried out, which the journal itself does not have. `histories`: history of
     each server, which is longer than the journal."""
@@ -90,7 +91,7 @@ class Journal:
         self._now = now
         self._events: deque[JournalEvent] = deque(maxlen=EVENTS_MAX)
         self._feed: Feed[JournalEvent] = Feed()
-        self._last = 0
+        self._last = self.inherited = 0
         self.sink = sink
         self.shown: Callable[[str], str] = str
         self.ordered: Callable[[str], None] = lambda sentence: None
@@ -126,7 +127,7 @@ class Journal:
     def go_on(self, events: Iterable[JournalEvent], last: int) -> None:
         """Continue with events of the previous program. `last`: number of its newest event."""
         self._events.extend(events)
-        self._last = last
+        self._last = self.inherited = last
 
     def follow(self, wake: Callable[[], None]) -> Follower[JournalEvent]:
         return self._feed.follow(wake)
