@@ -193,6 +193,29 @@ def test_a_reload_brings_a_middleware_and_takes_it_away(gateway: Gateway) -> Non
     check(gateway)
 
 
+def test_a_reload_replaces_the_writer_of_the_audit_ends_it_and_starts_it(gateway: Gateway) -> None:
+    work(gateway)
+
+    def pid() -> int:
+        return int(roles(gateway).get("audit", {}).get("pid", 0))
+
+    def reload(settings: str, records: int) -> None:
+        writer, before = pid(), audited(gateway)
+        gateway.extra = EXTRA.replace("[audit]\nrequired = true", settings) + CACHE
+        gateway.write(SERVERS)
+        gateway.ctl("reload")
+        until(lambda: pid() != writer, "it is replaced")
+        with closing(Client(gateway.port)) as client:
+            assert client.text("one__pid")
+        until(lambda: audited(gateway) == before + records, "records are as configured")
+
+    reload('[audit]\nrequired = true\ndurability = "power"', 1)
+    reload("", 0)
+    reload("[audit]", 1)
+    check(gateway)
+    assert "the chain holds" in command(gateway, "verify")
+
+
 def test_an_upgrade_leaves_every_process_within_reach(gateway: Gateway) -> None:
     work(gateway)
     first = {name: roles(gateway)[name]["pid"] for name in ROLES}

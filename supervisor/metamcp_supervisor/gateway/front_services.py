@@ -149,7 +149,7 @@ class Household:
         kept = self.console, self.engine, self.embedder, self.code, self.audit
         roles |= {each.who: each for each in kept}
         self.roles = roles
-        self.sockets = {each.who: each for each in (self.console, self.engine, self.code)}
+        self.sockets = {each.who: each for each in kept if isinstance(each, SocketProcess)}
 
     def with_roles(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with what they know of these processes, which take

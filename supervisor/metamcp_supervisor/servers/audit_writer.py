@@ -3,16 +3,15 @@ own records.
 
 Owns: when the process runs, its settings, the salt of pseudonyms, records of the journal's events
 and of orders. Never: writing records (`metamcp_worker.audit`), records of calls (fronts), the
-process itself (`role_process`).
+process itself (`socket_process`).
 
-Answers wait while the process does not run, so it is started again at once; only one that ends
-again and again is delayed.
+Answers wait while the process does not run. All who have records connect again at once, which
+starts the next one; only one that ends again and again is delayed.
 """
 
 import asyncio
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,14 +20,14 @@ from pathlib import Path
 
 from msgspec import structs
 
-from metamcp_supervisor.config.config import AuditConfig, Config
+from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.role_process import RoleProcess
+from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Follower, Journal
 from metamcp_supervisor.verbs import JournalEvent
 from metamcp_worker.ipc import audit_records as audit
-from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.audit_link import AuditLink
 from metamcp_worker.ipc.audit_records import (
     FOLDER,
@@ -55,13 +54,15 @@ SEGMENT_BYTES = 256 * 1024 * 1024
 _read = codec.reader(AuditFigures | Beat)
 
 
-class AuditWriter(RoleProcess):
+class AuditWriter(SocketProcess):
     """`config`: returns the configuration in force. `count`: called with counters of records by
     outcome, as increments, and whether the process runs."""
 
     who = ROLE
     loss = "answers wait for the next one"
     end_s_max = END_S_MAX
+    off = "nothing is audited any more"
+    lasting = True
 
     def __init__(
         self,
@@ -71,25 +72,18 @@ class AuditWriter(RoleProcess):
         config: Callable[[], Config],
         count: Callable[[Mapping[str, int], bool | None], None],
     ) -> None:
-        super().__init__(forker, hearts, journal, _read)
-        self._config = config
+        super().__init__(forker, hearts, journal, config, _read, _order)
         self._count = count
-        self._on: AuditOn | None = None
         self._link: AuditLink[object] | None = None
         self._follower: Follower[JournalEvent] | None = None
         self._leaving_link: asyncio.Task[None] | None = None
         self._salt = b""
-        self._acceptor: socket.socket | None = None
-
-    @property
-    def wanted(self) -> bool:
-        return self._on is not None
 
     def with_audit(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with the settings of the audit in force, for which
         the process runs from now on."""
         wanted = self._config().audit
-        self._settle()
+        self.adapt()
         if wanted.level == audit.OFF:
             return spec
         return structs.replace(
@@ -109,9 +103,6 @@ class AuditWriter(RoleProcess):
         if self._link is not None:
             await self._link.close(CLOSE_S_MAX)
         await super().close()
-        for end in (self._acceptor, self.connector):
-            if end is not None:
-                end.close()
 
     # The process
 
@@ -122,36 +113,21 @@ class AuditWriter(RoleProcess):
             return ""
         return str(found.gateway.state_dir / FOLDER / SPOOLS)
 
-    def _settle(self) -> None:
-        """Start, end or replace the process, as the configuration says."""
-        found = self._config()
-        on = _order(found.audit, found.gateway.state_dir / FOLDER)
-        if self._closed or on == self._on:
-            return
-        before, self._on = self._on, on
-        if before is not None:
-            self._dismiss()
-        if on is None:
+    def adapted(self, *, on: bool) -> None:
+        if not on:
             self._forget()
             if self._link is not None:
                 self._leaving_link = self._loop.create_task(self._link.close())
                 self._link = None
-            return
-        try:
-            self._prepare(Path(on.folder))
-        except OSError as error:
-            self._journal.add(self.who, "error", f"no free descriptor: {error.strerror}")
-            self._on = None
-        else:
-            self._start()
 
-    def _prepare(self, folder: Path) -> None:
-        """Have a salt and an acceptor, and follow the journal. The folder may be missing or
-        unwritable: the process says so, and so do refused calls. Raises OSError."""
-        if not self._salt:
-            self._salt = _salt(folder)
+    def _listen(self) -> None:
+        """Take connections, of which the supervisor's own is the first, and follow the journal. The
+        folder may be missing or unwritable: the process says so, and so do refused calls."""
+        super()._listen()
         if self.connector is None:
-            self._acceptor, self.connector = packets.acceptor()
+            return
+        if not self._salt:
+            self._salt = _salt(self._config().gateway.state_dir / FOLDER)
         if self._link is None:
             connect, spools = partial(packets.connect, self.connector), self._spools()
             self._link = AuditLink(connect, self._gap, keeps=True, spools=spools)
@@ -164,10 +140,7 @@ class AuditWriter(RoleProcess):
 
     def _begun(self) -> None:
         self._count({}, True)
-        if self._on is None:
-            self._dismiss()
-        elif self._channel is not None and self._acceptor is not None:
-            self._channel.send(messages.pack(self._on), [os.dup(self._acceptor.fileno())])
+        super()._begun()
 
     def _part(self) -> None:
         if self._pid:
@@ -176,14 +149,6 @@ class AuditWriter(RoleProcess):
 
     def _delay_s(self) -> float:
         return min(AGAIN_S_MAX, AGAIN_S_FIRST * 2.0 ** min(self._failures, 16))
-
-    def _delayed(self, delay_s: float) -> None:
-        if self._on is not None:
-            self._loop.call_later(delay_s, self._restart)
-
-    def _restart(self) -> None:
-        if self._on is not None:
-            self._start()
 
     def _heard(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, AuditFigures):
@@ -243,11 +208,12 @@ class AuditWriter(RoleProcess):
         )  # fmt: skip
 
 
-def _order(wanted: AuditConfig, folder: Path) -> AuditOn | None:
+def _order(found: Config) -> AuditOn | None:
+    wanted = found.audit
     if wanted.level == audit.OFF:
         return None
     return AuditOn(
-        folder=str(folder), durable=wanted.durability == "power",
+        folder=str(found.gateway.state_dir / FOLDER), durable=wanted.durability == "power",
         retention_s=wanted.retention_s, segment_bytes=SEGMENT_BYTES,
     )  # fmt: skip
 

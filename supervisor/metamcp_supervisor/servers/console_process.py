@@ -94,9 +94,6 @@ class ConsoleProcess(SocketProcess):
             self._address = listen.address_of([self._listener])
             self.adapt()
 
-    def adapted(self, *, on: bool) -> None:
-        pass
-
     @property
     def _plain(self) -> bool:
         """Whether the console speaks HTTP without TLS: on loopback."""
@@ -148,5 +145,4 @@ class ConsoleProcess(SocketProcess):
             self._now = message
         elif isinstance(message, ConsoleIdle):
             self._journal.add(self.who, "idle", "no page is open; the next one starts it")
-            self._dismiss()
-            self._watch()
+            self._renew()

@@ -80,8 +80,7 @@ class EngineProcess(SocketProcess):
         assert self._channel is not None
         assert isinstance(on, EngineOn)
         if not fds and on.database != self._database:
-            self._dismiss()  # the next process begins with the other database
-            self._watch()
+            self._renew()
             return
         self._database = on.database
         try:

@@ -50,6 +50,7 @@ class MiddlewareProcess(SocketProcess):
     loss = "requests that it had end as its mode says; it starts again"
     end_s_max = END_S_MAX
     off = "the configuration does not name it any more"
+    lasting = True
 
     def __init__(
         self,
@@ -67,16 +68,6 @@ class MiddlewareProcess(SocketProcess):
         now = self._now
         counts = {"requests": now.requests, "running": now.running} if self._pid else {}
         return structs.replace(super().status(), counts=counts, trouble=now.trouble)
-
-    def adapted(self, *, on: bool) -> None:
-        pass
-
-    def _tell(self, on: Message, fds: tuple[int, ...] = ()) -> None:
-        if fds:
-            super()._tell(on, fds)
-        else:  # a class cannot be given other options
-            self._dismiss()
-            self._watch()
 
     def _how(self, end: WorkerExit) -> str:
         if end.signal == signal.SIGALRM:

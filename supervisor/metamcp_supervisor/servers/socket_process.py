@@ -1,5 +1,5 @@
 """A process of the gateway that is started at the first connection: the process of the sandboxes,
-the engine, middleware, the console.
+the engine, middleware, the writer of the audit, the console.
 
 Owns: its acceptor and the connector for fronts (`packets`), or a listening socket; when the process
 starts, its settings at a reload. Never: the settings themselves and the messages (`code_process`,
@@ -25,11 +25,12 @@ from metamcp_worker.ipc.envelope import Message
 
 class SocketProcess(RoleProcess):
     """Base of such processes. `off`: words of the journal when the configuration has no use for the
-    process any more. `config`: returns the configuration in force; `order(config)`: its first
-    message, None if the process is not wanted; `adapted(on)`: called when the settings have
-    changed, with whether the process is wanted."""
+    process any more; `lasting`: whether a process keeps its first settings, so that other ones need
+    another process. `config`: returns the configuration in force; `order(config)`: its first
+    message, None if the process is not wanted."""
 
     off: str
+    lasting = False
 
     def __init__(
         self,
@@ -51,8 +52,7 @@ class SocketProcess(RoleProcess):
         return self._on is not None
 
     def adapted(self, *, on: bool) -> None:
-        """The settings have changed."""
-        raise NotImplementedError
+        """The settings have changed. `on`: whether the process is wanted."""
 
     def handed(self) -> tuple[int, ...]:
         """Return the descriptors of acceptor and connector, or of the listening socket, for the
@@ -85,15 +85,21 @@ class SocketProcess(RoleProcess):
                 self._journal.add(self.who, "stopped", self.off)
             self._dismiss()
             self._deaf()
-        elif self._channel is not None:
+        elif self._channel is None:
+            self._listen()
+        elif self.lasting:
+            self._renew()
+        else:
             try:
                 self._tell(on)
-            except OSError as error:  # the next process begins with these settings
+            except OSError as error:
                 self._journal.add(self.who, "error", f"no free descriptor: {error.strerror}")
-                self._dismiss()
-                self._watch()
-        else:
-            self._listen()
+                self._renew()
+
+    def _renew(self) -> None:
+        """Let the next connection start another process, with the settings in force."""
+        self._dismiss()
+        self._watch()
 
     def _tell(self, on: Message, fds: tuple[int, ...] = ()) -> None:
         """Send settings, with the acceptor to a new process. Raises OSError."""
