@@ -260,6 +260,15 @@ def test_read_and_write_open_exactly_what_they_name() -> None:
     assert f"{HOME}/.kube" not in writable(found)
 
 
+def test_a_link_that_a_server_makes_of_a_written_folder_opens_no_place_with_secrets() -> None:
+    look = Machine("/usr/bin/server", f"{HOME}/.ssh/id", "/srv/out/x")
+    look.linking({"/conf/out": f"{HOME}/.ssh", "/conf/in": "/srv/out"})
+    found = granted(look, "server", write=("out", "in"))
+    assert writable(found) == {"/conf/in"}
+    (sentence,) = found.refused
+    assert sentence.startswith(f"write names /conf/out, a link to {HOME}/.ssh, which is a place")
+
+
 def test_a_folder_around_a_place_with_secrets_is_opened_without_it() -> None:
     look = Machine("/usr/bin/server", f"{HOME}/.config/gh/hosts", f"{HOME}/.config/app/x")
     assert writable(granted(look, "server", f"{HOME}/.config")) == {f"{HOME}/.config/app"}
@@ -328,3 +337,28 @@ def test_what_a_kernel_cannot_keep_a_server_from_is_known(
     made: dict[str, Any] = {"profile": "basic", **spec}
     known = ConfinementSpec(**made)
     assert rules.lacking(known, landlock, filters=filters) == lacking
+
+
+@pytest.mark.parametrize(
+    ("browser", "command", "env", "root", "own"),
+    [
+        (True, ["npx", "@playwright/mcp"], {}, False, True),
+        (True, ["npx", "@playwright/mcp", "--no-sandbox"], {}, False, False),
+        (True, ["npx", "chrome-devtools-mcp", "--chromeArg=--no-sandbox"], {}, False, False),
+        (True, ["x"], {"LAUNCH_OPTIONS": '{"args":["--no-sandbox"]}'}, False, False),
+        (True, ["npx", "@playwright/mcp"], {}, True, False),
+        (False, ["x"], {}, False, False),
+    ],
+)
+def test_a_browser_has_a_sandbox_of_its_own_unless_it_is_root_or_told_otherwise(
+    browser: bool, command: list[str], env: dict[str, str], root: bool, own: bool
+) -> None:
+    spec = ConfinementSpec(profile="basic", browser=browser)
+    assert rules.has_own_sandbox(spec, command, env, root=root) == own
+
+
+def test_a_browser_that_could_not_start_confined_is_kept_from_nothing() -> None:
+    spec = ConfinementSpec(profile="basic", browser=True)
+    (everything,) = rules.lacking(spec, 7, filters=True, browsers=False)
+    assert everything == "anything, as its browser would not start"
+    assert rules.lacking(spec, 7, filters=True) == ()

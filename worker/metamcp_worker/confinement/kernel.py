@@ -32,6 +32,7 @@ _OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 TCP_ABI, _TCP, _CONNECT_TCP = 4, 0b11, 0b10
 SCOPE_ABI, _SCOPE = 6, 0b11
 
+_NEW_USER, _NEW_PROCESSES = 0x10000000, 0x20000000
 _NO_NEW_PRIVS, _SECCOMP, _FILTER_MODE = 38, 22, 2
 _CAP_AMBIENT, _CAP_CLEAR_ALL = 47, 4
 _CAPSET, _CAP_VERSION_3 = {"x86_64": 126, "aarch64": 91}, 0x20080522
@@ -103,6 +104,16 @@ def has_filters() -> bool:
         return False
     _libc.prctl(_SECCOMP, _FILTER_MODE, None, 0, 0)
     return ctypes.get_errno() == errno.EFAULT
+
+
+def has_user_namespaces() -> bool:
+    """Whether this process may make namespaces of users, and others in them. Tried in a process of
+    its own, because some systems refuse only the second."""
+    pid = os.fork()
+    if pid == 0:
+        made = not _libc.unshare(_NEW_USER) and not _libc.unshare(_NEW_PROCESSES)
+        os._exit(not made)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def ruleset(version: int, *, files: bool = True, tcp: bool = False) -> int:

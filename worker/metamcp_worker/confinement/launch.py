@@ -117,7 +117,12 @@ def start(
     """Start the first of these programs that can be started, with the arguments of `command`, in a
     new session and confined. Raises NotConfined, and OSError about the program."""
     version, filters = kernel.landlock_version(), kernel.has_filters()
-    lacking = rules.lacking(spec, version, filters=filters)
+    root = os.geteuid() == 0
+    sandboxed = rules.has_own_sandbox(spec, command, env, root=root) and spec.profile == "basic"
+    browsers = not sandboxed or kernel.has_user_namespaces()
+    lacking = rules.lacking(spec, version, filters=filters, browsers=browsers)
+    if not browsers:
+        version, filters = 0, False
     if lacking and (spec.required or spec.profile == "strict"):
         what = " and ".join(lacking)
         raise NotConfined(f"this kernel cannot keep it from {what}, and its sandbox must")
@@ -126,6 +131,7 @@ def start(
         if spec.profile == "strict":
             programs = [_bubblewrap()]
         cell = _Cell(spec, version, filters, places, command, env)
+        cell.sandboxed, cell.free = sandboxed, not browsers
         pid, readable, refused = cell.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
         remove(places.tmp)
@@ -208,6 +214,29 @@ def _bubblewrap() -> str:
     )
 
 
+def _bubblewrap_command(
+    spec: ConfinementSpec,
+    granted: rules.FileRights,
+    cwd: str,
+    filter_fd: int,
+    command: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Return the command line of bubblewrap. `filter_fd`: descriptor of a filter of system calls,
+    negative for none."""
+    every = (*granted.write, *granted.read)
+    binds = {path: "--ro-bind-try" for path in granted.read if not rules.within(path, every)}
+    binds |= {path: "--bind-try" for path in granted.write if not rules.within(path, granted.write)}
+    words = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
+    words += ["--share-net"] if spec.network == "host" else []
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", rules.TMP]
+    for path, how in sorted(binds.items()):
+        if not path.startswith(("/dev/", "/proc/")):
+            words += [how, path, path]
+    words += ["--chdir", cwd]
+    words += ["--seccomp", str(filter_fd)] if filter_fd >= 0 else []
+    return (*words, "--", *command)
+
+
 def _make_missing(spec: ConfinementSpec, command: tuple[str, ...], home: str, cwd: str) -> None:
     """Make the caches of a launcher, and the folders in `write` that end with a slash."""
     folders = rules.launcher_caches(command, home)
@@ -234,9 +263,10 @@ class _Cell:
         self._command, self._env = command, env
         self._strict = spec.profile == "strict"
         self._version, self._filters = version, filters
-        sandboxed = spec.browser and not places.root and not self._strict
-        self._of_browser = BROWSER_CALLS if sandboxed else frozenset[str]()
-        """System calls for the sandbox of its browser; a browser of root runs without one."""
+        self.sandboxed = False
+        """Whether it starts a browser that makes namespaces for a sandbox of its own."""
+        self.free = False
+        """Whether nothing is put in force, because its browser could not start otherwise."""
         self._rules = self._filter_fd = -1
         self._filter = b""
         self.achieved = " ".join(
@@ -253,7 +283,7 @@ class _Cell:
         if filters:
             self._filter = kernel.filter_bytes(
                 os.uname().machine, self._refused(), arguments=self._arguments(closed),
-                flags=0 if self._of_browser else NAMESPACES,
+                flags=0 if self.sandboxed else NAMESPACES,
             )  # fmt: skip
         if version:
             tcp = closed or bool(spec.tcp_ports)
@@ -274,7 +304,8 @@ class _Cell:
     def _refused(self) -> list[str]:
         """Return the system calls that fail for this process."""
         by_key = () if self._strict else kernel.SHARED_BY_KEY
-        return [name for name in (*REFUSED, *by_key) if name not in self._of_browser]
+        allowed = BROWSER_CALLS if self.sandboxed else ()
+        return [name for name in (*REFUSED, *by_key) if name not in allowed]
 
     def _arguments(self, closed: bool) -> dict[str, kernel.AllowedArguments]:
         """Return the arguments that some system calls of this process may get. `closed`: whether it
@@ -330,7 +361,7 @@ class _Cell:
             granted = rules.grants(spec, argv, env, cwd, self._places, files)
             self._prepare(granted)
             if self._strict:
-                argv = rules.bubblewrap(spec, granted, cwd, self._filter_fd, argv)
+                argv = _bubblewrap_command(spec, granted, cwd, self._filter_fd, argv)
             os.setsid()
             for number, fd in enumerate(streams):
                 os.dup2(fd, number)
@@ -349,6 +380,8 @@ class _Cell:
 
     def _confine(self) -> None:
         """Put everything in force for this process. Raises OSError."""
+        if self.free:
+            return
         kernel.no_new_privileges()
         if not self._strict:
             kernel.drop_capabilities()
@@ -364,5 +397,5 @@ class _Cell:
         Processes of a browser read about each other and write the maps of their namespaces; other
         processes keep their environment, memory and files from them by Landlock. Raises OSError."""
         place = "/proc" if self._spec.browser else "/proc/self"
-        writes = kernel.WRITE_FILE if self._of_browser else 0
+        writes = kernel.WRITE_FILE if self.sandboxed else 0
         kernel.allow(self._rules, self._version, place, kernel.READ | writes)

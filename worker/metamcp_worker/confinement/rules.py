@@ -116,7 +116,6 @@ SECRET = re.compile(rb"(?i)_auth|password|token|secret|https?://[^/\s]*@|://[^/\
 SETTINGS_BYTES_MAX = 16 * 1024
 """Bytes of a file of settings; a larger one stays closed, because it is not read to its end."""
 SECRETS = (
-    # keys, tokens and passwords of programs
     ".aws", ".azure", ".boto", ".cargo/credentials", ".cargo/credentials.toml", ".cloudflared",
     ".composer/auth.json", ".config/containers/auth.json", ".config/doctl", ".config/gcloud",
     ".config/gh", ".config/git/credentials", ".config/glab-cli", ".config/helm", ".config/hub",
@@ -127,32 +126,28 @@ SECRETS = (
     ".netrc", ".npmrc", ".oci", ".pgpass", ".pip/pip.conf", ".config/pip/pip.conf", ".pypirc",
     ".pulumi", ".s3cfg", ".snowflake", ".snowsql", ".ssh", ".terraform.d", ".terraformrc",
     ".vault-token", ".Xauthority", ".ICEauthority",
-    # keyrings and password stores
     ".config/1Password", ".config/Bitwarden", ".config/Bitwarden CLI", ".config/keepassxc",
     ".kwallet", ".local/share/gopass", ".local/share/keyrings", ".local/share/kwalletd",
     ".local/share/password-store", ".password-store", ".pki",
-    # profiles of browsers and mail programs
     ".config/BraveSoftware", ".config/chromium", ".config/google-chrome",
     ".config/google-chrome-beta", ".config/google-chrome-unstable", ".config/microsoft-edge",
     ".config/opera", ".config/vivaldi", ".librewolf", ".mozilla", ".thunderbird", ".var/app",
     ".zen", "snap",
-    # histories of shells, databases and interpreters
     ".ash_history", ".bash_history", ".dbshell", ".history", ".irb_history", ".ksh_history",
     ".lesshst", ".local/share/fish/fish_history", ".local/share/nushell", ".local/share/atuin",
     ".mongodb", ".mongosh", ".mysql_history", ".node_repl_history", ".psql_history",
     ".python_history", ".rediscli_history", ".sh_history", ".sqlite_history", ".viminfo",
     ".zhistory", ".zsh_history", ".zsh_sessions",
-    # MCP clients
     ".claude", ".claude.json", ".cline", ".codeium", ".codex", ".config/Claude", ".config/Code",
     ".config/Cursor", ".config/VSCodium", ".config/Windsurf", ".config/claude", ".config/crush",
     ".config/github-copilot", ".config/goose", ".config/opencode", ".config/zed", ".continue",
     ".copilot", ".cursor/mcp.json", ".gemini", ".kiro", ".lmstudio", ".local/share/opencode",
     ".mcp.json", ".qwen", ".roo", ".vscode/mcp.json",
-    # this gateway
     ".config/metamcp", ".config/mcp", ".local/share/metamcp", ".local/state/metamcp", ".meta-mcp",
 )  # fmt: skip
-"""Places with secrets in a home. `read` and `write` of a server and the table of known servers open
-them, and no other value does; files of `SETTINGS` are readable if they hold none."""
+"""Places with secrets in a home: of programs, keyrings, browsers, histories, MCP clients and this
+gateway. `read` and `write` of a server and the table of known servers open them, and no other value
+does; files of `SETTINGS` are readable if they hold no secret."""
 CLIENT_FILES = (".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", ".codex/config.toml",
                 ".gemini/settings.json", ".roo/mcp.json")  # fmt: skip
 """Files of MCP clients in a project; tokens of other servers may be in them."""
@@ -163,6 +158,8 @@ RUN_BY_OTHERS = frozenset({
 })  # fmt: skip
 """Members of a project that its other programs run or are set up by: hooks, tasks, commands. No
 server may change them unless the operator opened them."""
+NO_SANDBOX = "--no-sandbox"
+"""Argument of Chromium without a sandbox of its own."""
 CHAIN_MAX = 4
 """Maximum number of programs of which each starts the one before: a script, its interpreter, …"""
 
@@ -215,9 +212,14 @@ class FileRights(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-def lacking(spec: ConfinementSpec, landlock: int, *, filters: bool) -> tuple[str, ...]:
+def lacking(
+    spec: ConfinementSpec, landlock: int, *, filters: bool, browsers: bool = True
+) -> tuple[str, ...]:
     """Return what this kernel cannot keep the server from, by the profile and the settings.
-    `landlock`: its version; `filters`: whether the kernel has seccomp."""
+    `landlock`: its version; `filters`: whether the kernel has seccomp; `browsers`: whether a
+    confined browser can start."""
+    if spec.browser and not browsers:
+        return ("anything, as its browser would not start",)
     strict = spec.profile == "strict"
     found: list[str] = []
     if landlock < 1 and not strict:
@@ -231,6 +233,15 @@ def lacking(spec: ConfinementSpec, landlock: int, *, filters: bool) -> tuple[str
         if spec.network == "none" and not strict:
             found.append("the network")
     return tuple(found)
+
+
+def has_own_sandbox(
+    spec: ConfinementSpec, command: Iterable[str], env: Mapping[str, str], *, root: bool
+) -> bool:
+    """Whether a server starts a browser that makes a sandbox of its own: none does as root, and a
+    command can switch it off."""
+    texts = (*command, *env.values())
+    return spec.browser and not root and not any(NO_SANDBOX in text for text in texts)
 
 
 def environment(
@@ -303,34 +314,15 @@ def grants(
         found.home()
     read = [each for path in found.read for each in closed.opened(path)]
     write = [each for path in found.write for each in closed.opened(path)]
-    read += [*settings(places.home, look), *map(found.at, spec.read)]
-    write += [*map(found.at, spec.write), *DEVICES]
+    read += [*settings(places.home, look), *found.written("read", spec.read)]
+    write += [*found.written("write", spec.write), *DEVICES]
     write += filter(None, (places.own_home, places.tmp, places.cache))
     write = [path for path in write if path not in NEVER]
     lists = map(tuple[str, ...], map(dict.fromkeys, (read, write, found.names, found.refused)))
     return FileRights(*lists)
 
 
-def bubblewrap(
-    spec: ConfinementSpec, granted: FileRights, cwd: str, filter_fd: int, command: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the command line of bubblewrap. `filter_fd`: descriptor of a filter of system calls,
-    negative for none."""
-    every = (*granted.write, *granted.read)
-    binds = {path: "--ro-bind-try" for path in granted.read if not _within(path, every)}
-    binds |= {path: "--bind-try" for path in granted.write if not _within(path, granted.write)}
-    words = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
-    words += ["--share-net"] if spec.network == "host" else []
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", TMP]
-    for path, how in sorted(binds.items()):
-        if not path.startswith(("/dev/", "/proc/")):
-            words += [how, path, path]
-    words += ["--chdir", cwd]
-    words += ["--seccomp", str(filter_fd)] if filter_fd >= 0 else []
-    return (*words, "--", *command)
-
-
-def _within(path: str, others: Iterable[str]) -> bool:
+def within(path: str, others: Iterable[str]) -> bool:
     """Whether the path is below one of these."""
     return any(path.startswith(f"{one}/") for one in others)
 
@@ -367,9 +359,10 @@ class ClosedPlaces:
 
     def reason(self, path: str) -> str:
         """Return why a path stays closed, as the end of a sentence; empty if it does not."""
-        return self._reason(self._look.real(path))
+        return self.reason_of_real(self._look.real(path))
 
-    def _reason(self, real: str) -> str:
+    def reason_of_real(self, real: str) -> str:
+        """Return the same for a path without links."""
         if real in NEVER:
             return "which is the whole machine or shows it other processes and devices"
         if real in self._wide:
@@ -382,7 +375,7 @@ class ClosedPlaces:
         """Yield a path, or if something closed is below it, its members without that. A member
         that is a link is left out: the place that it leads to has its own rule, or none."""
         real = self._look.real(path)
-        if path not in BASE and self._reason(real):
+        if path not in BASE and self.reason_of_real(real):
             return
         if real not in self._around:
             yield path
@@ -414,6 +407,18 @@ class _Finder:
         if path == "~" or path.startswith("~/"):
             path = f"{self._places.home}{path[1:]}"
         return normpath(join(self._cwd, path))
+
+    def written(self, key: str, paths: Iterable[str]) -> Iterator[str]:
+        """Yield paths that the operator wrote, but no link that somebody made of one of them to a
+        closed place that nobody wrote."""
+        for path in map(self.at, paths):
+            if (reason := self._closed.reason(path)) and not self._closed.reason_of_real(path):
+                real = self._look.real(path)
+                self.refused.append(
+                    f"{key} names {path}, a link to {real}, {reason}: write {real} if it needs it"
+                )
+            else:
+                yield path
 
     def etc(self) -> list[str]:
         return [f"/etc/{name}" for name in ETC] if self._places.root else ["/etc"]
@@ -553,7 +558,7 @@ class _Finder:
         if kind == "file" and path.endswith(CODE):
             self.program(path)
         elif kind:
-            (self.read if _within(path, BASE) else self.write).append(path)
+            (self.read if within(path, BASE) else self.write).append(path)
         folder = dirname(path)
         with_others = path.endswith(DATABASES) or (not kind and "/" in text)
         there = kind != "folder" and self._look.kind(folder) == "folder"
