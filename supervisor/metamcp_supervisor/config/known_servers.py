@@ -44,11 +44,13 @@ class Need(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownServer(Struct, frozen=True, forbid_unknown_fields=True):
-    """Server of a package, image or program. `source`: where its needs are documented."""
+    """Server of a package, image or program. `own`: folders of the home that it makes for itself;
+    `source`: where its needs are documented."""
 
     name: str
-    needs: tuple[str, ...]
     source: str
+    needs: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
 
 class KnownServers(Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,33 +84,36 @@ def known(command: Sequence[str]) -> KnownServer | None:
 
 def needs(server: Server) -> tuple[str, ...]:
     """Return the names of what a server needs: as its table says, or else as it is known."""
-    if server.needs is not None or not server.command:
-        return server.needs or ()
-    entry = known(server.command)
-    return entry.needs if entry is not None else ()
+    entry = _known(server)
+    return entry.needs if entry is not None else server.needs or ()
+
+
+def _known(server: Server) -> KnownServer | None:
+    """Return the known server whose needs count: none if the table of the server has its own."""
+    return known(server.command) if server.needs is None and server.command else None
 
 
 def described(server: Server) -> str:
     """Return what is opened for the needs of a server, and who says that it has them; empty for a
     server without needs."""
-    names = needs(server)
-    if not names:
-        return ""
-    entry = None if server.needs is not None else known(server.command)
+    entry = _known(server)
     whose = "its table" if entry is None else f"{entry.name} is known since {table().version}"
-    texts = ", ".join(table().needs[name].text for name in names if name in table().needs)
-    return f"it gets {texts} ({whose})"
+    texts = [table().needs[name].text for name in needs(server) if name in table().needs]
+    texts += [f"{folder}, which it makes" for folder in (entry.own if entry else ())]
+    return f"it gets {', '.join(texts)} ({whose})" if texts else ""
 
 
 def opened(server: Server, home: str) -> NeededRights:
     """Return what the needs of a server open. `home`: of the operator; a working directory that is
     the home or around it is not opened as a whole."""
     each = [table().needs[name] for name in needs(server)]
+    entry = _known(server)
+    own = [f"{folder}/" for folder in (entry.own if entry else ())]
     place = str(server.cwd or server.folder).rstrip("/")
     wide = f"{home}/".startswith(f"{place}/")
     return NeededRights(
         tuple(path for need in each for path in need.read),
-        tuple(path for need in each for path in need.write if path != WHOLE or not wide),
+        (*(path for need in each for path in need.write if path != WHOLE or not wide), *own),
         any(need.browser for need in each),
     )
 

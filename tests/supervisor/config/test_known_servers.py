@@ -66,6 +66,17 @@ def test_a_working_directory_that_is_the_home_is_not_opened_as_a_whole(tmp_path:
     assert known_servers.opened(server, str(tmp_path / "ann")).write == ()
 
 
+def test_a_known_server_gets_the_folders_that_it_makes_in_the_home(tmp_path: Path) -> None:
+    command = 'command = ["uvx", "arxiv-mcp-server"]'
+    found = loaded(
+        tmp_path, f"[servers.a]\n{command}\n[servers.b]\n{command}\nneeds = []\n"
+    ).servers
+    assert known_servers.opened(found["a"], "/home/ann").write == ("~/.arxiv-mcp-server/",)
+    assert "it gets ~/.arxiv-mcp-server, which it makes" in known_servers.described(found["a"])
+    assert known_servers.opened(found["b"], "/home/ann").write == ()
+    assert known_servers.described(found["b"]) == ""
+
+
 def test_an_unknown_need_is_told(tmp_path: Path) -> None:
     got, *_ = messages(tmp_path, '[servers.a]\ncommand = ["x"]\nneeds = ["brwser"]')
     assert "servers.a.needs: 'brwser' is not known; there are: project, browser, " in got
