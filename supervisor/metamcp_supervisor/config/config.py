@@ -410,7 +410,7 @@ class Server:
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     needs: tuple[str, ...] | None = None
-    """Needs of `known_servers`; None: as its table says."""
+    """Names of needs of `known_servers.toml`; None: as the server is known."""
     network: Network | None = None
     """None: as its profile has it."""
 

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Collection
 from typing import Literal
 
-from metamcp_supervisor.config import environment, known_servers
+from metamcp_supervisor.config import environment, sandboxes
 from metamcp_supervisor.config.config import Config, OAuth, Server
 from metamcp_supervisor.config.document import listed, printable
 from metamcp_supervisor.config.references import refers, starts_program
@@ -76,7 +76,7 @@ def _bound(server: Server) -> list[object] | None:
     place: list[object] = [str(server.cwd), sorted(server.env_written.items())]
     if server.inherit_env != environment.DEFAULT:
         place.append(list(server.inherit_env))
-    if opened := known_servers.described(server):
+    if opened := sandboxes.needs_text(server):
         place.append(opened)
     if server.command or server.module is not None:
         return [server.name, _command(server), server.module, *place]
@@ -107,7 +107,7 @@ def question(config: Config, file: str) -> str:
     for server in servers:
         lines.append(f"  {server.name}: {_words(server)}")
         lines += [f"    with {printable(name)}={printable(text)}" for name, text in _given(server)]
-        lines += [f"    {opened}"] if (opened := known_servers.described(server)) else []
+        lines += [f"    {opened}"] if (opened := sandboxes.needs_text(server)) else []
     for name, text in _sent(config):
         lines.append(f"  it sends: {printable(name)}={printable(_hidden(name, text))}")
     lines += [f"  for a value: {printable(reference)}" for reference in config.programs]

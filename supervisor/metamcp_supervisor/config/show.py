@@ -15,7 +15,6 @@ from msgspec import structs
 from metamcp_supervisor.config import (
     code_mode,
     consent_rules,
-    known_servers,
     middleware_tables,
     sandboxes,
 )
@@ -400,7 +399,7 @@ def _sandbox(server: Server) -> dict[str, object]:
     if server.sandbox_required:
         found["sandbox_required"] = True
     found |= {key: list(each) for key in ("read", "write") if (each := getattr(server, key))}
-    if names := known_servers.needs(server):
+    if names := sandboxes.needs(server):
         found["needs"] = list(names)
     if server.network is not None:
         ports = server.network

@@ -15,7 +15,6 @@ from metamcp_supervisor.config import (
     assemble,
     code_mode,
     environment,
-    known_servers,
     network,
     sandboxes,
     tools,
@@ -176,7 +175,7 @@ def _confinement(
     """Return how the process of a server is confined. The home of a process for one client goes
     with the process."""
     network = sandboxes.network(server)
-    needed = known_servers.opened(server, environ.get("HOME", ""))
+    needed = sandboxes.needed_rights(server, environ.get("HOME", ""))
     return ConfinementSpec(
         profile=sandboxes.profile(server),
         required=server.sandbox_required,

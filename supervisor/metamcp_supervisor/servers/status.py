@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from metamcp_supervisor.config import known_servers, sandboxes
+from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sections import origin
@@ -296,7 +296,7 @@ def _server(
         sandbox=sandboxes.profile(entry.server) if entry.server.command else "",
         achieved=instance.achieved if instance else "",
         lacking=instance.lacking if instance else (),
-        opened=known_servers.described(entry.server),
+        opened=sandboxes.needs_text(entry.server),
     )
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import confirmation, known_servers
+from metamcp_supervisor.config import confirmation, sandboxes
 from tests.supervisor.configs import loaded, messages
 
 
@@ -32,12 +32,12 @@ from tests.supervisor.configs import loaded, messages
     ],
 )
 def test_a_known_server_is_found_in_the_command(command: str, name: str) -> None:
-    found = known_servers.known(command.split())
+    found = sandboxes.known(command.split())
     assert (found.name if found else "") == name
 
 
 def test_every_known_server_has_known_needs_and_a_source() -> None:
-    table = known_servers.table()
+    table = sandboxes.known_table()
     for server in table.servers:
         assert set(server.needs) <= set(table.needs)
         assert server.source.startswith("https://")
@@ -49,21 +49,21 @@ def test_the_table_of_a_server_comes_before_what_is_known_of_it(tmp_path: Path) 
     text = f"[servers.a]\n{browser}\n[servers.b]\n{browser}\nneeds = []\n"
     text += '[servers.c]\ncommand = ["x"]\nneeds = ["kube"]\n'
     servers = loaded(tmp_path, text).servers
-    assert [known_servers.needs(servers[name]) for name in "abc"] == [
+    assert [sandboxes.needs(servers[name]) for name in "abc"] == [
         ("browser", "display"), (), ("kube",),
     ]  # fmt: skip
-    assert [known_servers.opened(servers[name], "/home/ann").browser for name in "abc"] == [
+    assert [sandboxes.needed_rights(servers[name], "/home/ann").browser for name in "abc"] == [
         True, False, False,
     ]  # fmt: skip
-    assert known_servers.opened(servers["c"], "/home/ann").write == ("~/.kube",)
+    assert sandboxes.needed_rights(servers["c"], "/home/ann").write == ("~/.kube",)
 
 
 def test_a_working_directory_that_is_the_home_is_not_opened_as_a_whole(tmp_path: Path) -> None:
     text = f'[servers.a]\ncommand = ["mcp-server-git"]\ncwd = "{tmp_path}"\n'
     server = loaded(tmp_path, text).servers["a"]
-    assert known_servers.opened(server, "/home/ann").write == (".",)
-    assert known_servers.opened(server, str(tmp_path)).write == ()
-    assert known_servers.opened(server, str(tmp_path / "ann")).write == ()
+    assert sandboxes.needed_rights(server, "/home/ann").write == (".",)
+    assert sandboxes.needed_rights(server, str(tmp_path)).write == ()
+    assert sandboxes.needed_rights(server, str(tmp_path / "ann")).write == ()
 
 
 def test_a_known_server_gets_the_folders_that_it_makes_in_the_home(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_a_known_server_gets_the_folders_that_it_makes_in_the_home(tmp_path: Pat
     found = loaded(
         tmp_path, f"[servers.a]\n{command}\n[servers.b]\n{command}\nneeds = []\n"
     ).servers
-    assert known_servers.opened(found["a"], "/home/ann").write == ("~/.arxiv-mcp-server/",)
-    assert "it gets ~/.arxiv-mcp-server, which it makes" in known_servers.described(found["a"])
-    assert known_servers.opened(found["b"], "/home/ann").write == ()
-    assert known_servers.described(found["b"]) == ""
+    assert sandboxes.needed_rights(found["a"], "/home/ann").write == ("~/.arxiv-mcp-server/",)
+    assert "it gets ~/.arxiv-mcp-server, which it makes" in sandboxes.needs_text(found["a"])
+    assert sandboxes.needed_rights(found["b"], "/home/ann").write == ()
+    assert sandboxes.needs_text(found["b"]) == ""
 
 
 def test_an_unknown_need_is_told(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_unknown_need_is_told(tmp_path: Path) -> None:
 def test_what_is_opened_is_confirmed_with_the_command(tmp_path: Path) -> None:
     known = loaded(tmp_path, '[servers.a]\ncommand = ["npx", "mcp-server-kubernetes"]\n')
     question = confirmation.question(known, "f")
-    date = known_servers.table().version
+    date = sandboxes.known_table().version
     whose = f"mcp-server-kubernetes is known since {date}"
     assert question.splitlines()[1:] == [
         '  a: ["npx","mcp-server-kubernetes"]',
