@@ -7,6 +7,7 @@ gateway), colours (`show`).
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import click
 
@@ -14,7 +15,9 @@ from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import complete_names, json_option
 from metamcp_supervisor.control import client, explain
 from metamcp_supervisor.verbs import Description, ServerProcess
+from metamcp_worker.confinement import denials
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.spec import ConfinementSpec, Profile
 
 COMMAND_CHARACTERS_MAX = 100
 """Maximum characters of a command in the table; `--json` shows all of it."""
@@ -80,6 +83,9 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
         yield "latency", f"half within {half}, 95 % within {most}, in the last five minutes"
     if server.sandbox:
         yield "sandbox", explain.sandbox_text(server)
+        spec = ConfinementSpec(profile=cast("Profile", server.sandbox))
+        if asked := denials.advice([line.text for line in found.log], spec):
+            yield "refused", f"its log complains: {asked}"
     yield "exposed by", ", ".join(found.endpoints) or "no endpoint"
     for each in found.overrides:
         yield "set", f"{columns.override_text(each, when(each.until, now))}"

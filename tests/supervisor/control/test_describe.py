@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from metamcp_supervisor.cli.describe import processes, when
+from metamcp_supervisor.cli.describe import facts, processes, when
 from metamcp_supervisor.control.describe import command_shown
 from metamcp_supervisor.control.explain import Tries, why
 from metamcp_supervisor.telemetry.history import ENDS_MAX, SERVERS_MAX, Histories
-from metamcp_supervisor.verbs import Exit, JournalEvent, ServerProcess
+from metamcp_supervisor.verbs import Description, Exit, JournalEvent, LogLine, ServerProcess
 from tests.supervisor.cli.test_ctl import said
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
@@ -207,3 +207,28 @@ def test_a_server_without_a_process_is_described_as_well() -> None:
             assert found["config"]["restart"] == "on-failure"
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "text", "refused"),
+    [
+        ("basic", "sqlite3.OperationalError: unable to open database file", 'write = ["."]'),
+        ("strict", "open /srv/x: permission denied", 'read = ["/srv/x"]'),
+        ("none", "open /srv/x: permission denied", ""),
+        ("basic", "ready", ""),
+    ],
+)
+def test_a_log_that_complains_of_a_right_is_said_to_be_about_the_sandbox(
+    sandbox: str, text: str, refused: str
+) -> None:
+    line = LogLine(seq=1, time=0.0, server="git", stream="stderr", text=text)
+    found = Description(
+        server=server("git", sandbox=sandbox), why="", since=0.0, failures=0, recent=0,
+        recent_max=8, window_s=120.0, trips=0, config={}, source="", endpoints=(), list_hash="",
+        exits=(), processes=(), log=(line,),
+    )  # fmt: skip
+    shown = dict(facts(found, 0.0)).get("refused", "")
+    assert bool(shown) == bool(refused)
+    assert refused in shown
+    if refused:
+        assert shown.startswith(f"its log complains: its sandbox '{sandbox}' does not let it ")

@@ -26,6 +26,8 @@ BASIC = ConfinementSpec(profile="basic")
             "PermissionError: [Errno 13] Permission denied: '/conf/a/notes.db'",
             'write = ["/conf/a"]',
         ),
+        ("sqlite3.OperationalError: unable to open database file", 'write = ["."]'),
+        ("SqliteError: attempt to write a readonly database", 'write = ["."]'),
     ],
 )
 def test_the_path_and_the_line_to_add_are_named(line: str, advice: str) -> None:

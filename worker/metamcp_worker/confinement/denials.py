@@ -18,6 +18,8 @@ _TO_WRITE = re.compile(
     r"\b(?:mkdir|mkdtemp|unlink|rmdir|rename|symlink|link|copyfile|write|creat\w*|touch|chmod"
     r"|utime|ftruncate|truncate|Read-only|save|remove|delete)"
 )
+_DATABASE = re.compile(r"unable to open database file|attempt to write a readonly database", re.I)
+"""Words of SQLite, which names no path."""
 _CONNECT = re.compile(r"\bconnect\w*\b.*?:(\d{1,5})\b")
 _NAMESPACES = re.compile(r"^bwrap: .*(?:namespace|uid map|[Pp]ermission|not permitted)")
 
@@ -37,6 +39,8 @@ def denials(
     known = [path.rstrip("/") for path in granted]
     restricted = spec.network == "none" or bool(spec.tcp_ports)
     for line in lines:
+        if _DATABASE.search(line):
+            yield DeniedRight("write", ".")
         if not _DENIED.search(line):
             continue
         if restricted and (found := _CONNECT.search(line)):
