@@ -304,6 +304,16 @@ def test_a_confined_server_has_the_home_of_the_operator_and_a_temporary_folder_o
     assert found == {**given, "TMPDIR": "/tmp/mcp-7"}
 
 
+def test_uv_keeps_tools_and_interpreters_in_the_cache_and_uses_those_that_are_there() -> None:
+    spec = ConfinementSpec(profile="basic")
+    cache = {"UV_TOOL_DIR": f"{HOME}/.cache/uv-tools", "TMPDIR": "/tmp/mcp-7"}
+    found = rules.environment(spec, {}, ("uvx",), PLACES, Machine())
+    assert found == {**cache, "UV_PYTHON_INSTALL_DIR": f"{HOME}/.cache/uv-python"}
+    look = Machine(f"{HOME}/.local/share/uv/python/3.13/bin/python")
+    assert rules.environment(spec, {}, ("/usr/bin/uvx",), PLACES, look) == cache
+    assert f"{HOME}/.local/share/uv" in granted(look, "uvx").read
+
+
 def test_a_strict_server_has_a_home_and_caches_of_its_own_unless_it_names_others() -> None:
     given = {"HOME": HOME, "NPM_CONFIG_CACHE": "/home/ann/.npm", "UV_CACHE_DIR": "/c", "LANG": "C"}
     look = Machine().having({f"{HOME}/.gitconfig": "[user]", f"{HOME}/.config/git/config": "[x]"})

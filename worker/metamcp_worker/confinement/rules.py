@@ -254,8 +254,10 @@ def environment(
     """Return the environment of a confined server. `env`: of a server that is not confined."""
     ours = {"TMPDIR": places.tmp}
     if spec.profile == "basic" and basename(command[0]) in ("uv", "uvx"):
-        # The tools in the folder of uv are programs that others run.
+        # Tools and interpreters in the folder of uv are programs that others run.
         ours["UV_TOOL_DIR"] = join(places.home, ".cache", "uv-tools")
+        if not look.kind(join(places.home, ".local/share/uv/python")):
+            ours["UV_PYTHON_INSTALL_DIR"] = join(places.home, ".cache", "uv-python")
     if spec.profile == "strict":
         env = {
             name: value
