@@ -2,7 +2,7 @@
 `network`; and what known servers need beside their own files.
 
 Owns: these keys and the rules between them, the profile of a server, which known server a command
-starts and what that opens. Never: the table of known servers (`known_servers.toml`), the rights
+starts and what that opens. Never: the table of known servers, a file of TOML, the rights
 that follow from a command itself (`confinement.rules` of the worker).
 """
 

@@ -185,7 +185,7 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
         if own:
             os.makedirs(own, mode=0o700, exist_ok=True)
     except OSError as error:
-        why = f"a folder of its sandbox cannot be made: {error.strerror}: {error.filename}"
+        why = f"the folder {error.filename} of its sandbox cannot be made: {error.strerror}"
         raise NotConfined(f"{why}; choose another state_dir") from None
     return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
 
