@@ -233,6 +233,17 @@ def test_the_home_of_a_strict_server_stays_and_temporary_files_go_with_the_proce
         assert folder.stat().st_mode & 0o077 == 0
 
 
+def test_a_server_has_a_home_of_its_own_if_that_of_the_gateway_is_its_state_directory() -> None:
+    shell = (sys.executable, str(ROOT / "tests" / "fakes" / "shell_server.py"))
+    gateway = Gateway({"it": {"command": [*shell]}})
+    gateway.environ |= {"HOME": str(gateway.folder / "state")}
+    with gateway, closing(Client(gateway.port)) as client:
+        text = client.text("it__sh", command="echo x > ~/kept && printf %s ~")
+        own = gateway.folder / "state" / "servers" / "it" / "home"
+        assert text == str(own)
+        assert (own / "kept").exists()
+
+
 def test_the_temporary_folder_of_a_worker_that_was_killed_goes_with_the_next_start() -> None:
     with Gateway({"it": {"command": [*HOSTILE]}}) as gateway:
         (link,) = (gateway.folder / "state" / "servers" / "it" / "tmp").iterdir()

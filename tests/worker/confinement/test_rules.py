@@ -314,6 +314,24 @@ def test_uv_keeps_tools_and_interpreters_in_the_cache_and_uses_those_that_are_th
     assert f"{HOME}/.local/share/uv" in granted(look, "uvx").read
 
 
+@pytest.mark.parametrize(
+    ("spec", "home", "usable", "own"),
+    [
+        ({}, HOME, True, False),
+        ({"profile": "strict"}, HOME, True, True),
+        ({"hidden": ("/var/lib/metamcp",)}, "/var/lib/metamcp", True, True),
+        ({"hidden": ("/var/lib/metamcp",)}, "/var/lib/metamcp/home", True, True),
+        ({"hidden": (f"{HOME}/.local/state/metamcp",)}, HOME, True, False),
+        ({}, "/nonexistent", False, True),
+    ],
+)
+def test_a_server_has_a_home_of_its_own_where_the_operator_has_none(
+    spec: dict[str, Any], home: str, usable: bool, own: bool
+) -> None:
+    made: dict[str, Any] = {"profile": "basic", **spec}
+    assert rules.has_own_home(ConfinementSpec(**made), home, usable=usable) == own
+
+
 def test_a_strict_server_has_a_home_and_caches_of_its_own_unless_it_names_others() -> None:
     given = {"HOME": HOME, "NPM_CONFIG_CACHE": "/home/ann/.npm", "UV_CACHE_DIR": "/c", "LANG": "C"}
     look = Machine().having({f"{HOME}/.gitconfig": "[user]", f"{HOME}/.config/git/config": "[x]"})

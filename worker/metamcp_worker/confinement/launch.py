@@ -169,25 +169,26 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
     """Make the folders of a server, and remove those of processes that are gone. Raises
     NotConfined."""
     every = os.path.join(spec.folder, "tmp")
-    strict = spec.profile == "strict"
+    home = os.path.expanduser("~")
+    apart = rules.has_own_home(spec, home, usable=os.access(home, os.W_OK | os.X_OK))
     for old in Files().names(every):
         if not old.isdecimal() or not os.path.exists(f"/proc/{old}"):
             link = os.path.join(every, old)
             with contextlib.suppress(OSError):
                 remove(os.readlink(link))
                 os.unlink(link)
-    cache = os.path.join(spec.folder, "cache") if strict else ""
+    cache = os.path.join(spec.folder, "cache") if apart else ""
     try:
         for folder in filter(None, (os.path.dirname(spec.folder), spec.folder, every, cache)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         tmp = _temporary_folder(os.path.join(every, str(os.getpid())))
-        own = os.path.join(spec.folder if spec.lasting else tmp, "home") if strict else ""
+        own = os.path.join(spec.folder if spec.lasting else tmp, "home") if apart else ""
         if own:
             os.makedirs(own, mode=0o700, exist_ok=True)
     except OSError as error:
         why = f"the folder {error.filename} of its sandbox cannot be made: {error.strerror}"
         raise NotConfined(f"{why}; choose another state_dir") from None
-    return rules.ServerPlaces(os.path.expanduser("~"), own, tmp, cache, os.geteuid() == 0)
+    return rules.ServerPlaces(home, own, tmp, cache, os.geteuid() == 0)
 
 
 def _temporary_folder(link: str) -> str:
@@ -237,9 +238,11 @@ def _bubblewrap_command(
     return (*words, "--", *command)
 
 
-def _make_missing(spec: ConfinementSpec, command: tuple[str, ...], home: str, cwd: str) -> None:
+def _make_missing(
+    spec: ConfinementSpec, command: tuple[str, ...], places: rules.ServerPlaces, cwd: str
+) -> None:
     """Make the caches of a launcher, and the folders in `write` that end with a slash."""
-    folders = rules.launcher_caches(command, home)
+    folders = rules.launcher_caches(command, places)
     named = [path for path in spec.write if path.endswith("/")]
     folders += [os.path.join(cwd, os.path.expanduser(path)) for path in named]
     for folder in folders:
@@ -356,8 +359,7 @@ class _Cell:
             cwd = os.getcwd()
             files = Files()
             env = rules.environment(spec, self._env, argv, self._places, files)
-            if not self._strict:
-                _make_missing(spec, argv, self._places.home, cwd)
+            _make_missing(spec, argv, self._places, cwd)
             granted = rules.grants(spec, argv, env, cwd, self._places, files)
             self._prepare(granted)
             if self._strict:

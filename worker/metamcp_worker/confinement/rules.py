@@ -4,16 +4,14 @@ Owns: the choice of paths by profile, command, environment and configuration; th
 launchers. Never: looking at files (`launch`, which passes a `Look`), putting rules in force.
 
 Theory. A rule allows a path and everything below it, and nothing takes away from it again. So a
-folder that holds a closed path is granted as its members without that path. Three kinds of paths
-are granted:
-
-- Those that the operator wrote (`read`, `write`) and those of the known servers, as written.
-- Those that stand in the command line and in variables, and those that follow from them, such as
-  the project of a script: never the home of the operator, a folder around it, or a closed place.
-- The working directory: its members may be changed but for those that other programs run.
+folder that holds a closed path is granted as its members without that path. Paths that the operator
+wrote and those of known servers are taken as written. Paths in the command line and in variables,
+and those that follow from them, such as the project of a script, are never the home of the
+operator, a folder around it, or a closed place.
 
 In the profile `basic` the home is that of the operator, and what is not granted in it is refused at
-its real path. In `strict` nothing else exists, so the home is one of the server.
+its real path. A server has a home of its own in `strict`, where nothing else exists, and under a
+gateway whose user has none: that of a service, whose home is the state directory.
 """
 
 import re
@@ -191,8 +189,8 @@ class Look(Protocol):
 
 class ServerPlaces(NamedTuple):
     """Folders of one process of a server. `home`: of the operator; `own_home`, `tmp`, `cache`: of
-    the server, the first and the last in the profile `strict` only; `root`: whether the gateway
-    runs as root."""
+    the server, the first and the last for a server with a home of its own only; `root`: whether the
+    gateway runs as root."""
 
     home: str
     own_home: str
@@ -253,12 +251,7 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a confined server. `env`: of a server that is not confined."""
     ours = {"TMPDIR": places.tmp}
-    if spec.profile == "basic" and basename(command[0]) in ("uv", "uvx"):
-        # Tools and interpreters in the folder of uv are programs that others run.
-        ours["UV_TOOL_DIR"] = join(places.home, ".cache", "uv-tools")
-        if not look.kind(join(places.home, ".local/share/uv/python")):
-            ours["UV_PYTHON_INSTALL_DIR"] = join(places.home, ".cache", "uv-python")
-    if spec.profile == "strict":
+    if places.own_home:
         env = {
             name: value
             for name, value in env.items()
@@ -271,7 +264,18 @@ def environment(
         for path in reversed(settings(places.home, look)):
             if variable := SETTINGS[path[len(places.home) + 1 :]]:
                 ours[variable] = path
+    elif basename(command[0]) in ("uv", "uvx"):
+        # Tools and interpreters in the folder of uv are programs that others run.
+        ours["UV_TOOL_DIR"] = join(places.home, ".cache", "uv-tools")
+        if not look.kind(join(places.home, ".local/share/uv/python")):
+            ours["UV_PYTHON_INSTALL_DIR"] = join(places.home, ".cache", "uv-python")
     return {**env, **{name: value for name, value in ours.items() if name not in spec.own}}
+
+
+def has_own_home(spec: ConfinementSpec, home: str, *, usable: bool) -> bool:
+    """Whether a server has a home of its own. `usable`: whether the operator may change theirs."""
+    of_gateway = any(f"{home}/".startswith(f"{path}/") for path in spec.hidden)
+    return spec.profile == "strict" or of_gateway or not usable
 
 
 def settings(home: str, look: Look) -> list[str]:
@@ -285,10 +289,10 @@ def settings(home: str, look: Look) -> list[str]:
     ]
 
 
-def launcher_caches(command: tuple[str, ...], home: str) -> list[str]:
+def launcher_caches(command: tuple[str, ...], places: ServerPlaces) -> list[str]:
     """Return the folders of the home that the launcher of this command cannot start without."""
-    names = filter(None, (".cache", LAUNCHER_CACHES.get(basename(command[0]))))
-    return [join(home, name) for name in names]
+    names = () if places.own_home else (".cache", LAUNCHER_CACHES.get(basename(command[0]), ""))
+    return [join(places.home, name) for name in names if name]
 
 
 def grants(
@@ -312,7 +316,7 @@ def grants(
     for name, value in env.items():
         found.variable(name, value)
     found.working_directory()
-    if spec.profile == "basic":
+    if not places.own_home:
         found.home()
     read = [each for path in found.read for each in closed.opened(path)]
     write = [each for path in found.write for each in closed.opened(path)]
