@@ -90,7 +90,7 @@ class Gateway:
         self.wrapper: tuple[str, ...] = ()
         """A command that becomes the gateway, and changes what it begins with."""
         self.write(servers)
-        self._wait = wait
+        self.waits = wait
         self._connections: list[tuple[float, ControlClient]] = []
         """Connections to the control socket that nobody uses just now, each with the time when it
         was used last; a thread has its own."""
@@ -157,7 +157,7 @@ class Gateway:
                 env={**os.environ, **self.environ},
                 cwd=ROOT,
             )
-        if self._wait:
+        if self.waits:
             self.wait_ready()
 
     def stop(self) -> int:

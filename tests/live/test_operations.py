@@ -4,8 +4,10 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing, suppress
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -225,6 +227,21 @@ def test_waiting_for_a_gateway_that_is_not_there_yet() -> None:
     with gateway:
         assert waiting.wait(timeout=60) == 0
         assert gateway.server("alpha")["state"] == "active"
+
+
+def test_a_gateway_that_starts_knows_every_server_from_its_first_answer(own: Gateway) -> None:
+    own.stop()
+    database = own.folder / "state" / "metamcp.db"
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")  # the start waits for the database
+        own.waits = False
+        own.start()
+        until((own.folder / "run" / "control.sock").exists, "the gateway listens")
+        waiting = subprocess.Popen(own.command("ctl", "wait", "alpha", "--timeout", "60s"))
+        with suppress(subprocess.TimeoutExpired):
+            waiting.wait(timeout=1)
+        other.execute("COMMIT")
+        assert waiting.wait(timeout=60) == 0
 
 
 def test_without_a_gateway_every_verb_says_so() -> None:

@@ -295,6 +295,7 @@ class Gateway:
                 return True
             self._check_tls()
             await self._control.start()
+            self._control.admit(False)  # until every server is known, so that no name is unknown
             await self._tree.pinned.begin(self.config)
             self._tree.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
@@ -305,6 +306,7 @@ class Gateway:
             await self.consents.begin()
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
+            self._control.admit(True)
             await self._admin.start(ops)
             await self._begin_health()
             return await self._signals.before_the_end(self._starting)
