@@ -27,7 +27,9 @@ def security(config: Config) -> DoctorFinding:
     private = [one.name for one in endpoints if one.oauth is not None and one.oauth.allow_private]
     servers = config.servers.values()
     weak = {
-        "no credential is asked for": [one.name for one in endpoints if not one.auth],
+        "any program here may call all servers, as no credential is asked for": [
+            one.name for one in endpoints if not one.auth
+        ],
         "a key may stand in the URL": [one.name for one in endpoints if one.auth and one.url_keys],
         "an issuer may be in this network": private,
         "changed tools are only recorded": [one.name for one in servers if one.pinning == "record"],

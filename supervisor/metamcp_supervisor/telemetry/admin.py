@@ -29,6 +29,7 @@ from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, Hosts, place_of
 from metamcp_worker.http.requests import HttpRequest, Pending
+from metamcp_worker.ipc.spec import CONFINED_HOST
 
 if TYPE_CHECKING:
     from metamcp_supervisor.telemetry.exposition import PageWriter
@@ -58,6 +59,7 @@ allowed_hosts in [gateway].\n",
 
 _READ = frozenset({"GET", "HEAD"})
 _READ_ONLY = 405, PLAIN, b"There is nothing to change here: use GET.\n"
+_CONFINED = 403, PLAIN, b"Confined servers of this gateway may not use its ops port.\n"
 
 _CHECKS: dict[str, Checks] = {
     "/readyz": health.ready,
@@ -103,6 +105,9 @@ class Admin:
     def __call__(self, request: HttpRequest) -> Pending:
         head = request.head
         path = request_head.path_and_query(head.target)[0].decode()
+        if request.address.endswith(CONFINED_HOST):
+            _send(request, *_CONFINED)
+            return None
         known = not request.address or path in PAGES or self._host_ok(head.headers)
         if known and path == METRICS and head.method in _READ:
             return self._scraped(request)

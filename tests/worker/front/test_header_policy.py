@@ -6,6 +6,7 @@ from metamcp_worker.front.header_policy import (
     HeaderPolicy,
     RequestFacts,
     accepted,
+    is_confined,
     is_json,
     prefers_stream,
 )
@@ -165,6 +166,17 @@ def test_who_asks_by_a_foreign_name_is_told_the_key_that_allows_it() -> None:
     assert isinstance(found, HeaderRefusal)
     assert "gateway.example.com" in found.message
     assert "allowed_hosts" in found.message
+
+
+@pytest.mark.parametrize(
+    ("address", "confined"),
+    [
+        ("127.0.67.67", True), ("::ffff:127.0.67.67", True), ("127.0.0.1", False), ("::1", False),
+        ("", False), ("127.0.67.6", False),
+    ],
+)  # fmt: skip
+def test_a_confined_server_is_known_by_its_address(address: str, confined: bool) -> None:
+    assert is_confined(address) is confined
 
 
 @pytest.mark.parametrize(

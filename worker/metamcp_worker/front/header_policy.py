@@ -11,7 +11,7 @@ page of any site can reach a listener on this machine, but cannot choose these t
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import unquote
 
 from metamcp_worker.access.door import Denial
@@ -27,16 +27,16 @@ from metamcp_worker.front.request_facts import (
 )
 from metamcp_worker.http.request_head import (
     BLANKS,
-    Head,
     Headers,
     Hosts,
     Place,
     path_and_query,
     place_of,
 )
+from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.ipc import roots
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
-from metamcp_worker.ipc.spec import RESOURCE_METADATA, EndpointSpec
+from metamcp_worker.ipc.spec import CONFINED_HOST, RESOURCE_METADATA, EndpointSpec
 
 #: Methods that are served at each kind of path.
 METHODS: Mapping[str, tuple[str, ...]] = {
@@ -79,10 +79,19 @@ _JSON = re.compile(
 )
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 _ALLOW = "allowed_hosts in [gateway] says which names are allowed"
+_CONFINED = (
+    "Confined servers of this gateway may not use an endpoint that asks for no credential; write "
+    'auth = "keys" for it, and give the server a key ("metamcp keys create NAME").'
+)
 _NOTHING_HERE = (
     "Nothing is served at this path; MCP is at /mcp and, for each endpoint, at "
     "/metamcp/{endpoint}/mcp, REST at …/api/{tool}."
 )
+
+
+def is_confined(address: str) -> bool:
+    """Whether a confined server of this gateway connects from this address."""
+    return address.endswith(CONFINED_HOST)  # behind ::ffff: at a listener for both versions of IP
 
 
 def paths_of(endpoint: EndpointSpec) -> dict[bytes, Route]:
@@ -166,22 +175,29 @@ class KnownVerdict:
 
 class HeaderPolicy:
     """Header policy of one configuration. `hosts`: as in `request_head.Hosts`; `paths`: the route
-    of each path. A path that ends with a slash leads there with everything below it."""
+    of each path. A path that ends with a slash leads there with everything below it. `unlocked`:
+    endpoints that ask for no credential."""
 
-    def __init__(self, hosts: Iterable[str], paths: Mapping[bytes, Route]) -> None:
+    def __init__(
+        self, hosts: Iterable[str], paths: Mapping[bytes, Route], unlocked: Collection[str] = ()
+    ) -> None:
         self._hosts = Hosts(hosts)
+        self._unlocked = unlocked
         self._paths = dict(paths)
         self._trees = {path: route for path, route in paths.items() if path.endswith(b"/")}
         # A client sends the same values each time, so nearly every verdict is known already.
         self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
 
-    def facts(self, head: Head) -> RequestFacts | HeaderRefusal:
-        """Return the result of `check` for this head. A head that comes again is not checked
-        again."""
+    def facts(self, request: HttpRequest) -> RequestFacts | HeaderRefusal:
+        """Return the result of `check` for this request, or the refusal of a confined server. A
+        head that comes again on its connection is not checked again."""
+        head = request.head
         known = head.verdict
         if isinstance(known, KnownVerdict) and known.policy is self:
             return known.found
         found = self.check(head.method, head.target, head.headers)
+        if is_confined(request.address) and found.endpoint in self._unlocked:
+            found = HeaderRefusal(403, _CONFINED, "confined", endpoint=found.endpoint)
         head.verdict = KnownVerdict(self, found)
         return found
 

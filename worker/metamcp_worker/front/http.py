@@ -141,7 +141,8 @@ class App:
         for endpoint in spec.endpoints:
             if not endpoint.part_of:
                 paths |= header_policy.paths_of(endpoint)
-        self._policy = HeaderPolicy(spec.hosts, paths)
+        unlocked = frozenset(endpoint.name for endpoint in spec.endpoints if not endpoint.auth)
+        self._policy = HeaderPolicy(spec.hosts, paths, unlocked)
         self.door.configure(spec.endpoints)
         if self._issuers is None and any(endpoint.oauth for endpoint in spec.endpoints):
             from metamcp_worker.access.token_issuers import TokenIssuers  # loads a lot
@@ -254,7 +255,7 @@ class App:
         self._open += 1
         if self._overhead.armed:
             self._overhead.arrived()
-        facts = self._policy.facts(exchange.head)
+        facts = self._policy.facts(exchange)
         exchange.streams, exchange.on_over = self._streams, self._done
         if self.door.guarded:
             return self._enter(exchange, facts)
@@ -558,7 +559,8 @@ class App:
 
     def _refuse(self, exchange: Exchange, why: HeaderRefusal) -> None:
         asked = exchange.head
-        if why.reason == "path" and web_pages.wanted(asked):
+        confined = header_policy.is_confined(exchange.address)
+        if why.reason == "path" and web_pages.wanted(asked) and not confined:
             spec = self._spec
             scheme = "https" if spec.tls is not None or spec.behind_proxy else "http"
             base = f"{scheme}://{dict(asked.headers)[b'host'].decode()}"

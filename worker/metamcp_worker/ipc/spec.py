@@ -99,6 +99,10 @@ Profile = Literal["none", "basic", "strict"]
 own by bubblewrap."""
 
 
+CONFINED_HOST = "127.0.67.67"
+"""Address of this machine from which confined servers connect to the gateway."""
+
+
 class ConfinementSpec(Struct, frozen=True, kw_only=True):
     """How the process of a command is confined.
 
@@ -109,7 +113,8 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
     only TCP ports it may connect to, empty for all. `own`: variables that its configuration names.
     `folder`: private folder of the server, which stays; `lasting`: whether its home is in there, or
     goes with the process. `hidden`: paths of the gateway. `cwd_named`: whether the configuration
-    names the working directory.
+    names the working directory. `unix_sockets`: paths of unix sockets of others that it may use;
+    `gateway_ports`: TCP ports of the gateway.
     """
 
     profile: Profile = "none"
@@ -124,6 +129,8 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
     lasting: bool = True
     hidden: tuple[str, ...] = ()
     cwd_named: bool = False
+    unix_sockets: tuple[str, ...] = ()
+    gateway_ports: tuple[int, ...] = ()
 
 
 class ServerSpec(Discreet, frozen=True, kw_only=True):
