@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-from metamcp_worker.runtime import fork_hooks, lazy_import
+from metamcp_worker.runtime import lazy_import
 
 PROGRAMS = {"nursery": "metamcp_worker.runtime.nursery"}
 
@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in PROGRAMS:
         sys.stderr.write(f"usage: python -m metamcp_worker {{{','.join(PROGRAMS)}}} …\n")
         return os.EX_USAGE
-    fork_hooks.put_off()
+    lazy_import.put_off_hooks()
     lazy_import.import_when_used("asyncio.sslproto", "locale", "msgspec.inspect")
     lazy_import.import_without("typing_extensions", "msgspec")
     code = importlib.import_module(PROGRAMS[argv[0]]).main(argv[1:])

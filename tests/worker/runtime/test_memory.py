@@ -151,8 +151,8 @@ def test_the_holes_between_larger_objects_are_filled_too() -> None:
 
 
 _HOOKS = """
-from metamcp_worker.runtime import fork_hooks
-fork_hooks.put_off()
+from metamcp_worker.runtime import lazy_import
+lazy_import.put_off_hooks()
 import os, random, threading
 
 def again():
@@ -165,7 +165,7 @@ def again():
 
 random.seed(1)
 print(again() == again(), threading.active_count())
-print(fork_hooks.catch_up() >= 4)
+print(lazy_import.catch_up_hooks() >= 4)
 print(again() == again(), threading.active_count())
 """
 

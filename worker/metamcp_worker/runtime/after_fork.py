@@ -23,7 +23,7 @@ import signal
 import struct
 
 from metamcp_worker.ipc.messages import Fork
-from metamcp_worker.runtime import fork_hooks, logs, orphans
+from metamcp_worker.runtime import lazy_import, logs, orphans
 
 OOM_SCORE_ADJ = {"child": b"500"}
 """Value of `oom_score_adj` by role: the kernel should end servers and their workers first when
@@ -54,7 +54,7 @@ def settle(order: Fork, stacks: int) -> None:
     """Make this process one of its own. `stacks`: descriptor for its pulse and for the stacks of
     its threads, which are written without the interpreter, so also when the interpreter hangs or
     has crashed; standard error if the supervisor gave no file."""
-    fork_hooks.catch_up()
+    lazy_import.catch_up_hooks()
     os.setsid()
     orphans.become_subreaper()  # what its server turns into a daemon stays below it
     random.seed()

@@ -1,18 +1,25 @@
-"""Imports of libraries without the modules that they load and rarely use.
+"""Imports of libraries without what they load and rarely use, and without their fork hooks.
 
 Owns: an import during which another module seems to be missing; modules that are not read before
-something of them is used. Never: which process can do without which module.
+something of them is used; hooks of the standard library that forks of the nursery do without, and
+that a worker registers. Never: which process can do without which module, hooks of other modules.
 
 asyncio loads `ssl`, which takes a MiB, and msgspec loads `typing_extensions`, a quarter of a MiB;
 both also work without. Other libraries need modules at import that they hardly ever use, such as
 TLS without uvloop, or schemas of types. A module that is loaded stays in each process of the
 gateway for good.
+
+After a fork `threading`, `logging` and `concurrent.futures` renew locks that another thread may
+have held, and `random` takes a new seed. The nursery has one thread, which holds none of these
+locks when it forks, and a worker takes its seed itself. The hooks would only write to memory pages,
+which each worker then has for itself: a fifth of a MiB.
 """
 
 import importlib
+import os
 import sys
-from _thread import RLock  # `threading` is not to be loaded before `fork_hooks` has seen it
-from collections.abc import Sequence
+from _thread import RLock  # `threading` is not to be loaded before `put_off_hooks`
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -22,6 +29,11 @@ if TYPE_CHECKING:
 else:
     Loader = object  # that module loads more than is spared here
 
+HOOKED = ("threading", "logging", "random", "concurrent.futures.thread")
+"""Modules with fork hooks. `put_off_hooks` must import them first: a registered hook cannot be
+taken back."""
+_REGISTER = "register_at_fork"
+_hooks: list[dict[str, Callable[[], object]]] = []
 _MISSING = cast(ModuleType, None)
 """Entry of `sys.modules` that makes an import fail as if the module did not exist."""
 
@@ -97,3 +109,26 @@ class _Unread(ModuleType):
             raise AttributeError(name)
         reader.read(self)
         return ModuleType.__getattribute__(self, name)
+
+
+def put_off_hooks() -> None:
+    """Import these modules, and keep their fork hooks for `catch_up_hooks`."""
+
+    def keep(**hooks: Callable[[], object]) -> None:
+        _hooks.append(hooks)
+
+    register = os.register_at_fork
+    setattr(os, _REGISTER, keep)
+    try:
+        for name in HOOKED:
+            importlib.import_module(name)
+    finally:
+        setattr(os, _REGISTER, register)
+
+
+def catch_up_hooks() -> int:
+    """Register the kept hooks in a worker, which may get threads, and code that forks. Returns the
+    number of hooks."""
+    for hooks in _hooks:
+        os.register_at_fork(**hooks)
+    return len(_hooks)
