@@ -4,8 +4,9 @@
 
 Its tool `reach` makes every attempt on the targets that it is given, and returns the outcome of
 each: `done`, or the error. `bomb` forks a thousand times; `read`, `write` and `connect` use one
-path; `choke` takes processor time, files and priority from the processes that it is given. Nothing
-but the standard library is needed.
+path; `choke` takes processor time, files and priority from the processes that it is given;
+`through` sends a first message to a URL, and `bridge` to a program. Nothing but the standard
+library is needed.
 """
 
 import ctypes
@@ -15,8 +16,11 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -53,7 +57,7 @@ def handled(method: str, params: Json) -> Json:
         answer: Json = {"capabilities": {"tools": {}}, "serverInfo": INFO}
         return {"result": {"protocolVersion": params["protocolVersion"], **answer}}
     if method == "tools/list":
-        names = ("reach", "bomb", "read", "write", "connect", "choke")
+        names = ("reach", "bomb", "read", "write", "connect", "choke", "through", "bridge")
         tools: list[Json] = [{"name": one, "inputSchema": {"type": "object"}} for one in names]
         tools[2]["annotations"] = {"readOnlyHint": True}
         return {"result": {"tools": tools}}
@@ -62,8 +66,8 @@ def handled(method: str, params: Json) -> Json:
             bomb()
         if params["name"] in USES:
             return used(params["name"], params["arguments"]["path"])
-        tries = reach if params["name"] == "reach" else choke
-        outcome = json.dumps(tries(params["arguments"]))
+        tool = {"choke": choke, "through": through, "bridge": bridge}.get(params["name"], reach)
+        outcome = json.dumps(tool(params["arguments"]))
         return {"result": {"content": [{"type": "text", "text": outcome}]}}
     return {"error": {"code": -32601, "message": f"no {method}"}}
 
@@ -124,6 +128,75 @@ def share(make: int, control: int, *arguments: int) -> None:
 def queue() -> None:
     call(MQ_OPEN, b"metamcp-test", os.O_CREAT | os.O_RDWR, 0o600, None)
     call(MQ_UNLINK, b"metamcp-test")
+
+
+def own_folder() -> str:
+    return os.environ.get("TMPDIR", "/tmp")
+
+
+def send_fast(address: Any) -> None:
+    with socket.socket() as sock:
+        sock.sendto(b"x", socket.MSG_FASTOPEN, address)
+
+
+def connect_by_link(path: str) -> None:
+    link = own_folder() + "/link"
+    os.symlink(path, link)
+    try:
+        connect(socket.AF_UNIX, socket.SOCK_STREAM, link)
+    finally:
+        os.unlink(link)
+
+
+def connect_to_itself(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        try:
+            listener.listen()
+            connect(socket.AF_UNIX, socket.SOCK_STREAM, address)
+        finally:
+            if not address.startswith("\0"):
+                os.unlink(address)
+
+
+def fetch(url: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(url, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def answered(url: str, body: bytes | None = None, **headers: str) -> None:
+    """An answer that is no refusal; that is told by its text."""
+    status, text = fetch(url, body, **headers)
+    if status == 403:
+        raise PermissionError(1, text)
+
+
+JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+HELLO = json.dumps({
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": INFO},
+}).encode() + b"\n"  # fmt: skip
+
+
+def through(at: Json) -> Json:
+    """Status and body of the answer to a first message."""
+    headers = {"Authorization": f"Bearer {at['key']}"} if at["key"] else {}
+    status, text = fetch(at["url"], HELLO, **JSON, **headers)
+    return {"status": status, "text": text}
+
+
+def bridge(at: Json) -> Json:
+    """What a program says that gets one message of a client on its standard input."""
+    done = subprocess.run(
+        at["command"], input=HELLO.decode(), capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    return {"text": done.stdout + done.stderr}
 
 
 def make_socket(family: int) -> None:
@@ -233,7 +306,7 @@ def reach(at: Json) -> dict[str, str]:
         "start a program": lambda: os.waitpid(
             os.posix_spawn("/bin/sh", ["sh", "-c", "exit 0"], {}), 0
         ),
-        "write to its temporary folder": lambda: write(os.environ.get("TMPDIR", "/tmp") + "/x"),
+        "write to its temporary folder": lambda: write(own_folder() + "/x"),
         "write to its home": lambda: write(os.environ["HOME"] + "/x"),
         "read what it was given": lambda: read(at["readable"]),
         "write what it was given": lambda: write(at["writable"]),
@@ -246,6 +319,22 @@ def reach_by_numbers(at: Json) -> dict[str, Callable[[], object]]:
     """Attempts on processes, and on what has a key or a number in place of a path."""
     tcp = ("127.0.0.1", at["tcp"])
     return {
+        "connect by TCP with data": lambda: send_fast(tcp),
+        "connect to a foreign unix socket": lambda: connect(
+            socket.AF_UNIX, socket.SOCK_STREAM, at["unix"]
+        ),
+        "connect to a foreign unix socket by a link": lambda: connect_by_link(at["unix"]),
+        "send to a foreign unix socket": lambda: connect(
+            socket.AF_UNIX, socket.SOCK_DGRAM, at["datagrams"]
+        ),
+        "connect to its own unix socket": lambda: connect_to_itself(own_folder() + "/own"),
+        "connect to its own abstract socket": lambda: connect_to_itself(f"\0own-{os.getpid()}"),
+        "call a neighbour through the gateway": lambda: answered(
+            f"http://127.0.0.1:{at['port']}/mcp", HELLO, **JSON
+        ),
+        "read the metrics of the gateway": lambda: answered(
+            f"http://127.0.0.1:{at['ops']}/metrics"
+        ),
         "limit the gateway": lambda: limit(at["gateway"]),
         "lower the priority of a sibling": lambda: prioritize(os.PRIO_PROCESS, at["sibling"]),
         "lower the priority of a group": lambda: prioritize(os.PRIO_PGRP, at["sibling"]),

@@ -28,7 +28,7 @@ ITS_OWN = frozenset({
     "start a program", "write to its temporary folder",
     "read what it was given", "write what it was given", "limit itself", "limit the caller",
     "lower its priority", "schedule itself by attributes", "pin itself to processors",
-    "delay its files",
+    "delay its files", "connect to its own unix socket", "connect to its own abstract socket",
 })  # fmt: skip
 TCP = frozenset({"connect by TCP", "connect by TCP of several paths"})
 NETWORK = TCP | {"listen on TCP", "send by UDP"}
@@ -49,20 +49,26 @@ SHARED = frozenset({
     "share a queue by a name",
 })  # fmt: skip
 OTHERS = frozenset({"signal a sibling", "connect to an abstract socket"})
-CONTROL, PRIVILEGES = "connect to the control socket", "have capabilities"
-HOME = "write to its home"
+ELSEWHERE = frozenset({
+    "connect to a foreign unix socket", "connect to a foreign unix socket by a link",
+    "send to a foreign unix socket", "connect to the control socket",
+})  # fmt: skip
+THROUGH = frozenset({"call a neighbour through the gateway", "read the metrics of the gateway"})
+FAST, HOME, PRIVILEGES = "connect by TCP with data", "write to its home", "have capabilities"
 EVERYTHING = (
-    FILES | OTHERS | SYSTEM_CALLS | SHARED | NETWORK | ITS_OWN | {CONTROL, HOME, PRIVILEGES}
-)
+    FILES | OTHERS | SYSTEM_CALLS | SHARED | NETWORK | ITS_OWN | ELSEWHERE | THROUGH
+    | {FAST, HOME, PRIVILEGES}
+)  # fmt: skip
 #: What a server of each kind reaches on this machine.
 REACHED = {
     "none": EVERYTHING,
-    "basic": ITS_OWN | NETWORK | {CONTROL},
-    "closed": ITS_OWN | {CONTROL},
-    "ports": ITS_OWN | {"connect by TCP", "send by UDP", CONTROL},
-    "other ports": ITS_OWN | {"send by UDP", CONTROL},
+    "basic": ITS_OWN | NETWORK,
+    "sockets": ITS_OWN | NETWORK | (ELSEWHERE - {"connect to the control socket"}),
+    "closed": ITS_OWN,
+    "ports": ITS_OWN | {"connect by TCP", "send by UDP"},
+    "other ports": ITS_OWN | {"send by UDP"},
     "strict": ITS_OWN | SHARED | {HOME, "listen on TCP", "send by UDP"},
-    "strict with the network": ITS_OWN | SHARED | NETWORK | {HOME},
+    "strict with the network": ITS_OWN | SHARED | NETWORK | THROUGH | {FAST, HOME},
 }
 #: Cells that this kernel cannot keep apart, with the reason.
 UNKNOWN: dict[str, tuple[frozenset[str], str]] = {
@@ -96,6 +102,11 @@ class World:
         self.abstract = socket.socket(socket.AF_UNIX)
         self.abstract.bind(f"\0{folder.name}-{os.getpid()}")
         self.abstract.listen()
+        self.unix = socket.socket(socket.AF_UNIX)
+        self.unix.bind(str(self.secret.with_name("unix")))
+        self.unix.listen()
+        self.datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.datagrams.bind(str(self.secret.with_name("datagrams")))
         port = self.tcp.getsockname()[1]
         both = {"read": [str(self.given / "read")], "write": [str(self.given / "write")]}
         hostile: dict[str, Any] = {"command": [*HOSTILE]}
@@ -103,6 +114,11 @@ class World:
             "victim": {**fake(), "sandbox": "none"},
             "none": {**hostile, "sandbox": "none"},
             "basic": {**hostile, **both},
+            "sockets": {
+                **hostile,
+                **both,
+                "unix_sockets": [self.unix.getsockname(), self.datagrams.getsockname()],
+            },
             "closed": {**hostile, **both, "network": "none"},
             "ports": {**hostile, **both, "network": {"tcp_ports": [port]}},
             "other-ports": {**hostile, **both, "network": {"tcp_ports": [1]}},
@@ -124,6 +140,10 @@ class World:
             "tcp": self.tcp.getsockname()[1],
             "udp": self.udp.getsockname()[1],
             "abstract": self.abstract.getsockname()[1:].decode(),
+            "unix": self.unix.getsockname(),
+            "datagrams": self.datagrams.getsockname(),
+            "port": gateway.port,
+            "ops": gateway.ops_port,
             "control": str(run / "control.sock"),
             "token": str(run / "token"),
             "readable": str(self.given / "read" / "file"),
@@ -131,7 +151,7 @@ class World:
         }
 
     def close(self) -> None:
-        for sock in (self.tcp, self.udp, self.abstract):
+        for sock in (self.tcp, self.udp, self.abstract, self.unix, self.datagrams):
             sock.close()
 
 
@@ -196,6 +216,45 @@ def test_a_server_takes_no_time_no_files_and_no_priority_from_the_gateway(user: 
         assert set(tried.values()) == {"Operation not permitted"}
         assert client.text("good__echo", text="here") == "here"
         assert before <= gateway.left()
+
+
+OPEN_AND_KEYED = """
+[endpoints.default]
+namespace = "default"
+
+[endpoints.keyed]
+namespace = "default"
+auth = "keys"
+"""
+
+
+@pytest.mark.skipif(not kernel.has_asking(), reason="no filter of this kernel asks")
+def test_a_confined_server_uses_an_endpoint_of_the_gateway_with_a_key_only() -> None:
+    hostile: dict[str, Any] = {"command": [*HOSTILE]}
+    servers = {"confined": hostile, "free": {**hostile, "sandbox": "none"}}
+    with Gateway(servers, extra=OPEN_AND_KEYED) as gateway, closing(Client(gateway.port)) as client:
+        made = subprocess.run(
+            [*gateway.command("keys"), "create", "it", "--json"], capture_output=True, text=True,
+            timeout=60, check=True,
+        )  # fmt: skip
+        key = json.loads(made.stdout)["key"]
+        unlocked, keyed = gateway.url, f"http://127.0.0.1:{gateway.port}/metamcp/keyed/mcp"
+
+        def through(server: str, url: str, key: str = "") -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(client.text(f"{server}__through", url=url, key=key))
+            return found
+
+        assert through("free", unlocked)["status"] == 200
+        refused = through("confined", unlocked)
+        assert refused["status"] == 403
+        assert "asks for no credential" in refused["text"]
+        assert "metamcp keys create" in refused["text"]
+        assert through("confined", unlocked.replace("127.0.0.1", "localhost"))["status"] == 403
+        assert through("confined", keyed)["status"] == 401
+        assert through("confined", keyed, key)["status"] == 200
+        command = [sys.executable, "-m", "metamcp_supervisor", "connect", "--url", unlocked]
+        told = json.loads(client.text("confined__bridge", command=command))["text"]
+        assert "asks for no credential" in told
 
 
 def test_a_server_that_forks_on_and_on_is_killed_and_nobody_else_suffers() -> None:

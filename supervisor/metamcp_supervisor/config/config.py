@@ -411,6 +411,7 @@ class Server:
     write: tuple[str, ...] = ()
     needs: tuple[str, ...] | None = None
     """Names of needs of `known_servers.toml`; None: as the server is known."""
+    unix_sockets: tuple[str, ...] = ()
     network: Network | None = None
     """None: as its profile has it."""
 

@@ -462,6 +462,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*", "needs", "strings", "", "restart",
            "What it needs beside its files, such as a browser; not written, as it is"
            " [known](confinement.md#known-servers)."),
+    Option("servers.*", "unix_sockets", "strings", "[]", "restart",
+           "Unix sockets outside of its own folders that it may connect to; for `basic`."),
     Option("servers.*", "network", "choice or table", "", "restart",
            "`host` for `basic`, `none` for `strict`; or a table.",
            ("host", "none")),

@@ -1,5 +1,5 @@
 """Confinement of a server in its table: `sandbox`, `sandbox_required`, `read`, `write`, `needs`,
-`network`; and what known servers need beside their own files.
+`unix_sockets`, `network`; and what known servers need beside their own files.
 
 Owns: these keys and the rules between them, the profile of a server, which known server a command
 starts and what that opens. Never: the table of known servers, a file of TOML, the rights
@@ -28,7 +28,7 @@ PORTS_MAX = 64
 _NEVER = ("/", "/dev", "/proc", "/sys")
 _ITSELF = "podman"
 """Launcher that makes a container by itself, which no confined process may do."""
-_KEYS = ("sandbox", "sandbox_required", "read", "write", "needs", "network")
+_KEYS = ("sandbox", "sandbox_required", "read", "write", "needs", "unix_sockets", "network")
 
 
 def profile(server: Server) -> Profile:
@@ -66,6 +66,7 @@ def read(table: Table, server: Server) -> Server:
         write=_paths(table, "write"),
         needs=_needs(table),
         network=_network(table),
+        unix_sockets=_paths(table, "unix_sockets"),
     )
 
 

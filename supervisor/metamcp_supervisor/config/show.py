@@ -398,7 +398,8 @@ def _sandbox(server: Server) -> dict[str, object]:
     found: dict[str, object] = {"sandbox": sandboxes.profile(server)}
     if server.sandbox_required:
         found["sandbox_required"] = True
-    found |= {key: list(each) for key in ("read", "write") if (each := getattr(server, key))}
+    paths = ("read", "write", "unix_sockets")
+    found |= {key: list(each) for key in paths if (each := getattr(server, key))}
     if names := sandboxes.needs(server):
         found["needs"] = list(names)
     if server.network is not None:

@@ -347,7 +347,8 @@ def confinement(config: Config) -> Iterator[DoctorFinding]:
 
     profiles = {name: sandboxes.profile(one) for name, one in config.servers.items()}
     version, filters = kernel.landlock_version(), kernel.has_filters()
-    missed = lacking(ConfinementSpec(profile="basic"), version, filters=filters)
+    basic, asks = ConfinementSpec(profile="basic"), kernel.has_asking()
+    missed = lacking(basic, version, filters=filters, asks=asks)
     text = f"Landlock {version or 'is missing'}, seccomp {'there' if filters else 'is missing'}"
     if missed and "basic" in profiles.values():
         text += f": servers are not kept from {' and '.join(missed)}"

@@ -223,7 +223,7 @@ class Gateway:
                 cgroups.delegated(),
                 self.journal,
                 cgroups.around(),
-                lambda: specs.private_places(self.config),
+                lambda: specs.private_places(self.config, (self.listen, self.ops_listen)),
             ),
             tokens=TokenKeys(config.gateway.state_dir, environ),
             pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),

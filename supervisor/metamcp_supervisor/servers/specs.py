@@ -21,6 +21,7 @@ from metamcp_supervisor.config import (
 )
 from metamcp_supervisor.config.config import (
     Address,
+    AnyAddress,
     Config,
     Embeddings,
     Endpoint,
@@ -77,10 +78,11 @@ _UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never
 
 class PrivatePlaces(NamedTuple):
     """`folder`: of the private folders of servers; `hidden`: files and folders of the gateway,
-    which confined servers do not get."""
+    which confined servers do not get; `ports`: TCP ports of the gateway."""
 
     folder: Path
     hidden: tuple[str, ...]
+    ports: tuple[int, ...]
 
 
 def server_spec(
@@ -163,10 +165,12 @@ PRIVATE = "servers"
 """Folder in the state directory with the private folders of confined servers."""
 
 
-def private_places(config: Config) -> PrivatePlaces:
+def private_places(config: Config, listeners: Iterable[AnyAddress]) -> PrivatePlaces:
+    """Return what the gateway keeps from confined servers. `listeners`: its addresses."""
     gateway = config.gateway
     hidden = (*config.files, gateway.state_dir, gateway.runtime_dir)
-    return PrivatePlaces(gateway.state_dir / PRIVATE, tuple(map(str, hidden)))
+    ports = tuple(address.port for address in listeners if isinstance(address, Address))
+    return PrivatePlaces(gateway.state_dir / PRIVATE, tuple(map(str, hidden)), ports)
 
 
 def _confinement(
@@ -189,6 +193,8 @@ def _confinement(
         lasting=tenant is None,
         hidden=private.hidden,
         cwd_named=server.cwd is not None and str(server.cwd) != server.folder,
+        unix_sockets=server.unix_sockets,
+        gateway_ports=private.ports,
     )
 
 

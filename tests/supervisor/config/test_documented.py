@@ -152,7 +152,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99, "limits": UseLimits(in_flight=1),
         "sandbox": "strict", "sandbox_required": True, "read": ("/r",), "write": ("/w",),
-        "network": "none", "needs": ("kube",),
+        "network": "none", "needs": ("kube",), "unix_sockets": ("/s",),
     }  # fmt: skip
     for name, value in changed.items():
         key = name.removesuffix("_s")

@@ -50,8 +50,10 @@ def test_a_strict_server_has_no_network_unless_it_is_written(tmp_path: Path) -> 
 
 
 def test_the_confinement_is_shown_as_it_is_written(tmp_path: Path) -> None:
-    text = f'[servers.a]\n{COMMAND}\nread = ["/srv"]\nnetwork = {{ tcp_ports = [443] }}\n'
-    shown: Any = tables(loaded(tmp_path, text))["servers"]
-    assert {key: shown["a"].get(key) for key in ("sandbox", "read", "write", "network")} == {
-        "sandbox": "basic", "read": ["/srv"], "write": None, "network": {"tcp_ports": [443]},
+    keys = 'read = ["/srv"]\nunix_sockets = ["/s"]\nnetwork = { tcp_ports = [443] }\n'
+    shown: Any = tables(loaded(tmp_path, f"[servers.a]\n{COMMAND}\n{keys}"))["servers"]
+    names = ("sandbox", "read", "write", "unix_sockets", "network")
+    assert {key: shown["a"].get(key) for key in names} == {
+        "sandbox": "basic", "read": ["/srv"], "write": None, "unix_sockets": ["/s"],
+        "network": {"tcp_ports": [443]},
     }  # fmt: skip

@@ -194,7 +194,7 @@ oauth = { issuer = "https://id.example", audience = "https://g.example/mcp", all
     found = doctor_security.security(loaded(tmp_path, text))
     assert found.verdict == "ok"
     assert found.text.removeprefix("enough while only this machine connects: ").split("; ") == [
-        "no credential is asked for (open)",
+        "any program here may call all servers, as no credential is asked for (open)",
         "a key may stand in the URL (url)",
         "an issuer may be in this network (tokens)",
         "changed tools are only recorded (seen)",

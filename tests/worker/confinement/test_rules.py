@@ -347,24 +347,29 @@ def test_a_strict_server_has_a_home_and_caches_of_its_own_unless_it_names_others
     assert (found["HOME"], found["UV_CACHE_DIR"]) == (HOME, "/c")
 
 
+CONNECTIONS = ("unix sockets of others", "open endpoints of the gateway")
+
+
 @pytest.mark.parametrize(
-    ("spec", "landlock", "filters", "lacking"),
+    ("spec", "landlock", "filters", "asks", "lacking"),
     [
-        ({}, 7, True, ()),
-        ({}, 0, False, ("files", "signals to other processes", "system calls")),
-        ({}, 5, True, ("signals to other processes",)),
-        ({"tcp_ports": (443,)}, 3, True, ("TCP ports", "signals to other processes")),
-        ({"network": "none"}, 7, False, ("system calls", "the network")),
-        ({"profile": "strict"}, 0, True, ()),
-        ({"profile": "strict", "tcp_ports": (443,)}, 0, True, ("TCP ports",)),
+        ({}, 7, True, True, ()),
+        ({}, 0, False, False,
+         ("files", "signals to other processes", "system calls", *CONNECTIONS)),
+        ({}, 5, True, True, ("signals to other processes",)),
+        ({}, 7, True, False, CONNECTIONS),
+        ({"tcp_ports": (443,)}, 3, True, True, ("TCP ports", "signals to other processes")),
+        ({"network": "none"}, 7, False, False, ("system calls", "the network", *CONNECTIONS)),
+        ({"profile": "strict"}, 0, True, False, ()),
+        ({"profile": "strict", "tcp_ports": (443,)}, 0, True, False, ("TCP ports",)),
     ],
-)
+)  # fmt: skip
 def test_what_a_kernel_cannot_keep_a_server_from_is_known(
-    spec: dict[str, Any], landlock: int, filters: bool, lacking: tuple[str, ...]
+    spec: dict[str, Any], landlock: int, filters: bool, asks: bool, lacking: tuple[str, ...]
 ) -> None:
     made: dict[str, Any] = {"profile": "basic", **spec}
     known = ConfinementSpec(**made)
-    assert rules.lacking(known, landlock, filters=filters) == lacking
+    assert rules.lacking(known, landlock, filters=filters, asks=asks) == lacking
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from metamcp_worker.child.connect_broker import ConnectBroker, ConnectRules
 from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, process_exit
 from metamcp_worker.confinement import launch
 from metamcp_worker.confinement.launch import NOT_THERE, Confined, first_started
 from metamcp_worker.ipc.packets import close_all
-from metamcp_worker.ipc.spec import LimitsSpec, ServerSpec
+from metamcp_worker.ipc.spec import ConfinementSpec, LimitsSpec, ServerSpec
 
 UNDO_S_MAX = 1.0
 """Maximum seconds from SIGKILL to the end of a process that was just started; such a process has
@@ -70,9 +71,27 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
     close_all((stdin, stdout, stderr))
     if refused := put(pid, spec.limits):
         close_all((to_stdin, from_stdout, from_stderr))
+        if confined is not None and confined.listener >= 0:
+            os.close(confined.listener)
         _undo(pid)
         raise SpawnFailed(f"cannot start {spec.name}: {refused}")
-    return CommandProcess(pid, (to_stdin, from_stdout, from_stderr), on_exit, confined)
+    broker = _broker(spec.confinement, confined)
+    return CommandProcess(pid, (to_stdin, from_stdout, from_stderr), on_exit, confined, broker)
+
+
+def _broker(spec: ConfinementSpec, confined: Confined | None) -> ConnectBroker | None:
+    """Return what connects for this server, None if its own calls do."""
+    if confined is None or confined.listener < 0:
+        return None
+    real = os.path.realpath
+    sockets = map(os.path.expanduser, spec.unix_sockets)
+    rules = ConnectRules(
+        folders=tuple(map(real, (*confined.granted.write, *sockets))),
+        hidden=tuple(map(real, spec.hidden)),
+        tcp_ports=spec.tcp_ports,
+        gateway=spec.gateway_ports,
+    )
+    return ConnectBroker(confined.listener, rules)
 
 
 def _enter(spec: ServerSpec) -> None:
@@ -136,9 +155,11 @@ class CommandProcess:
         ends: tuple[int, int, int],
         on_exit: Exited,
         confined: Confined | None = None,
+        broker: ConnectBroker | None = None,
     ) -> None:
         self.pid = pid
         self.confined = confined
+        self._broker = broker
         self.stdin, self.stdout, self.stderr = ends
         self._code: int | None = None
         self._on_exit = on_exit
@@ -189,6 +210,8 @@ class CommandProcess:
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
+        if self._broker is not None:
+            self._broker.close()
         self._exit = process_exit(code)
         self._on_exit(self._exit)
 

@@ -63,7 +63,9 @@ class StdioTransport:
         self._stdin = Writer(self._host.stdin, self._on_stdin_end)
         self._stdout = PipeReader(self._host.stdout, self._on_stdout, self._on_stdout_end)
         self._stderr = PipeReader(self._host.stderr, self._on_stderr, self._on_stderr_end)
-        for sentence in self._host.confined.refused if self._host.confined is not None else ():
+        for sentence in (
+            self._host.confined.granted.refused if self._host.confined is not None else ()
+        ):
             self.warn(sentence)
 
     @property
@@ -89,7 +91,7 @@ class StdioTransport:
         if not words:
             return ""
         confined = self._host.confined
-        readable = confined.readable if confined is not None else ()
+        readable = confined.granted.read if confined is not None else ()
         what = denials.advice(self._last_lines, self._spec.confinement, readable)
         advice = f"; {what}" if what else ""
         return f"{words}{advice}; 'metamcp logs {self._name}' has all of it"

@@ -35,13 +35,15 @@ SCOPE_ABI, _SCOPE = 6, 0b11
 _NEW_USER, _NEW_PROCESSES = 0x10000000, 0x20000000
 _NO_NEW_PRIVS, _SECCOMP, _FILTER_MODE = 38, 22, 2
 _CAP_AMBIENT, _CAP_CLEAR_ALL = 47, 4
+_SECCOMP_CALL = {"x86_64": 317, "aarch64": 277}
+_SET_FILTER, _LISTENER_SIZES, _NEW_LISTENER, _UNINTERRUPTED = 1, 3, 1 << 3, 1 << 5
 _CAPSET, _CAP_VERSION_3 = {"x86_64": 126, "aarch64": 91}, 0x20080522
 MACHINES = ("x86_64", "aarch64")
 """Machines whose system calls have numbers in `CALLS`."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 CALLS = {
     "acct": (163, 89), "add_key": (248, 217), "bpf": (321, 280), "chroot": (161, 51),
-    "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435),
+    "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435), "connect": (42, 203),
     "delete_module": (176, 106), "fanotify_init": (300, 262), "finit_module": (313, 273),
     "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430), "fspick": (433, 433),
     "init_module": (175, 105), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
@@ -57,7 +59,8 @@ CALLS = {
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142),
     "request_key": (249, 218), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
     "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "semctl": (66, 191),
-    "semget": (64, 190), "semop": (65, 193), "semtimedop": (220, 192), "setdomainname": (171, 162),
+    "semget": (64, 190), "semop": (65, 193), "semtimedop": (220, 192), "sendmmsg": (307, 269),
+    "sendmsg": (46, 211), "sendto": (44, 206), "setdomainname": (171, 162),
     "sethostname": (170, 161), "setns": (308, 268), "setpriority": (141, 140),
     "settimeofday": (164, 170), "shmat": (30, 196), "shmctl": (31, 195), "shmget": (29, 194),
     "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224),
@@ -82,9 +85,16 @@ SHARED_BY_KEY = (
 their maker has ended, and that no limit of memory counts."""
 _X32 = 0x40000000
 """Bit of system calls of another kind, which x86_64 has beside its own."""
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _ARGUMENT_BYTES = 0, 4, 16, 8
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_ALLOW, _ASK, _FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
+UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
+"""Domains of sockets."""
+_STREAM, _SEQUENCED, _TYPE_BITS = 1, 5, 0xF
+FAST_OPEN = 0x20000000
+"""Flag of calls that send: connect first. Rules of Landlock and filters of `connect` miss it."""
+SENDING = {"sendmmsg": 3, "sendmsg": 2, "sendto": 3}
+"""System calls that send, with the position of their flags."""
 
 AllowedArguments = Mapping[int, tuple[int, ...]]
 """Values that a system call may get, by the position of the argument. A filter compares the lower
@@ -180,10 +190,14 @@ def filter_bytes(
     *,
     flags: int = 0,
     arguments: Mapping[str, AllowedArguments] = {},
+    asks: bool = False,
+    datagrams: bool = True,
 ) -> bytes:
     """Return a filter with which these system calls fail with EPERM. `flags`: of `clone` and
     `unshare` that fail too, and `clone3`, whose flags no filter sees, is then unknown; `arguments`:
-    calls that fail with other arguments than these."""
+    calls that fail with other arguments than these; `asks`: whoever has the listener of
+    `filter_asking` makes each `connect` in place of the process, and `FAST_OPEN` fails;
+    `datagrams`: whether there are unix sockets for datagrams, which carry an address each."""
     at = MACHINES.index(machine)
 
     def number(name: str) -> int:
@@ -194,19 +208,41 @@ def filter_bytes(
     steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), fail]
     for name in refused:
         steps += [(_EQUAL, 0, 1, number(name)), fail]
+    bits = {"clone": (0, flags), "unshare": (0, flags)} if flags else {}
     if flags:
         steps += [(_EQUAL, 0, 1, number("clone3")), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
-        for name in ("clone", "unshare"):
-            steps += [(_EQUAL, 0, 4, number(name)), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-            steps += [(_ANY_BIT, 0, 1, flags), fail, allowed]
+    if asks:
+        bits |= {name: (position, FAST_OPEN) for name, position in SENDING.items()}
+        steps += [(_EQUAL, 0, 1, number("connect")), (_RETURN, 0, 0, _ASK)]
+    for name in () if datagrams else ("socket", "socketpair"):
+        steps += _without_datagrams(number(name), fail)
+    for name, (position, forbidden) in bits.items():
+        steps += [(_EQUAL, 0, 4, number(name)), _load(position)]
+        steps += [(_ANY_BIT, 0, 1, forbidden), fail, allowed]
     for name, values_by_position in arguments.items():
-        checks: list[tuple[int, int, int, int]] = []
+        checks: list[_Step] = []
         for position, values in values_by_position.items():
-            checks.append((_LOAD, 0, 0, _FIRST_ARGUMENT + position * _ARGUMENT_BYTES))
+            checks.append(_load(position))
             checks += [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
             checks.append(fail)
         steps += [(_EQUAL, 0, len(checks) + 1, number(name)), *checks, allowed]
-    return b"".join(struct.pack("=HBBI", *one) for one in (*steps, allowed))
+    return b"".join(struct.pack("=HBBI", *step) for step in (*steps, allowed))
+
+
+_Step = tuple[int, int, int, int]
+"""Instruction of a filter: code, jump if true, jump if false, operand."""
+
+
+def _load(position: int) -> _Step:
+    return _LOAD, 0, 0, _FIRST_ARGUMENT + position * _ARGUMENT_BYTES
+
+
+def _without_datagrams(number: int, fail: _Step) -> list[_Step]:
+    """Return the steps that refuse a unix socket for datagrams, and go on for all other sockets."""
+    return [
+        (_EQUAL, 0, 8, number), _load(0), (_EQUAL, 0, 5, UNIX), _load(1), (_AND, 0, 0, _TYPE_BITS),
+        (_EQUAL, 2, 0, _STREAM), (_EQUAL, 1, 0, _SEQUENCED), fail, (_LOAD, 0, 0, _NUMBER),
+    ]  # fmt: skip
 
 
 def only_itself() -> dict[str, AllowedArguments]:
@@ -220,10 +256,51 @@ def only_itself() -> dict[str, AllowedArguments]:
 
 def filter_calls(program: bytes) -> None:
     """Put a filter in force for this process for good. Raises OSError."""
-    held = ctypes.create_string_buffer(program)
-    order = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
+    order, _held = _filter_order(program)
     if _libc.prctl(_SECCOMP, _FILTER_MODE, order, 0, 0):
         raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def has_asking() -> bool:
+    """Whether a filter can ask another process here, which can copy its sockets: Linux 5.6, and
+    not a kernel or a unit that refuses that."""
+    if not has_filters():
+        return False
+    sizes = _call(_SECCOMP_CALL[os.uname().machine], _LISTENER_SIZES, 0, bytes(6))
+    _call(CALLS["pidfd_getfd"][0], -1, 0, 0)
+    return sizes == 0 and ctypes.get_errno() == errno.EBADF
+
+
+def filter_asking(program: bytes) -> int:
+    """Put a filter that asks in force for this process for good, and return the descriptor of its
+    listener; -1 if this process has such a filter already, and this one is not in force. From Linux
+    5.19 no signal but a deadly one interrupts a call that waits for the answer. Raises OSError."""
+    order, _held = _filter_order(program)
+    number = _SECCOMP_CALL[os.uname().machine]
+    for flags in (_NEW_LISTENER | _UNINTERRUPTED, _NEW_LISTENER):
+        if (listener := _call(number, _SET_FILTER, flags, order)) >= 0:
+            return listener
+    if (error := ctypes.get_errno()) == errno.EBUSY:
+        return -1
+    raise OSError(error, f"seccomp: {os.strerror(error)}")
+
+
+def _filter_order(program: bytes) -> tuple[bytes, object]:
+    """Return the argument with which the kernel takes a filter, and the memory that it names."""
+    held = ctypes.create_string_buffer(program)
+    return struct.pack("@HP", len(program) // 8, ctypes.addressof(held)), held
+
+
+def copy_descriptor(pidfd: int, number: int) -> int:
+    """Return a copy of a descriptor of another process. Raises OSError."""
+    return _checked(CALLS["pidfd_getfd"][0], pidfd, number, 0)
+
+
+def connect(sock: int, address: bytes) -> None:
+    """Connect a socket to an address as the kernel has it. Raises OSError."""
+    if _libc.connect(sock, address, len(address)):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 def _checked(number: int, *arguments: int | bytes | None) -> int:

@@ -14,8 +14,10 @@ import contextlib
 import errno
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from metamcp_worker.confinement import kernel, rules
@@ -23,8 +25,8 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.spec import ConfinementSpec
 
 REFUSED = tuple(sorted(
-    kernel.CALLS.keys() - {"clone", "clone3", "socket", "socketpair", "unshare"}
-    - {*kernel.OF_A_PROCESS, *kernel.OF_SEVERAL, *kernel.SHARED_BY_KEY}
+    kernel.CALLS.keys() - {"clone", "clone3", "connect", "socket", "socketpair", "unshare"}
+    - {*kernel.OF_A_PROCESS, *kernel.OF_SEVERAL, *kernel.SENDING, *kernel.SHARED_BY_KEY}
 ))  # fmt: skip
 """System calls that fail: they reach into other processes, change the machine, or are known for
 faults of the kernel."""
@@ -33,10 +35,9 @@ BROWSER_CALLS = frozenset({"chroot"})
 NAMESPACES = 0x7E020080
 """Flags of `clone` that make namespaces: of time, mounts, cgroups, names, users, processes,
 network."""
-UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
-LOCAL_DOMAINS = (UNIX, NETLINK)
+LOCAL_DOMAINS = (kernel.UNIX, kernel.NETLINK)
 """Domains of sockets without a network; libraries list interfaces by netlink."""
-DOMAINS = (*LOCAL_DOMAINS, INET, INET6)
+DOMAINS = (*LOCAL_DOMAINS, kernel.INET, kernel.INET6)
 """Domains of sockets of any server. Others reach the host of a virtual machine (vsock), or are
 known for faults of the kernel."""
 PROTOCOLS = (0, 1, 4, 6, 15, 16, 17, 58)
@@ -59,15 +60,15 @@ class NotConfined(Exception):
 
 class Confined(NamedTuple):
     """A started server. `achieved`: what confines it, such as `landlock-7 seccomp`; `lacking`: what
-    it is not kept from; `readable`: paths; `refused`: a sentence for each path that its command
-    names and that stays closed; `tmp`: folder to remove after it."""
+    it is not kept from; `granted`: paths that it may use; `tmp`: folder to remove after it;
+    `listener`: descriptor that asks about each `connect`, -1 without one."""
 
     pid: int
     achieved: str
     lacking: tuple[str, ...]
-    readable: tuple[str, ...]
-    refused: tuple[str, ...]
+    granted: rules.FileRights
     tmp: str
+    listener: int = -1
 
 
 class Files:
@@ -116,13 +117,13 @@ def start(
 ) -> Confined:
     """Start the first of these programs that can be started, with the arguments of `command`, in a
     new session and confined. Raises NotConfined, and OSError about the program."""
-    version, filters = kernel.landlock_version(), kernel.has_filters()
+    version, filters, asks = kernel.landlock_version(), kernel.has_filters(), kernel.has_asking()
     root = os.geteuid() == 0
     sandboxed = rules.has_own_sandbox(spec, command, env, root=root) and spec.profile == "basic"
     browsers = not sandboxed or kernel.has_user_namespaces()
-    lacking = rules.lacking(spec, version, filters=filters, browsers=browsers)
+    lacking = rules.lacking(spec, version, filters=filters, asks=asks, browsers=browsers)
     if not browsers:
-        version, filters = 0, False
+        version, filters, asks = 0, False, False
     if lacking and (spec.required or spec.profile == "strict"):
         what = " and ".join(lacking)
         raise NotConfined(f"this kernel cannot keep it from {what}, and its sandbox must")
@@ -130,13 +131,15 @@ def start(
     try:
         if spec.profile == "strict":
             programs = [_bubblewrap()]
-        cell = _Cell(spec, version, filters, places, command, env)
+        cell = _Cell(spec, version, filters, asks, places, command, env)
         cell.sandboxed, cell.free = sandboxed, not browsers
-        pid, readable, refused = cell.spawn(programs, streams)
+        pid, granted, listener = cell.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
         remove(places.tmp)
         raise
-    return Confined(pid, cell.achieved, lacking, readable, refused, places.tmp)
+    if asks and listener < 0 and spec.profile == "basic":
+        lacking = rules.lacking(spec, version, filters=filters, asks=False)
+    return Confined(pid, cell.achieved, lacking, granted, places.tmp, listener)
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -258,6 +261,7 @@ class _Cell:
         spec: ConfinementSpec,
         version: int,
         filters: bool,
+        asks: bool,
         places: rules.ServerPlaces,
         command: tuple[str, ...],
         env: Mapping[str, str],
@@ -265,13 +269,14 @@ class _Cell:
         self._spec, self._places = spec, places
         self._command, self._env = command, env
         self._strict = spec.profile == "strict"
+        self._asks = asks and not self._strict
         self._version, self._filters = version, filters
         self.sandboxed = False
         """Whether it starts a browser that makes namespaces for a sandbox of its own."""
         self.free = False
         """Whether nothing is put in force, because its browser could not start otherwise."""
         self._rules = self._filter_fd = -1
-        self._filter = b""
+        self._filter = self._asking = b""
         self.achieved = " ".join(
             filter(None, (
                 "bubblewrap" if self._strict else "",
@@ -284,10 +289,13 @@ class _Cell:
         spec, version, filters = self._spec, self._version, self._filters
         closed = spec.network == "none" and not self._strict
         if filters:
-            self._filter = kernel.filter_bytes(
-                os.uname().machine, self._refused(), arguments=self._arguments(closed),
-                flags=0 if self.sandboxed else NAMESPACES,
+            bytes_of = partial(
+                kernel.filter_bytes, os.uname().machine, self._refused(),
+                arguments=self._arguments(closed), flags=0 if self.sandboxed else NAMESPACES,
             )  # fmt: skip
+            self._filter = bytes_of()
+            if self._asks:
+                self._asking = bytes_of(asks=True, datagrams=bool(spec.unix_sockets))
         if version:
             tcp = closed or bool(spec.tcp_ports)
             self._rules = kernel.ruleset(version, files=not self._strict, tcp=tcp)
@@ -317,7 +325,7 @@ class _Cell:
         protocols = {2: PROTOCOLS} if self._spec.tcp_ports else {}
         of_sockets: dict[str, kernel.AllowedArguments] = {
             "socket": {0: domains, **protocols},
-            "socketpair": {0: (UNIX,)},
+            "socketpair": {0: (kernel.UNIX,)},
         }
         if self._strict:  # which has a namespace of processes
             return of_sockets
@@ -325,24 +333,28 @@ class _Cell:
 
     def spawn(
         self, programs: Sequence[str], streams: tuple[int, int, int]
-    ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-        """Return the pid of the program, the paths that it may read, and the sentences about those
-        that stay closed. Raises NotConfined and OSError."""
-        report, told = os.pipe()
+    ) -> tuple[int, rules.FileRights, int]:
+        """Return the pid of the program, the paths that it may use, and the descriptor that asks
+        about its connections. Raises NotConfined and OSError."""
+        report, told = socket.socketpair()
+        fds: list[int] = []
         try:
-            pid = os.fork()
-            if pid == 0:
-                self._become(programs, streams, told)
+            with told:
+                pid = os.fork()
+                if pid == 0:
+                    self._become(programs, streams, told)
         finally:
-            os.close(told)
             said = b""
-            while part := os.read(report, REPORT_BYTES_MAX):
-                said += part
-            os.close(report)
+            with report:
+                while (received := socket.recv_fds(report, REPORT_BYTES_MAX, 1))[0]:
+                    said += received[0]
+                    fds += received[1]
         paths, confined, failure = said.rpartition(_CONFINED)
         if confined and not failure:
-            readable, _, refused = os.fsdecode(paths).partition("\0\0")
-            return pid, tuple(readable.split("\0")), tuple(filter(None, refused.split("\0")))
+            lists = os.fsdecode(paths).split("\0\0")
+            granted = rules.FileRights(*(tuple(filter(None, each.split("\0"))) for each in lists))
+            return pid, granted, fds[0] if fds else -1
+        packets.close_all(fds)
         os.waitpid(pid, 0)
         number, _, path = os.fsdecode(failure).partition(" ")
         if not number:
@@ -351,7 +363,7 @@ class _Cell:
         raise error if confined else NotConfined(f"it cannot be confined: {error}")
 
     def _become(
-        self, programs: Sequence[str], streams: tuple[int, int, int], told: int
+        self, programs: Sequence[str], streams: tuple[int, int, int], told: socket.socket
     ) -> NoReturn:
         """Become the program in the forked process."""
         spec, argv = self._spec, self._command
@@ -369,21 +381,23 @@ class _Cell:
                 os.dup2(fd, number)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
                 signal.signal(number, signal.SIG_DFL)
-            self._confine()
-            paths = "\0\0".join(("\0".join(granted.read), "\0".join(granted.refused)))
-            os.write(told, os.fsencode(paths) + _CONFINED)
+            listener = self._confine()
+            paths = "\0\0".join(map("\0".join, granted))
+            fds = () if listener < 0 else (listener,)
+            socket.send_fds(told, [os.fsencode(paths) + _CONFINED], fds)
             first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
         except OSError as error:
-            os.write(told, b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
+            told.sendall(b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
         except ValueError:  # a NUL in an argument or a variable
-            os.write(told, b"%d " % errno.EINVAL)
+            told.sendall(b"%d " % errno.EINVAL)
         finally:
             os._exit(_NO_START)
 
-    def _confine(self) -> None:
-        """Put everything in force for this process. Raises OSError."""
+    def _confine(self) -> int:
+        """Put everything in force for this process. Return the descriptor that asks about its
+        connections, -1 without one. Raises OSError."""
         if self.free:
-            return
+            return -1
         kernel.no_new_privileges()
         if not self._strict:
             kernel.drop_capabilities()
@@ -391,8 +405,10 @@ class _Cell:
             if not self._strict:
                 self._allow_process_files()
             kernel.restrict(self._rules)
-        if self._filter and not self._strict:
+        listener = kernel.filter_asking(self._asking) if self._asking else -1
+        if listener < 0 and self._filter and not self._strict:
             kernel.filter_calls(self._filter)
+        return listener
 
     def _allow_process_files(self) -> None:
         """Let the process read its own part of `/proc`, which exists only since it runs.

@@ -211,17 +211,15 @@ class FileRights(NamedTuple):
 
 
 def lacking(
-    spec: ConfinementSpec, landlock: int, *, filters: bool, browsers: bool = True
+    spec: ConfinementSpec, landlock: int, *, filters: bool, asks: bool = True, browsers: bool = True
 ) -> tuple[str, ...]:
     """Return what this kernel cannot keep the server from, by the profile and the settings.
-    `landlock`: its version; `filters`: whether the kernel has seccomp; `browsers`: whether a
-    confined browser can start."""
+    `landlock`: its version; `filters`: whether the kernel has seccomp; `asks`: whether a filter can
+    ask a process; `browsers`: whether a confined browser can start."""
     if spec.browser and not browsers:
         return ("anything, as its browser would not start",)
     strict = spec.profile == "strict"
-    found: list[str] = []
-    if landlock < 1 and not strict:
-        found.append("files")
+    found = ["files"] if landlock < 1 and not strict else []
     if landlock < 4 and spec.tcp_ports:
         found.append("TCP ports")
     if landlock < 6 and not strict:
@@ -230,6 +228,8 @@ def lacking(
         found.append("system calls")
         if spec.network == "none" and not strict:
             found.append("the network")
+    if not asks and not strict:
+        found += ["unix sockets of others", "open endpoints of the gateway"]
     return tuple(found)
 
 

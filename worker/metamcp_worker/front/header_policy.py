@@ -196,9 +196,18 @@ class HeaderPolicy:
         if isinstance(known, KnownVerdict) and known.policy is self:
             return known.found
         found = self.check(head.method, head.target, head.headers)
-        if is_confined(request.address) and found.endpoint in self._unlocked:
-            found = HeaderRefusal(403, _CONFINED, "confined", endpoint=found.endpoint)
+        if is_confined(request.address):
+            found = self._of_confined(found)
         head.verdict = KnownVerdict(self, found)
+        return found
+
+    def _of_confined(self, found: RequestFacts | HeaderRefusal) -> RequestFacts | HeaderRefusal:
+        """Return the refusal of a confined server where it has no credential; it gets no page that
+        names endpoints, either."""
+        if found.endpoint in self._unlocked:
+            return HeaderRefusal(403, _CONFINED, "confined", endpoint=found.endpoint)
+        if isinstance(found, HeaderRefusal) and found.reason == "path":
+            return HeaderRefusal(found.status, found.message, "confined")
         return found
 
     def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | HeaderRefusal:

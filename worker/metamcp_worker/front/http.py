@@ -141,7 +141,7 @@ class App:
         for endpoint in spec.endpoints:
             if not endpoint.part_of:
                 paths |= header_policy.paths_of(endpoint)
-        unlocked = frozenset(endpoint.name for endpoint in spec.endpoints if not endpoint.auth)
+        unlocked = [endpoint.name for endpoint in spec.endpoints if not endpoint.auth]
         self._policy = HeaderPolicy(spec.hosts, paths, unlocked)
         self.door.configure(spec.endpoints)
         if self._issuers is None and any(endpoint.oauth for endpoint in spec.endpoints):
@@ -559,8 +559,7 @@ class App:
 
     def _refuse(self, exchange: Exchange, why: HeaderRefusal) -> None:
         asked = exchange.head
-        confined = header_policy.is_confined(exchange.address)
-        if why.reason == "path" and web_pages.wanted(asked) and not confined:
+        if why.reason == "path" and web_pages.wanted(asked):
             spec = self._spec
             scheme = "https" if spec.tls is not None or spec.behind_proxy else "http"
             base = f"{scheme}://{dict(asked.headers)[b'host'].decode()}"

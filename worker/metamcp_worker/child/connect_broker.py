@@ -1,0 +1,316 @@
+"""Connections of a confined server: the worker judges each `connect`, and makes those it allows.
+
+Owns: which unix sockets and ports a server reaches, connecting in its place, the mark of its
+connections to the gateway. Never: the filter that asks (`confinement.kernel`), files of a server
+(`confinement.rules`), answers to marked connections (`front.header_policy`).
+
+The filter of a server in the profile `basic` stops at each `connect` and asks this process, because
+Landlock has rules for abstract sockets and TCP ports, and none for sockets with a path. The call of
+the server never goes on: another thread could change the address or the descriptor after the look.
+The worker copies both, judges the copies, connects its copy of the socket and returns the outcome.
+A socket with a path is opened first, so what was judged is what is connected. `seccomp_unotify(2)`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from metamcp_worker.confinement import kernel
+from metamcp_worker.ipc.spec import CONFINED_HOST
+
+_RECEIVE, _REPLY, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
+_QUESTION = struct.Struct("=QIIiIQ6Q")
+"""Question of the kernel: id, thread, flags, number of the call, architecture, place, arguments."""
+_ANSWER = struct.Struct("=QqiI")
+"""Answer: id, value, negative error number, flags."""
+ADDRESS_BYTES_MAX = 128
+"""Maximum bytes of an address: `struct sockaddr_storage`."""
+WAITING_MAX = 256
+"""Maximum connections of a server that wait for their other end."""
+_FAMILY_BYTES, _INT, _MAPPED = 2, 0xFFFFFFFF, bytes(10) + b"\xff\xff"
+FULL_PAUSE_S = 0.01
+"""Seconds until the next try at a unix socket whose queue is full."""
+
+
+class ConnectRules(NamedTuple):
+    """Limits of the connections of a server. `folders`: real paths of single unix sockets, and of
+    folders below which its sockets are; `hidden`: paths of the gateway; `tcp_ports`: the only ones,
+    empty for all; `gateway`: TCP ports of the gateway."""
+
+    folders: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+    tcp_ports: tuple[int, ...] = ()
+    gateway: tuple[int, ...] = ()
+
+
+def is_open(path: str, rules: ConnectRules) -> bool:
+    """Whether the server may connect to the unix socket at this real path. The deepest rule that
+    holds the path decides."""
+    above = [
+        folder
+        for folder in (*rules.folders, *rules.hidden)
+        if f"{path}/".startswith(f"{folder.rstrip('/')}/")
+    ]
+    return bool(above) and max(above, key=len) in rules.folders
+
+
+def family_of(address: bytes) -> int:
+    """Return the family of an address as the kernel has it."""
+    return int.from_bytes(address[:_FAMILY_BYTES], sys.byteorder)
+
+
+def port_of(address: bytes) -> int:
+    """Return the port of an IP address as the kernel has it, 0 if it is too short."""
+    return int.from_bytes(address[2:4], "big")
+
+
+def is_loopback(address: bytes) -> bool:
+    """Whether this address, as the kernel has it, is this machine by loopback. The unspecified
+    address is, too."""
+    host = address[4:8] if family_of(address) == socket.AF_INET else address[8:24]
+    if host.startswith(_MAPPED):
+        host = host[len(_MAPPED) :]
+    return host[:1] == b"\x7f" or host in (bytes(4), bytes(16), bytes(15) + b"\x01")
+
+
+class ConnectBroker:
+    """Connects for one server until it ends. `listener`: descriptor that asks, which it owns."""
+
+    def __init__(self, listener: int, rules: ConnectRules) -> None:
+        self._listener = listener
+        self._rules = rules
+        self._loop = asyncio.get_running_loop()
+        self._attempts: set[_Attempt] = set()
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        self._loop.add_reader(listener, self._on_question)
+
+    def close(self) -> None:
+        """Connect no more: calls of processes that are left fail with ENOSYS."""
+        if self._listener >= 0:
+            self._loop.remove_reader(self._listener)
+            os.close(self._listener)
+            self._listener = -1
+        for attempt in list(self._attempts):
+            attempt.end(errno.ECONNABORTED)
+
+    def _on_question(self) -> None:
+        if not any(event & select.POLLIN for _, event in self._poll.poll(0)):
+            self.close()  # the last process of the server has ended
+            return
+        data = bytearray(_QUESTION.size)
+        try:
+            fcntl.ioctl(self._listener, _RECEIVE, data)
+        except OSError:  # the process has ended
+            return
+        question, thread, _, _, _, _, number, place, size, *_ = _QUESTION.unpack(data)
+        try:
+            address, sock = _copied(thread, number & _INT, place, size & _INT)
+        except OSError as error:
+            self._reply(question, error.errno or errno.EPERM)
+            return
+        attempt = _Attempt(sock, partial(self._reply, question))
+        try:
+            if not self._waits(question) or len(self._attempts) >= WAITING_MAX:
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            self._judge(attempt, thread, address)
+            attempt.connect()
+        except OSError as error:
+            attempt.end(error.errno or errno.EACCES)
+        if attempt.waits:
+            self._attempts.add(attempt)
+            attempt.on_end = partial(self._attempts.discard, attempt)
+
+    def _reply(self, question: int, error: int) -> None:
+        with contextlib.suppress(OSError):  # the process has ended
+            if self._listener >= 0:
+                fcntl.ioctl(self._listener, _REPLY, _ANSWER.pack(question, 0, -error, 0))
+
+    def _waits(self, question: int) -> bool:
+        """Whether the process still waits, so its number meant this process until now."""
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._listener, _IS_VALID, struct.pack("=Q", question))
+            return True
+        return False
+
+    def _judge(self, attempt: "_Attempt", thread: int, address: bytes) -> None:
+        """Give the attempt the address that it may connect to. Raises OSError."""
+        sock = attempt.sock
+        attempt.address = address
+        if sock.family == socket.AF_UNIX:
+            if family_of(address) != socket.AF_UNIX or len(address) == _FAMILY_BYTES:
+                return  # the kernel refuses it
+            if address[2:3] == b"\0":
+                if not _is_own(address):
+                    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+            else:
+                attempt.opened = self._open(thread, address)
+                attempt.address = address[:2] + b"/proc/self/fd/%d\0" % attempt.opened
+        elif sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6):
+            self._judge_port(sock, address)
+
+    def _open(self, thread: int, address: bytes) -> int:
+        """Return a descriptor of the unix socket at this path, so that no link leads elsewhere any
+        more. Raises OSError."""
+        path = os.fsdecode(address[2:].partition(b"\0")[0])
+        opened = os.open(os.path.join(f"/proc/{thread}/cwd", path), os.O_PATH | os.O_CLOEXEC)
+        real = os.readlink(f"/proc/self/fd/{opened}")
+        with contextlib.suppress(OSError):
+            # In a namespace of mounts of the server's own, another file could be at this path.
+            if is_open(real, self._rules) and os.path.samestat(os.fstat(opened), os.stat(real)):
+                return opened
+        os.close(opened)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _judge_port(self, sock: socket.socket, address: bytes) -> None:
+        """Check the port, and mark a connection to the gateway. Raises OSError."""
+        port, rules = port_of(address), self._rules
+        if rules.tcp_ports and port not in rules.tcp_ports:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if port in rules.gateway and is_loopback(address):
+            host = CONFINED_HOST
+            if sock.family == socket.AF_INET6:
+                if not address[8:].startswith(_MAPPED):  # loopback of IPv6 has no second address
+                    raise ConnectionRefusedError(
+                        errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)
+                    )
+                host = f"::ffff:{CONFINED_HOST}"
+            if sock.getsockname()[0] != host:
+                sock.bind((host, 0))
+
+
+class _Attempt:
+    """A connection in the making. `address`: as the kernel has it; `opened`: descriptor of a unix
+    socket with a path; `waits`: the other end has not answered yet; `on_end`: called at its end."""
+
+    def __init__(self, sock: socket.socket, reply: Callable[[int], None]) -> None:
+        self.sock = sock
+        self.address = b""
+        self.opened = -1
+        self.waits = False
+        self.on_end: Callable[[], object] = bool
+        self._reply = reply
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flags = fcntl.fcntl(sock, fcntl.F_GETFL)
+        self._blocks = not self._flags & os.O_NONBLOCK
+
+    def connect(self) -> None:
+        """Connect, and wait if the process would. Raises OSError."""
+        if self._blocks:
+            fcntl.fcntl(self.sock, fcntl.F_SETFL, self._flags | os.O_NONBLOCK)
+        try:
+            kernel.connect(self.sock.fileno(), self.address)
+        except BlockingIOError as error:
+            if not self._blocks:
+                raise
+            self._wait(full=error.errno == errno.EAGAIN)
+        else:
+            self.end(0)
+
+    def end(self, error: int) -> None:
+        """Answer the process, 0 if it is connected."""
+        if self.waits:
+            self._loop.remove_writer(self.sock)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._blocks:
+            fcntl.fcntl(self.sock, fcntl.F_SETFL, self._flags)
+        self._reply(error)
+        self.sock.close()
+        if self.opened >= 0:
+            os.close(self.opened)
+        self.on_end()
+
+    def _wait(self, *, full: bool) -> None:
+        """Wait for the other end, or for room in its queue."""
+        if full:
+            self.waits = True
+            self._timer = self._loop.call_later(FULL_PAUSE_S, self._again)
+        if full or self.waits:
+            return
+        self.waits = True
+        self._loop.add_writer(self.sock, self._again)
+        seconds, microseconds = struct.unpack(
+            "@ll", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+        )
+        if wait_s := seconds + microseconds / 1e6:
+            self._timer = self._loop.call_later(wait_s, self.end, errno.EINPROGRESS)
+
+    def _again(self) -> None:
+        """Go on, or learn the outcome: the second call of `connect` ends the first one."""
+        try:
+            self.connect()
+        except OSError as error:
+            self.end(error.errno or errno.EACCES)
+
+
+def _copied(thread: int, number: int, place: int, size: int) -> tuple[bytes, socket.socket]:
+    """Return the address and a copy of the socket of a thread that connects. Raises OSError."""
+    if not _FAMILY_BYTES <= size <= ADDRESS_BYTES_MAX:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    try:
+        memory = os.open(f"/proc/{thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
+    try:
+        address = os.pread(memory, size, place)
+    except OSError:
+        address = b""
+    finally:
+        os.close(memory)
+    if len(address) < size:
+        raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+    process = _process(thread)
+    try:
+        copy = kernel.copy_descriptor(process, number)
+    finally:
+        os.close(process)
+    try:
+        return address, socket.socket(fileno=copy)
+    except OSError:  # it is not a socket
+        os.close(copy)
+        raise
+
+
+def _process(thread: int) -> int:
+    """Return a descriptor of the process of a thread. Raises OSError."""
+    try:
+        return os.pidfd_open(thread)
+    except OSError:  # not the first thread
+        with open(f"/proc/{thread}/status", "rb") as file:
+            (leader,) = (line.split()[1] for line in file if line.startswith(b"Tgid:"))
+        return os.pidfd_open(int(leader))
+
+
+def _is_own(address: bytes) -> bool:
+    """Whether processes of this server, and no others, have the abstract socket at this address."""
+    name = b"@" + address[3:].replace(b"\0", b"@")
+    with open("/proc/net/unix", "rb") as file:
+        rows = [line.rstrip(b"\n").split(None, 7) for line in file]
+    inodes = {int(row[6]) for row in rows if row[7:] == [name]} - {0}  # 0: not accepted yet
+    links = {f"socket:[{inode}]" for inode in inodes}
+    return bool(links) and links <= set(_links_below(os.getpid()))
+
+
+def _links_below(pid: int) -> Iterator[str]:
+    """Yield what the descriptors of the processes below this one lead to."""
+    with contextlib.suppress(OSError):  # it has ended
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                children = file.read().split()
+            for child in children:
+                with contextlib.suppress(OSError):
+                    for descriptor in os.listdir(f"/proc/{child}/fd"):
+                        with contextlib.suppress(OSError):
+                            yield os.readlink(f"/proc/{child}/fd/{descriptor}")
+                yield from _links_below(int(child))
