@@ -358,6 +358,31 @@ def test_a_kernel_without_landlock_is_told_everywhere_and_refused_where_it_must_
         assert f"cannot keep it from {lacking}" in gateway.server("must")["message"]
 
 
+ASKED_ALREADY = """
+import os, sys
+from metamcp_worker.confinement import kernel
+kernel.no_new_privileges()
+os.set_inheritable(kernel.filter_asking(kernel.filter_bytes(os.uname().machine, ())), True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(not kernel.has_asking(), reason="no filter of this kernel asks")
+def test_a_gateway_whose_calls_another_process_watches_says_what_it_cannot_keep_servers_from() -> (
+    None
+):
+    servers = {"basic": fake(), "must": {**fake(), "sandbox_required": True, "restart": "never"}}
+    gateway = Gateway(servers, wait=False)
+    gateway.wrapper = (sys.executable, "-c", ASKED_ALREADY)
+    with gateway:
+        until(lambda: gateway.answers() and gateway.server("basic")["achieved"], "it runs")
+        gateway.wait("basic")
+        lacking = "not kept from unix sockets of others and open endpoints of the gateway"
+        assert lacking in gateway.ctl("describe", "basic")
+        until(lambda: gateway.server("must")["message"], "it was not started")
+        assert "it cannot be confined" in gateway.server("must")["message"]
+
+
 @pytest.mark.parametrize("replayed", [False, True])
 def test_what_a_server_lacked_in_its_calls_is_proposed_and_nothing_is_changed(
     tmp_path: Path, replayed: bool

@@ -216,7 +216,7 @@ forked.on('exit', () => {
 """
 
 
-def ran(folder: Path, command: tuple[str, ...], profile: Profile, **confinement: Any) -> object:
+def ran(folder: Path, command: tuple[str, ...], profile: Profile, **confinement: Any) -> Any:
     """What a process printed as JSON, started as a worker starts its server."""
     spec = ServerSpec(
         name="it", command=command, env={**os.environ, "TMPDIR": str(folder)},

@@ -406,6 +406,8 @@ class _Cell:
                 self._allow_process_files()
             kernel.restrict(self._rules)
         listener = kernel.filter_asking(self._asking) if self._asking else -1
+        if listener < 0 and self._asking and self._spec.required:
+            raise OSError(errno.EBUSY, "another process is asked already")
         if listener < 0 and self._filter and not self._strict:
             kernel.filter_calls(self._filter)
         return listener
