@@ -32,9 +32,9 @@ class Pinned(Gateway):
 
     def launch(self) -> None:
         """Start it, and wait for nothing."""
-        self._wait = False
+        self.waits = False
         self.start()
-        self._wait = True
+        self.waits = True
 
     def lock(self, *arguments: str, code: int = 0) -> str:
         """`metamcp lock …` for this gateway; what it says."""
