@@ -518,3 +518,15 @@ def test_a_name_as_it_is_goes_before_one_with_underscores() -> None:
     spec = replace(SPEC, servers=("a-1", "b"))
     offers: dict[str, Any] = {"a-1": offer("x_y", "x.y", "p-q"), "b": offer("u")}
     with_front(talk, spec, **offers)
+
+
+def test_a_user_who_is_asked_for_an_agent_sees_all_that_will_run() -> None:
+    text = f"rm -rf / {'#' * 5000}\u202e"
+    said = codec.value(code_calls.consent("a\n__t", Raw(codec.dump({"password": text}))))["message"]
+    assert said.startswith(
+        "May the agent call a\\u000a__t? It may change or destroy something. With"
+    )
+    assert f"{'#' * 5000}\\u202e" in said
+    for raw in (b'{"a":1,"a":2}', rb'{"a":"\ud83d"}', b'"%b"' % (b"a" * 20_000)):
+        with pytest.raises(codec.Malformed):
+            code_calls.consent("t", Raw(raw))

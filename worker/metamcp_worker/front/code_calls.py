@@ -9,14 +9,16 @@ import re
 
 from msgspec import Raw, structs
 
-from metamcp_worker.builtin_tools import code_tools, tool_text
+from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Run
 from metamcp_worker.catalog.catalog import Merged
 from metamcp_worker.front import mcp_request, mrtr, task_ids
 from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.guard.consent import plain, shown_arguments
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.code_runs import CodeLimits, HostReply
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.runtime.masking import Masks
 
 DEPTH_MAX = 3
 """Maximum runs that are within each other: a script that runs a script that runs a script."""
@@ -28,14 +30,13 @@ ASKS = (
     " call it without code"
 )
 """Refusal for a server that wants input from the client."""
-ARGUMENTS_CHARACTERS_MAX = 1000
-"""Maximum characters of arguments in the question whether an agent may make a call."""
 ALL = "all"
 UNASKABLE = (
     "it wanted to call {}, which may change or destroy something, and the client cannot ask its"
     " user; consent = false in [ai] lets agents make such calls"
 )
 DECLINED = "it wanted to call {}, and the user did not agree"
+UNSHOWN = "it wanted to call {}, and the arguments cannot be shown to the user: {}"
 
 _TRACE = frozenset({"traceparent", "tracestate", "baggage"})
 _OTHER = re.compile(r"[^A-Za-z0-9_$]")
@@ -107,12 +108,13 @@ def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
 
 
 def consent(name: str, arguments: Raw) -> bytes:
-    """Return the params of the question whether an agent may make this call."""
-    said = bytes(arguments).decode("utf-8", "replace")
-    cut = tool_text.cut(said, ARGUMENTS_CHARACTERS_MAX)
+    """Return the params of the question whether an agent may make this call. Raises
+    codec.Malformed for arguments that cannot be shown as they will run."""
+    shown = shown_arguments(bytes(arguments), Masks())
     all_of_them = {"type": "boolean", "title": "Also further calls of this tool", "default": False}
     return codec.dump({
-        "message": f"May the agent call {name}? It may change or destroy something. With: {cut}",
+        "message": f"May the agent call {plain(name)}? It may change or destroy something."
+        f" With: {shown}",
         "requestedSchema": {"type": "object", "properties": {ALL: all_of_them}},
     })  # fmt: skip
 

@@ -273,7 +273,11 @@ class CodeRuns:
 
     def _ask(self, run: RunUnderWay, asked: HostCall, name: str) -> None:
         """Ask the user before a call of an agent, while the time of its code stands still."""
-        params = code_calls.consent(name, asked.arguments)
+        try:
+            params = code_calls.consent(name, asked.arguments)
+        except codec.Malformed as why:
+            self._stop(run, code_calls.UNSHOWN.format(name, why))
+            return
         caller = run.call.caller
         if caller is None or not may_be_asked(run.request.caller, ELICIT, params):
             self._stop(run, code_calls.UNASKABLE.format(name))
