@@ -15,8 +15,11 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Ask, Down, Error, Progress, Result
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
+from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.spec import ConsentSpec, FrontSpec, PolicySpec, UseLimits
+from metamcp_worker.middleware.front_side import MiddlewareLines
 from tests.examples import examples
+from tests.supervisor.stage import until
 
 from .called import Front, request, with_front
 from .callers import Caller
@@ -148,7 +151,9 @@ class Exits:
         assert await self.start("asked", b'{"cmd":"ls","a":{"b":1,"b":2}}').answer.wait()
 
     async def hooked(self) -> None:
-        await self.finish(self.start("hooked"))
+        call = self.start("hooked")
+        await until(lambda: call.wire is not None or call.answer.done(), "it is sent")
+        await self.finish(call)
 
     async def questioned(self) -> None:
         """A server asks in the middle of the call, and never ends it."""
@@ -221,6 +226,7 @@ class Exits:
 @pytest.mark.timeout(300)
 def test_a_call_counts_at_no_limit_when_it_has_ended_in_any_way() -> None:
     async def test(front: Front) -> None:
+        front.calls.guarded.lines = MiddlewareLines(Connectors(), ready_s=0.0)
         front.calls.configure(SPEC)
         front.calls.catalogue("away", offer("run"))
         front.calls.server_state(ServerState(server="away", state="warming", listed=True))
