@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 from tests.clients import programs
-from tests.clients.test_confined_servers import DEMO, INSTALL_S_MAX, PYTHON, SQLITE, node
+from tests.clients.test_confined_servers import (
+    DEMO,
+    INSTALL_S_MAX,
+    PAGE,
+    PYTHON,
+    SQLITE,
+    node,
+    serving_page,
+)
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway
 
@@ -72,14 +80,14 @@ def commands() -> dict[str, list[str]]:
 
 
 #: Calls of each server, with a part of the answer: the first reads, the second changes something.
-#: `PROJECT` and `OPS` stand for the folder and the port of operations.
+#: `PROJECT` and `PAGE` stand for the folder and the address of a page.
 CALLS: dict[str, list[tuple[str, dict[str, Any], str]]] = {
     "git": [
         ("git_status", {"repo_path": "PROJECT"}, "untracked.txt"),
         ("git_create_branch", {"repo_path": "PROJECT", "branch_name": "KIND"}, "Created branch"),
         ("git_add", {"repo_path": "PROJECT", "files": ["untracked.txt"]}, "staged"),
     ],
-    "fetch": [("fetch", {"url": "http://127.0.0.1:OPS/livez"}, "ok")],
+    "fetch": [("fetch", {"url": "PAGE"}, PAGE)],
     "sqlite": [
         ("list_tables", {}, "["),
         ("create_table", {"query": "CREATE TABLE IF NOT EXISTS t (a)"}, "success"),
@@ -115,7 +123,8 @@ CALLS: dict[str, list[tuple[str, dict[str, Any], str]]] = {
 class World:
     """A home with what an operator has in it, and a gateway in a project."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, page: str) -> None:
+        self.page = page
         self.home = folder / "home"
         for name in (".kube/config", ".ssh/id_rsa", ".cache/x", ".config/gh/hosts.yml", "notes/a"):
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +151,7 @@ class World:
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(arguments).replace("PROJECT", str(self.project))
-        text = text.replace("OPS", str(self.gateway.ops_port)).replace("KIND", server)
+        text = text.replace("PAGE", self.page).replace("KIND", server)
         with closing(Client(self.gateway.port)) as client:
             answer: dict[str, Any] = client.call(f"{server}__{tool}", **json.loads(text))
         return answer
@@ -160,7 +169,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         cwd=DEMO, check=True, timeout=INSTALL_S_MAX, capture_output=True,
         env={**os.environ, "PYTHONPATH": str(DEMO)},
     )  # fmt: skip
-    made = World(tmp_path_factory.mktemp("world"))
+    with serving_page() as page:
+        yield from furnished(World(tmp_path_factory.mktemp("world"), page))
+
+
+def furnished(made: World) -> Iterator[World]:
     subprocess.run(
         ["npm", "exec", "--yes", f"--package={MEMORY}", "--", "true"],
         check=True, timeout=INSTALL_S_MAX, capture_output=True,

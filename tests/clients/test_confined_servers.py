@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -27,7 +29,33 @@ DEMO = ROOT / "examples" / "demo"
 PYTHON = DEMO / ".venv" / "bin"
 SQLITE = programs.PYTHON_V1.with_name("mcp-server-sqlite")
 INSTALL_S_MAX = 400
+PAGE = "a page of this machine"
 ZONE = {"timezone": "Europe/Berlin"}
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(PAGE)))
+        self.end_headers()
+        self.wfile.write(PAGE.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving_page() -> Iterator[str]:
+    """A page of this machine that is not the gateway's, which refuses confined servers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/page"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def node(package: str, script: str, *arguments: str) -> list[str]:
@@ -147,8 +175,8 @@ def test_a_public_server_works_confined(basic: Gateway, work: Path, server: str)
 
 def test_a_page_is_fetched_by_a_confined_server(basic: Gateway) -> None:
     with closing(Client(basic.port)) as client:
-        page = f"http://127.0.0.1:{basic.ops_port}/livez"
-        assert "ok" in client.text("fetch__fetch", url=page)
+        with serving_page() as url:
+            assert PAGE in client.text("fetch__fetch", url=url)
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
