@@ -170,8 +170,11 @@ class ModernEra:
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
         exchange.on_lost = partial(call.cancel, "the client went away")
-        if exchange.size > KEPT_PARAMS_BYTES_MAX and method in mrtr.METHODS and not call.legacy:
-            asked.digest, asked.params = mrtr.digest(asked.params), {}
+        if exchange.size > KEPT_PARAMS_BYTES_MAX:
+            apart = call.server != process_names.base(call.server)  # its era is not known yet
+            if method in mrtr.METHODS and (apart or not call.legacy):
+                asked.digest = mrtr.digest(asked.params)
+            asked.params = {}
         return exchange.expect(
             call, partial(self._brought, exchange, raw_id, call, client, asked, view, method)
         )
