@@ -177,8 +177,10 @@ def needs(server: Server) -> tuple[str, ...]:
 
 
 def _known(server: Server) -> KnownServer | None:
-    """Return the known server whose needs count: none if the table of the server has its own."""
-    return known(server.command) if server.needs is None and server.command else None
+    """Return the known server whose needs count: none if the table of the server has its own, or if
+    the server is not confined."""
+    counts = server.needs is None and profile(server) != "none"
+    return known(server.command) if counts else None
 
 
 def needs_text(server: Server) -> str:

@@ -66,6 +66,13 @@ def test_a_working_directory_that_is_the_home_is_not_opened_as_a_whole(tmp_path:
     assert sandboxes.needed_rights(server, str(tmp_path / "ann")).write == ()
 
 
+def test_nothing_is_opened_for_a_known_server_that_is_not_confined(tmp_path: Path) -> None:
+    text = '[servers.a]\ncommand = ["npx", "@playwright/mcp"]\nsandbox = "none"\n'
+    server = loaded(tmp_path, text).servers["a"]
+    assert sandboxes.needs(server) == ()
+    assert sandboxes.needs_text(server) == ""
+
+
 def test_a_known_server_gets_the_folders_that_it_makes_in_the_home(tmp_path: Path) -> None:
     command = 'command = ["uvx", "arxiv-mcp-server"]'
     found = loaded(
