@@ -115,6 +115,10 @@ ELSEWHERE = {
         "tests/faults/test_soak_bad.py"
         "::test_bad_requests_and_bad_lines_of_a_server_leave_the_gateway_as_small_as_it_was"
     ),
+    "make servers": (
+        "tests/clients/test_survey.py"
+        "::test_a_server_that_needs_nothing_is_equal_with_and_without_a_sandbox"
+    ),
     "make fuzz": "tests/fuzz/test_fuzz.py::test_no_input_breaks_a_promise",
     "make wheel": "tests/packages/test_wheel.py::test_an_index_accepts_both",
     "make flaky N=20 FILE=tests/live/test_crash.py": (
