@@ -140,7 +140,7 @@ SECRETS = (
     ".config/Cursor", ".config/VSCodium", ".config/Windsurf", ".config/claude", ".config/crush",
     ".config/github-copilot", ".config/goose", ".config/opencode", ".config/zed", ".continue",
     ".copilot", ".cursor/mcp.json", ".gemini", ".kiro", ".lmstudio", ".local/share/opencode",
-    ".mcp.json", ".qwen", ".roo", ".vscode/mcp.json",
+    ".gmail-mcp", ".mcp-auth", ".mcp.json", ".qwen", ".roo", ".vscode/mcp.json",
     ".config/metamcp", ".config/mcp", ".local/share/metamcp", ".local/state/metamcp", ".meta-mcp",
 )  # fmt: skip
 """Places with secrets in a home: of programs, keyrings, browsers, histories, MCP clients and this
