@@ -19,9 +19,9 @@ from tests.clients import programs
 from tests.clients.test_confined_servers import (
     DEMO,
     INSTALL_S_MAX,
-    PAGE,
     PYTHON,
     SQLITE,
+    TEXT,
     node,
     serving_page,
 )
@@ -80,14 +80,14 @@ def commands() -> dict[str, list[str]]:
 
 
 #: Calls of each server, with a part of the answer: the first reads, the second changes something.
-#: `PROJECT` and `PAGE` stand for the folder and the address of a page.
+#: `PROJECT` and `WEB_PAGE` stand for the folder and the address of a page.
 CALLS: dict[str, list[tuple[str, dict[str, Any], str]]] = {
     "git": [
         ("git_status", {"repo_path": "PROJECT"}, "untracked.txt"),
         ("git_create_branch", {"repo_path": "PROJECT", "branch_name": "KIND"}, "Created branch"),
         ("git_add", {"repo_path": "PROJECT", "files": ["untracked.txt"]}, "staged"),
     ],
-    "fetch": [("fetch", {"url": "PAGE"}, PAGE)],
+    "fetch": [("fetch", {"url": "WEB_PAGE"}, TEXT)],
     "sqlite": [
         ("list_tables", {}, "["),
         ("create_table", {"query": "CREATE TABLE IF NOT EXISTS t (a)"}, "success"),
@@ -151,7 +151,7 @@ class World:
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(arguments).replace("PROJECT", str(self.project))
-        text = text.replace("PAGE", self.page).replace("KIND", server)
+        text = text.replace("WEB_PAGE", self.page).replace("KIND", server)
         with closing(Client(self.gateway.port)) as client:
             answer: dict[str, Any] = client.call(f"{server}__{tool}", **json.loads(text))
         return answer

@@ -29,7 +29,7 @@ DEMO = ROOT / "examples" / "demo"
 PYTHON = DEMO / ".venv" / "bin"
 SQLITE = programs.PYTHON_V1.with_name("mcp-server-sqlite")
 INSTALL_S_MAX = 400
-PAGE = "a page of this machine"
+TEXT = "a page of this machine"
 ZONE = {"timezone": "Europe/Berlin"}
 
 
@@ -37,11 +37,11 @@ class _Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(PAGE)))
+        self.send_header("Content-Length", str(len(TEXT)))
         self.end_headers()
-        self.wfile.write(PAGE.encode())
+        self.wfile.write(TEXT.encode())
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         pass
 
 
@@ -174,9 +174,8 @@ def test_a_public_server_works_confined(basic: Gateway, work: Path, server: str)
 
 
 def test_a_page_is_fetched_by_a_confined_server(basic: Gateway) -> None:
-    with closing(Client(basic.port)) as client:
-        with serving_page() as url:
-            assert PAGE in client.text("fetch__fetch", url=url)
+    with closing(Client(basic.port)) as client, serving_page() as url:
+        assert TEXT in client.text("fetch__fetch", url=url)
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
