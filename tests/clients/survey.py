@@ -124,6 +124,7 @@ def compare(name: str, entry: Mapping[str, Any], folder: Path) -> list[str]:
     seen: dict[str, Seen] = {}
     for profile in PROFILES:
         own = folder / f"{name}-{profile}"
+        shutil.rmtree(own, ignore_errors=True)  # of a survey that was ended
         own.mkdir()
         seen[profile] = look(entry, profile, own)
         shutil.rmtree(own, ignore_errors=True)

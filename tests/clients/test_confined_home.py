@@ -137,6 +137,7 @@ class World:
             apart = ["--isolated"] if name in BROWSERS else []
             servers[name] = {"command": command}
             servers[f"{name}-none"] = {"command": [*command, *apart], "sandbox": "none"}
+        servers["processes"] = {"command": SHELL, "needs": ["processes"]}
         self.gateway = Gateway(servers)
         self.project = self.gateway.folder
         self.gateway.environ |= {"HOME": str(self.home), "XDG_CACHE_HOME": ""}
@@ -156,9 +157,9 @@ class World:
             answer: dict[str, Any] = client.call(f"{server}__{tool}", **json.loads(text))
         return answer
 
-    def sh(self, command: str) -> tuple[bool, str]:
-        """Whether a command of the confined shell failed, and what it printed."""
-        result = self.call("shell", "sh", {"command": command})["result"]
+    def sh(self, command: str, server: str = "shell") -> tuple[bool, str]:
+        """Whether a command of a confined shell failed, and what it printed."""
+        result = self.call(server, "sh", {"command": command})["result"]
         return bool(result.get("isError")), result["content"][0]["text"]
 
 
@@ -211,6 +212,14 @@ def test_what_is_closed_is_refused_at_its_real_path(world: World, command: str) 
     failed, text = world.sh(f"LC_ALL=C; cd '{world.project}'; {command}")
     assert failed
     assert "ermission denied" in text, text
+
+
+def test_what_a_launcher_starts_reads_about_itself_where_that_is_needed(world: World) -> None:
+    own, of_gateway = "cat /proc/self/stat", f"cat /proc/{world.gateway.pid}/environ"
+    assert [world.sh(own, server)[0] for server in ("shell", "processes")] == [True, False]
+    failed, text = world.sh(of_gateway, "processes")
+    assert failed
+    assert "Permission denied" in text
 
 
 def test_a_temporary_folder_leaves_room_for_the_name_of_a_socket(world: World) -> None:

@@ -414,8 +414,10 @@ class _Cell:
 
     def _allow_process_files(self) -> None:
         """Let the process read its own part of `/proc`, which exists only since it runs.
-        Processes of a browser read about each other and write the maps of their namespaces; other
-        processes keep their environment, memory and files from them by Landlock. Raises OSError."""
-        place = "/proc" if self._spec.browser else "/proc/self"
+        Processes of a browser read about each other and write the maps of their namespaces, and a
+        server behind a launcher is not this process; other processes keep their environment, memory
+        and files from them by Landlock. Raises OSError."""
+        every = self._spec.browser or "/proc" in self._spec.read
+        place = "/proc" if every else "/proc/self"
         writes = kernel.WRITE_FILE if self.sandboxed else 0
         kernel.allow(self._rules, self._version, place, kernel.READ | writes)
