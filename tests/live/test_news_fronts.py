@@ -37,6 +37,19 @@ def test_whichever_front_is_asked_has_the_list_that_a_client_was_told_of() -> No
             assert names == [["db__query"] if gone else ["git__status", "db__query"]] * ASKED
 
 
+@pytest.mark.promise("M28")
+def test_whichever_front_is_asked_after_a_wait_has_the_lists_of_what_is_ready() -> None:
+    with Gateway(SERVERS, extra="[gateway]\nfronts = 3") as gateway:
+        for _ in range(CHANGES):
+            gateway.ask("stop", {"names": ["git"]})
+            gateway.ask("start", {"names": ["git"]})
+            gateway.wait("git")
+            lists = [Raw(gateway.port, MODERN).result("tools/list")["tools"] for _ in range(ASKED)]
+            assert [[tool["name"] for tool in tools] for tools in lists] == [
+                ["git__status", "db__query"]
+            ] * ASKED
+
+
 def activate(gateway: Gateway, server: str) -> None:
     called(Raw(gateway.port, MODERN), "gateway_activate", name=server)
 

@@ -182,6 +182,8 @@ async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
                     missing.look(end - looked)
                 else:
                     missing.look(end - clock(), about)
+            if params.wanted in _UP:
+                await steering.reach_fronts()  # they show now what these servers have
     except TimeoutError:
         missing.look(0.0)
         if missing.told:

@@ -351,6 +351,10 @@ class Steering(Protocol):
         `slow_s` seconds. Raises UnknownName."""
         ...
 
+    async def reach_fronts(self) -> None:
+        """Return when each front has taken in what it was sent until now, or gives no answer."""
+        ...
+
     async def path(self, wanted: ShowPath) -> CallPath:
         """Return what would happen to a call of a tool, as far as a front knows. Raises NotNow."""
         ...

@@ -530,6 +530,9 @@ class Gateway:
         entries = self._tree.entries.values()
         return await reports.calls(self._fronts.serving(), entries, names, slow_s)
 
+    async def reach_fronts(self) -> None:
+        await reports.reach(self._fronts.serving())
+
     async def path(self, wanted: ShowPath) -> CallPath:
         found = await reports.path([one for one in self._fronts.serving() if one.able], wanted)
         if found is None:

@@ -189,6 +189,13 @@ async def _ask(questions: Questions, wanted: ShowCalls) -> Shown | None:
     return await questions.ask(wanted, ANSWER_S_MAX)
 
 
+async def reach(fronts: Sequence[FrontProcess]) -> None:
+    """Return when each front has answered a question, so it has taken in what came before; a front
+    that gives no answer is not waited for."""
+    nothing = ShowCalls(ticket=0, most=0)
+    await asyncio.gather(*(_ask(front.questions, nothing) for front in fronts))
+
+
 async def path(fronts: Sequence[FrontProcess], wanted: ShowPath) -> CallPath | None:
     """Return what would happen to a call, as the first front says that answers; None if none
     does."""
