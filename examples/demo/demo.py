@@ -19,7 +19,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Mapping
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -109,12 +112,31 @@ def packages_of_node() -> Generator[None, None, None]:
         sys.exit("demo: npm failed")
 
 
-def calls(ops_url: str) -> list[tuple[str, dict[str, Any]]]:
+class Files(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def web_page() -> Generator[str]:
+    """A page for the fetch server, which is confined and may not use the gateway's own pages."""
+    handler = partial(Files, directory=str(WORK / "files"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/hello.txt"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def calls(page: str) -> list[tuple[str, dict[str, Any]]]:
     """One tool of each server, with arguments."""
     return [
         ("git__git_log", {"repo_path": str(WORK / "repository"), "max_count": 1}),
         ("time__get_current_time", {"timezone": "UTC"}),
-        ("fetch__fetch", {"url": f"{ops_url}/healthz?verbose"}),
+        ("fetch__fetch", {"url": page}),
         ("filesystem__read_text_file", {"path": str(WORK / "files" / "hello.txt")}),
         ("memory__read_graph", {}),
         ("notes__add_note", {"text": "called through the gateway"}),
@@ -128,7 +150,7 @@ def free_port() -> int:
         return port
 
 
-async def call_each(url: str, ops_url: str, mode: str) -> bool:
+async def call_each(url: str, page: str, mode: str) -> bool:
     """Call one tool of each server; True if every answer is a result without an error."""
     from mcp.client.client import Client
 
@@ -136,7 +158,7 @@ async def call_each(url: str, ops_url: str, mode: str) -> bool:
     async with Client(url, mode=mode) as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
         print(f"\n{mode}: {len(names)} tools at {url}")
-        for name, arguments in calls(ops_url):
+        for name, arguments in calls(page):
             async with asyncio.timeout(CALL_S_MAX):
                 result = await client.call_tool(name, arguments)
             text = " ".join(getattr(block, "text", "") for block in result.content)
@@ -186,7 +208,7 @@ def demo() -> int:
     """Start, wait, call, stop; 0 if all of it went well."""
     with tempfile.TemporaryDirectory(prefix="metamcp-demo-") as folder:
         ports = free_port(), free_port()
-        url, ops_url = f"http://127.0.0.1:{ports[0]}/mcp", f"http://127.0.0.1:{ports[1]}"
+        url = f"http://127.0.0.1:{ports[0]}/mcp"
         where = ("--runtime-dir", folder)
         gateway = subprocess.Popen(
             metamcp(
@@ -201,9 +223,10 @@ def demo() -> int:
                 check=False,
             )
             subprocess.run(metamcp("ctl", *where, "status"), check=False)
-            good = ready.returncode == 0 and all(
-                asyncio.run(call_each(url, ops_url, mode)) for mode in ("legacy", "2026-07-28")
-            )
+            with web_page() as page:
+                good = ready.returncode == 0 and all(
+                    asyncio.run(call_each(url, page, mode)) for mode in ("legacy", "2026-07-28")
+                )
             good = good and run_programs(folder)
         finally:
             gateway.terminate()
