@@ -15,7 +15,6 @@ import errno
 import os
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn
@@ -197,10 +196,12 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
 def _temporary_folder(link: str) -> str:
     """Make a folder whose path is short, and a link to it by which it is removed if this process is
     killed. Raises OSError."""
-    place = tempfile.gettempdir()
-    if len(os.fsencode(place)) > TMP_BYTES_MAX and os.access(rules.TMP, os.W_OK | os.X_OK):
+    place = os.environ.get("TMPDIR") or rules.TMP
+    fits = len(os.fsencode(place)) <= TMP_BYTES_MAX and os.access(place, os.W_OK | os.X_OK)
+    if not fits and os.access(rules.TMP, os.W_OK | os.X_OK):
         place = rules.TMP
-    tmp = tempfile.mkdtemp(prefix="mcp-", dir=place)
+    tmp = os.path.join(place, f"mcp-{os.urandom(4).hex()}")
+    os.mkdir(tmp, mode=0o700)
     with contextlib.suppress(FileNotFoundError):  # of an earlier process with this number
         os.unlink(link)
     os.symlink(tmp, link)
