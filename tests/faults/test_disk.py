@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,18 @@ def read_only(*folders: Path) -> Generator[None, None, None]:
     """As after an error of the disk: what is open stays open, and nothing new can be written."""
     for folder in folders:
         subprocess.run(["mount", "--bind", folder, folder], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        until(partial(remounted, folder), "nothing writes below the folder")
     try:
         yield
     finally:
         for folder in folders:
             subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def remounted(folder: Path) -> bool:
+    """Whether the folder can be read only now; not while a file there is being written."""
+    command = ["mount", "-o", "remount,bind,ro", str(folder)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def test_on_a_read_only_disk_the_doctor_says_so_and_the_gateway_ends_as_always() -> None:

@@ -268,9 +268,10 @@ class Gateway:
         return None
 
     def wait_ready(self) -> None:
-        """Wait until all that should run is ready."""
+        """Wait until all that should run is ready, as the script of an operator waits. What a start
+        leaves to do for some milliseconds, such as closing files, is over when the program ends."""
         until(self.answers, f"the gateway answers; its log: {self.log.read_text()[-3000:]}")
-        self.wait(timeout_s=60)
+        self.ctl("wait", "--for", "ready", "--timeout", "60s")
 
     def answers(self) -> bool:
         assert self.process is not None

@@ -259,6 +259,9 @@ class SmallGateway:
             for each in self.overrides.of(name)
         )
 
+    async def reach_fronts(self) -> None:
+        pass
+
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         self._known(names)
         found = (one for one in self.under_way if one.server in names or not names)
