@@ -122,10 +122,10 @@ class Control:
         self._talks: set[asyncio.Task[None]] = set()
         self._lines: set[ControlConnection] = set()
 
-    async def start(self, found: ControlSnapshot | None = None) -> None:
+    async def start(self, found: ControlSnapshot | None = None, *, admits: bool = True) -> None:
         """Claim the directories and listen in the runtime directory, or go on with the socket that
-        the program before this one has handed over (`found`). Raises runtime.AlreadyRunning and
-        runtime.RuntimeDirUnfit."""
+        the program before this one has handed over (`found`). `admits`: as in `admit`. Raises
+        runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
         sock: socket.socket | None = None
         if found is not None:
             claim = runtime.DirectoryClaim(found.directory, found.lock, found.token, found.state)
@@ -138,6 +138,7 @@ class Control:
             token = os.path.join(claim.directory, runtime.TOKEN)
             self._group = access_io.share(claim.directory, (claim.socket_path, token), self._group)
             self._acceptor = Acceptor(sock, self._made, reserve=DESCRIPTORS_KEPT)
+            self._acceptor.admit(admits)
         except OSError as error:
             if sock is not None:
                 sock.close()

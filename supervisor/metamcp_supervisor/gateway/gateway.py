@@ -6,8 +6,7 @@ printing (`cli`).
 
 Start: lock and control socket, listeners, nursery, then fronts and servers in parallel. Stop: the
 gateway is not ready any more, fronts finish their requests and end, servers are stopped in
-parallel, then the nursery ends with all remaining processes, then the files of the runtime
-directory are removed.
+parallel, the nursery ends with what is left, and the files of the runtime directory are removed.
 """
 
 import asyncio
@@ -294,8 +293,7 @@ class Gateway:
                 self._renew_again()
                 return True
             self._check_tls()
-            await self._control.start()
-            self._control.admit(False)  # until every server is known, so that no name is unknown
+            await self._control.start(admits=False)  # until every server is known
             await self._tree.pinned.begin(self.config)
             self._tree.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
