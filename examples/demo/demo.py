@@ -113,7 +113,7 @@ def packages_of_node() -> Generator[None, None, None]:
 
 
 class Files(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
+    def log_request(self, code: object = "-", size: object = "-") -> None:
         pass
 
 

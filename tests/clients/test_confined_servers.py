@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,12 +41,12 @@ class _Page(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(TEXT.encode())
 
-    def log_message(self, *_: object) -> None:
+    def log_request(self, code: object = "-", size: object = "-") -> None:
         pass
 
 
 @contextmanager
-def serving_page() -> Iterator[str]:
+def serving_page() -> Generator[str]:
     """A page of this machine that is not the gateway's, which refuses confined servers."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
         thread = Thread(target=server.serve_forever)
