@@ -151,6 +151,7 @@ ways = {
     "wrong family": lambda: of(stream, struct.pack("=H", 2) + bytes(14)),
     "too long": lambda: of(stream, bytes(200)), "too short": lambda: of(stream, b"x"),
     "no memory": lambda: of(stream, ctypes.c_void_p(8), 16),
+    "memory of the kernel": lambda: of(stream, ctypes.c_void_p(2**64 - 4096), 16),
     "no descriptor": lambda: raw(999, struct.pack("=H", 1) + b"/x\\0"),
     "no socket": lambda: raw(1, struct.pack("=H", 1) + b"/x\\0"),
 }

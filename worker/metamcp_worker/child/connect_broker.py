@@ -264,7 +264,7 @@ def _copied(thread: int, number: int, place: int, size: int) -> tuple[bytes, soc
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
     try:
         address = os.pread(memory, size, place)
-    except OSError:
+    except (OSError, OverflowError):  # the upper half of all addresses is the kernel's
         address = b""
     finally:
         os.close(memory)
@@ -304,13 +304,16 @@ def _is_own(address: bytes) -> bool:
 
 def _links_below(pid: int) -> Iterator[str]:
     """Yield what the descriptors of the processes below this one lead to."""
-    with contextlib.suppress(OSError):  # it has ended
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as file:
-                children = file.read().split()
-            for child in children:
-                with contextlib.suppress(OSError):
-                    for descriptor in os.listdir(f"/proc/{child}/fd"):
-                        with contextlib.suppress(OSError):
-                            yield os.readlink(f"/proc/{child}/fd/{descriptor}")
-                yield from _links_below(int(child))
+    pids = [str(pid)]
+    while pids:  # a server may make a chain of any length
+        folder, children = f"/proc/{pids.pop()}/task", list[str]()
+        with contextlib.suppress(OSError):  # it has ended
+            for task in os.listdir(folder):
+                with open(f"{folder}/{task}/children") as file:
+                    children += file.read().split()
+        for child in children:
+            with contextlib.suppress(OSError):
+                for descriptor in os.listdir(f"/proc/{child}/fd"):
+                    with contextlib.suppress(OSError):
+                        yield os.readlink(f"/proc/{child}/fd/{descriptor}")
+        pids += children
