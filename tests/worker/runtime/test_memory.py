@@ -60,10 +60,14 @@ import threading
 from metamcp_worker.runtime import memory
 
 def heaps():
-    # The GNU C library puts a heap of a thread at the beginning of 64 MiB of its own.
+    # The GNU C library keeps 64 MiB for the heap of a thread: used pages, then closed ones.
     with open("/proc/self/maps") as file:
-        starts = [int(line.split("-")[0], 16) for line in file if line.split()[1] == "rw-p"]
-    return sum(start % (64 * 1024 * 1024) == 0 for start in starts)
+        lines = [line.replace("-", " ", 1).split() for line in file]
+    return sum(
+        int(closed[1], 16) - int(used[0], 16) == 64 * 1024 * 1024
+        for used, closed in zip(lines, lines[1:])
+        if used[2] == "rw-p" and closed[2] == "---p"
+    )
 
 assert not ONE or memory.share_one_heap()
 kept = []
