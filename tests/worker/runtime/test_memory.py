@@ -112,6 +112,31 @@ def test_threads_have_one_heap_where_they_are_told_to() -> None:
     assert heaps[1] >= 1
 
 
+_ZEROS = """
+from metamcp_worker.runtime import memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+half = (b"0" * 1024 * 1024).replace(b"0", b"\\0")  # bytes(n) would use no pages
+body = half + b"text" + half
+before = resident()
+memory.give_back_zero_pages(body)
+print(before - resident())
+assert body.strip(b"\\0") == b"text" and len(body) == 2 * len(half) + 4
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_pages_of_zeros_are_given_back_and_are_zeros_still() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ZEROS], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert int(done.stdout) > 1900 * 1024
+
+
 _HOLES = """
 import asyncio, json, uuid
 from metamcp_worker.runtime import memory

@@ -10,6 +10,8 @@ from typing import Any
 
 import uvloop
 
+from metamcp_worker.runtime import memory
+
 
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Run `main` to its end on a new loop and return its exit code.
@@ -18,6 +20,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
     a worker does not get one, and that code would cost each worker a quarter of a MiB.
     """
     loop = uvloop.new_event_loop()
+    memory.give_back_zero_pages(loop)
     try:
         return loop.run_until_complete(main)
     finally:

@@ -7,6 +7,7 @@ of the heap before forks. Never: limits of memory.
 import asyncio
 import ctypes
 import gc
+import mmap
 import sys
 from collections.abc import Callable
 
@@ -69,6 +70,23 @@ async def trim_every(seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
         trim()
+
+
+def give_back_zero_pages(item: object) -> None:
+    """Give back the pages of `item` that hold only zeros: the kernel gives an empty page again when
+    one is used. No other thread may use `item` meanwhile.
+
+    The loop of uvloop contains its buffer for reading, 250 KiB, and Python fills a new object with
+    zeros.
+    """
+    if not sys.platform.startswith("linux"):  # elsewhere the advice does not empty a page
+        return
+    start, page_bytes = id(item), mmap.PAGESIZE
+    zeros = bytes(page_bytes)
+    end = start + item.__sizeof__()
+    for page in range(-(-start // page_bytes) * page_bytes, end - page_bytes + 1, page_bytes):
+        if ctypes.string_at(page, page_bytes) == zeros:
+            _libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(page_bytes), mmap.MADV_DONTNEED)
 
 
 def collect_seldom() -> None:
