@@ -268,10 +268,18 @@ class Gateway:
         return None
 
     def wait_ready(self) -> None:
-        """Wait until all that should run is ready, as the script of an operator waits. What a start
-        leaves to do for some milliseconds, such as closing files, is over when the program ends."""
+        """Wait until all that should run is ready, and until the supervisor sleeps: a start leaves
+        something to do for some milliseconds, such as closing files."""
         until(self.answers, f"the gateway answers; its log: {self.log.read_text()[-3000:]}")
-        self.ctl("wait", "--for", "ready", "--timeout", "60s")
+        self.wait(timeout_s=60)
+        run_ns = 0
+
+        def sleeps() -> bool:
+            nonlocal run_ns
+            before, run_ns = run_ns, processes.run_ns(self.pid)
+            return run_ns == before
+
+        until(sleeps, "the supervisor sleeps after its start")
 
     def answers(self) -> bool:
         assert self.process is not None

@@ -68,6 +68,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def run_ns(pid: int) -> int:
+    """Nanoseconds for which the main thread has run."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
 def memory(pid: int, field: str = "Pss") -> int:
     """Bytes of one field of smaps_rollup."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
