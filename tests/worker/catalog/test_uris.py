@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.offers import Owner
-from metamcp_worker.catalog.uris import URI_BYTES_MAX, under
+from metamcp_worker.catalog.uris import URI_BYTES_MAX, in_contents, under
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.worker.front.offers import MODERN, endpoint, offer, resource, template
@@ -177,3 +177,39 @@ def test_any_uri_of_two_servers_leads_to_both(uri: str) -> None:
 def test_the_only_server_of_an_endpoint_gets_every_other_uri() -> None:
     assert merged(a=offer(protocol=MODERN)).resource("any://thing") == Owner("a", legacy=False)
     assert merged(a=offer(), b=offer()).resource("any://thing") is None
+
+
+@pytest.mark.promise("M21")
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        # The resource itself, another one that both servers have, and one that only the second has.
+        ([b"ui://a", b"ui://b", b"ui://c"], [b"ui://two/a", b"ui://two/b", b"ui://c"]),
+        (
+            [b"ui://t/7", b"ui://none", b"two/a", b""],
+            [b"ui://two/t/7", b"ui://none", b"two/a", b""],
+        ),
+    ],
+)
+def test_a_result_names_resources_as_the_endpoint_does(
+    sent: list[bytes], received: list[bytes]
+) -> None:
+    resources, templates = [resource("ui://a"), resource("ui://b")], [template("ui://t/{x}")]
+    second = offer(resources=[*resources, resource("ui://c")], templates=templates)
+    known = merged(one=offer(resources=resources, templates=templates), two=second)
+    owner = known.resource("ui://two/a")
+    assert owner is not None
+    text = b'{"ttlMs":1.0,"contents":[%b]}'
+    entries = [
+        b",".join(b'{"uri":"%b","text":"\\u00e9"}' % uri for uri in uris)
+        for uris in (sent, received)
+    ]
+    assert in_contents(text % entries[0], "ui://two/a", owner, known.resource) == text % entries[1]
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"contents":{}}', b'{"contents":[1]}'])
+def test_what_is_no_result_of_a_read_stays_as_it_is(body: bytes) -> None:
+    known = merged(one=offer(resources=[resource("a:1")]), two=offer(resources=[resource("a:1")]))
+    owner = known.resource("a:two/1")
+    assert owner is not None
+    assert in_contents(body, "a:two/1", owner, known.resource) == body

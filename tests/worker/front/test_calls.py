@@ -137,6 +137,17 @@ def test_what_nobody_owns_is_refused_here(
     with_front(talk, a=offer("t"), b=offer("t"))
 
 
+@pytest.mark.promise("M21")
+def test_the_contents_of_a_resource_have_the_uri_that_the_client_read() -> None:
+    async def talk(front: Front) -> None:
+        for server, uri in (("a", b"r:a"), ("b", b"r:b/a")):
+            read = request("resources/read", b'{"uri":"%b"}' % uri, modern=False)
+            answer = await front.answered(server, read, b'{"contents":[{"uri":"r:a"}]}')
+            assert answer.body == b'{"contents":[{"uri":"%b"}]}' % uri
+
+    with_front(talk, a=offer(resources=[resource("r:a")]), b=offer(resources=[resource("r:a")]))
+
+
 def test_a_missing_resource_has_the_code_of_the_clients_era() -> None:
     async def talk(front: Front) -> None:
         read = request("resources/read", b'{"uri":"r:"}', modern=False)

@@ -1,7 +1,7 @@
 """URIs of one endpoint, and the server that each of them leads to.
 
-Owns: the server of a URI, and how a URI is exposed that two servers have. Never: names of tools,
-lists of definitions, reading resources.
+Owns: the server of a URI, how a URI is exposed that two servers have, and how the result of a read
+names what it contains. Never: names of tools, lists of definitions, reading resources.
 
 A URI stays as it is, because results are full of URIs and pass unread. Only if a server offers a
 URI that an earlier server of the endpoint has as well, it is exposed under another one: the name of
@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct, structs
+from msgspec import Raw, Struct, structs
 
 from metamcp_worker.catalog.offers import Owner, ServerOffer
 from metamcp_worker.guard.guard_rules import GuardRules
@@ -147,6 +147,29 @@ class Places:
             self._origins.setdefault(found["scheme"], {})[owner.server] = owner
             if not uri.startswith("{", found.end()):
                 self._origins.setdefault(found[0], {})[owner.server] = owner
+
+
+def in_contents(
+    result: bytes, requested: str, owner: Owner, find: Callable[[str], Owner | None]
+) -> bytes:
+    """Return the result of `resources/read` with the URIs that its server has, of the resource and
+    of others of this server, changed to those that the endpoint exposes. `requested`: the URI that
+    the client read; `find`: returns the owner of an exposed URI."""
+    original = codec.text(owner.original) or ""
+    head = _head(original)
+    prefix = requested[head : head + len(requested) - len(original) - 1]
+    try:
+        members = codec.level(result)
+        contents = [codec.level(content) for content in codec.items(members.get("contents", b"[]"))]
+    except codec.Malformed:
+        return result  # not an answer of this method; the client sees what its server sent
+    for content in contents:
+        uri = codec.text(content.get("uri", b"null"))
+        exposed = requested if uri == original else under(prefix, uri or "")
+        listed = find(exposed)
+        if listed and listed.server == owner.server and codec.text(listed.original) == uri:
+            content["uri"] = Raw(codec.dump(exposed))
+    return codec.dump({**members, "contents": contents})
 
 
 def under(prefix: str, uri: str) -> str:

@@ -26,7 +26,7 @@ from metamcp_worker.builtin_tools.builtin import (
     Run,
     ToolReply,
 )
-from metamcp_worker.catalog import offers
+from metamcp_worker.catalog import offers, uris
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_request, task_ids
 from metamcp_worker.front.builtin_calls import Builtins
@@ -213,9 +213,12 @@ class Calls:
             call.repeatable = self._retries.may(base, method, owner.original)
         if base in merged.tasked:
             self._expose_tasks(call, view)
+        if owner.original and method == jsonrpc_bytes.READ:
+            call.mend = partial(
+                uris.in_contents, requested=subject, owner=owner, find=merged.resource
+            )
         if self.meters.any:
-            now = monotonic()
-            call.meters = self.meters.admit(principal.key, view.whole, base, now, time())
+            call.meters = self.meters.admit(principal.key, view.whole, base, monotonic(), time())
         return self._send(call, owner, view, subject, request, params)
 
     def _send(
@@ -271,12 +274,7 @@ class Calls:
         return self._decided(view, "run_code", request, caller, decision)
 
     def _decided(
-        self,
-        view: View,
-        name: str,
-        request: McpRequest,
-        caller: Caller | None,
-        decision: Decision,
+        self, view: View, name: str, request: McpRequest, caller: Caller | None, decision: Decision
     ) -> Call:
         """Begin the call of a built-in tool that has decided."""
         began, routing = monotonic(), self._routing
