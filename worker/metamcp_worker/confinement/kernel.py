@@ -14,7 +14,7 @@ import errno
 import os
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 CREATE, ADD_RULE, RESTRICT = 444, 445, 446
 _VERSION_FLAG = 1
@@ -35,39 +35,126 @@ SCOPE_ABI, _SCOPE = 6, 0b11
 _NEW_USER, _NEW_PROCESSES = 0x10000000, 0x20000000
 _NO_NEW_PRIVS, _SECCOMP, _FILTER_MODE = 38, 22, 2
 _CAP_AMBIENT, _CAP_CLEAR_ALL = 47, 4
-_SECCOMP_CALL = {"x86_64": 317, "aarch64": 277}
 _SET_FILTER, _LISTENER_SIZES, _NEW_LISTENER, _UNINTERRUPTED = 1, 3, 1 << 3, 1 << 5
-_CAPSET, _CAP_VERSION_3 = {"x86_64": 126, "aarch64": 91}, 0x20080522
+_CAP_VERSION_3 = 0x20080522
 MACHINES = ("x86_64", "aarch64")
-"""Machines whose system calls have numbers in `CALLS`."""
+"""Machines whose system calls have numbers in `ALLOWED` and `REFUSED`."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-CALLS = {
+ALLOWED = {
+    "accept": (43, 202), "accept4": (288, 242), "access": (21, -1), "adjtimex": (159, 171),
+    "alarm": (37, -1), "arch_prctl": (158, -1), "bind": (49, 200), "brk": (12, 214),
+    "cachestat": (451, 451), "capget": (125, 90), "capset": (126, 91), "chdir": (80, 49),
+    "chmod": (90, -1), "chown": (92, -1), "clock_adjtime": (305, 266), "clock_getres": (229, 114),
+    "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "clone": (56, 220),
+    "clone3": (435, 435), "close": (3, 57), "close_range": (436, 436), "connect": (42, 203),
+    "copy_file_range": (326, 285), "creat": (85, -1), "dup": (32, 23), "dup2": (33, -1),
+    "dup3": (292, 24), "epoll_create": (213, -1), "epoll_create1": (291, 20),
+    "epoll_ctl": (233, 21), "epoll_pwait": (281, 22), "epoll_pwait2": (441, 441),
+    "epoll_wait": (232, -1), "eventfd": (284, -1), "eventfd2": (290, 19), "execve": (59, 221),
+    "execveat": (322, 281), "exit": (60, 93), "exit_group": (231, 94), "faccessat": (269, 48),
+    "faccessat2": (439, 439), "fadvise64": (221, 223), "fallocate": (285, 47), "fchdir": (81, 50),
+    "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "fchown": (93, 55),
+    "fchownat": (260, 54), "fcntl": (72, 25), "fdatasync": (75, 83), "fgetxattr": (193, 10),
+    "file_getattr": (468, 468), "flistxattr": (196, 13), "flock": (73, 32), "fork": (57, -1),
+    "fremovexattr": (199, 16), "fsetxattr": (190, 7), "fstat": (5, 80), "fstatfs": (138, 44),
+    "fsync": (74, 82), "ftruncate": (77, 46), "futex": (202, 98), "futex_requeue": (456, 456),
+    "futex_wait": (455, 455), "futex_waitv": (449, 449), "futex_wake": (454, 454),
+    "futimesat": (261, -1), "get_mempolicy": (239, 236), "get_robust_list": (274, 100),
+    "getcpu": (309, 168), "getcwd": (79, 17), "getdents": (78, -1), "getdents64": (217, 61),
+    "getegid": (108, 177), "geteuid": (107, 175), "getgid": (104, 176), "getgroups": (115, 158),
+    "getitimer": (36, 102), "getpeername": (52, 205), "getpgid": (121, 155), "getpgrp": (111, -1),
+    "getpid": (39, 172), "getppid": (110, 173), "getpriority": (140, 141), "getrandom": (318, 278),
+    "getresgid": (120, 150), "getresuid": (118, 148), "getrlimit": (97, 163),
+    "getrusage": (98, 165), "getsid": (124, 156), "getsockname": (51, 204), "getsockopt": (55, 209),
+    "gettid": (186, 178), "gettimeofday": (96, 169), "getuid": (102, 174), "getxattr": (191, 8),
+    "getxattrat": (464, 464), "inotify_add_watch": (254, 27), "inotify_init": (253, -1),
+    "inotify_init1": (294, 26), "inotify_rm_watch": (255, 28), "io_cancel": (210, 3),
+    "io_destroy": (207, 1), "io_getevents": (208, 4), "io_pgetevents": (333, 292),
+    "io_setup": (206, 0), "io_submit": (209, 2), "ioctl": (16, 29), "ioprio_get": (252, 31),
+    "ioprio_set": (251, 30), "kill": (62, 129), "landlock_add_rule": (445, 445),
+    "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446), "lchown": (94, -1),
+    "lgetxattr": (192, 9), "link": (86, -1), "linkat": (265, 37), "listen": (50, 201),
+    "listmount": (458, 458), "listxattr": (194, 11), "listxattrat": (465, 465),
+    "llistxattr": (195, 12), "lremovexattr": (198, 15), "lseek": (8, 62), "lsetxattr": (189, 6),
+    "lsm_get_self_attr": (459, 459), "lsm_list_modules": (461, 461), "lstat": (6, -1),
+    "madvise": (28, 233), "map_shadow_stack": (453, 453), "mbind": (237, 235),
+    "membarrier": (324, 283), "memfd_create": (319, 279), "memfd_secret": (447, 447),
+    "migrate_pages": (256, 238), "mincore": (27, 232), "mkdir": (83, -1), "mkdirat": (258, 34),
+    "mknod": (133, -1), "mknodat": (259, 33), "mlock": (149, 228), "mlock2": (325, 284),
+    "mlockall": (151, 230), "mmap": (9, 222), "move_pages": (279, 239), "mprotect": (10, 226),
+    "mq_getsetattr": (245, 185), "mq_notify": (244, 184), "mq_open": (240, 180),
+    "mq_timedreceive": (243, 183), "mq_timedsend": (242, 182), "mq_unlink": (241, 181),
+    "mremap": (25, 216), "mseal": (462, 462), "msgctl": (71, 187), "msgget": (68, 186),
+    "msgrcv": (70, 188), "msgsnd": (69, 189), "msync": (26, 227), "munlock": (150, 229),
+    "munlockall": (152, 231), "munmap": (11, 215), "name_to_handle_at": (303, 264),
+    "nanosleep": (35, 101), "newfstatat": (262, 79), "open": (2, -1), "openat": (257, 56),
+    "openat2": (437, 437), "pause": (34, -1), "personality": (135, 92), "pidfd_open": (434, 434),
+    "pidfd_send_signal": (424, 424), "pipe": (22, -1), "pipe2": (293, 59), "pkey_alloc": (330, 289),
+    "pkey_free": (331, 290), "pkey_mprotect": (329, 288), "poll": (7, -1), "ppoll": (271, 73),
+    "prctl": (157, 167), "pread64": (17, 67), "preadv": (295, 69), "preadv2": (327, 286),
+    "prlimit64": (302, 261), "pselect6": (270, 72), "pwrite64": (18, 68), "pwritev": (296, 70),
+    "pwritev2": (328, 287), "read": (0, 63), "readahead": (187, 213), "readlink": (89, -1),
+    "readlinkat": (267, 78), "readv": (19, 65), "recvfrom": (45, 207), "recvmmsg": (299, 243),
+    "recvmsg": (47, 212), "remap_file_pages": (216, 234), "removexattr": (197, 14),
+    "removexattrat": (466, 466), "rename": (82, -1), "renameat": (264, 38), "renameat2": (316, 276),
+    "restart_syscall": (219, 128), "rmdir": (84, -1), "rseq": (334, 293),
+    "rseq_slice_yield": (471, 471), "rt_sigaction": (13, 134), "rt_sigpending": (127, 136),
+    "rt_sigprocmask": (14, 135), "rt_sigqueueinfo": (129, 138), "rt_sigreturn": (15, 139),
+    "rt_sigsuspend": (130, 133), "rt_sigtimedwait": (128, 137), "rt_tgsigqueueinfo": (297, 240),
+    "sched_get_priority_max": (146, 125), "sched_get_priority_min": (147, 126),
+    "sched_getaffinity": (204, 123), "sched_getattr": (315, 275), "sched_getparam": (143, 121),
+    "sched_getscheduler": (145, 120), "sched_rr_get_interval": (148, 127),
+    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119), "sched_yield": (24, 124), "seccomp": (317, 277),
+    "select": (23, -1), "semctl": (66, 191), "semget": (64, 190), "semop": (65, 193),
+    "semtimedop": (220, 192), "sendfile": (40, 71), "sendmmsg": (307, 269), "sendmsg": (46, 211),
+    "sendto": (44, 206), "set_mempolicy": (238, 237), "set_mempolicy_home_node": (450, 450),
+    "set_robust_list": (273, 99), "set_tid_address": (218, 96), "setfsgid": (123, 152),
+    "setfsuid": (122, 151), "setgid": (106, 144), "setgroups": (116, 159), "setitimer": (38, 103),
+    "setpgid": (109, 154), "setpriority": (141, 140), "setregid": (114, 143),
+    "setresgid": (119, 149), "setresuid": (117, 147), "setreuid": (113, 145),
+    "setrlimit": (160, 164), "setsid": (112, 157), "setsockopt": (54, 208), "setuid": (105, 146),
+    "setxattr": (188, 5), "setxattrat": (463, 463), "shmat": (30, 196), "shmctl": (31, 195),
+    "shmdt": (67, 197), "shmget": (29, 194), "shutdown": (48, 210), "sigaltstack": (131, 132),
+    "signalfd": (282, -1), "signalfd4": (289, 74), "socket": (41, 198), "socketpair": (53, 199),
+    "splice": (275, 76), "stat": (4, -1), "statfs": (137, 43), "statmount": (457, 457),
+    "statx": (332, 291), "symlink": (88, -1), "symlinkat": (266, 36), "sync": (162, 81),
+    "sync_file_range": (277, 84), "syncfs": (306, 267), "sysinfo": (99, 179), "tee": (276, 77),
+    "tgkill": (234, 131), "time": (201, -1), "timer_create": (222, 107), "timer_delete": (226, 111),
+    "timer_getoverrun": (225, 109), "timer_gettime": (224, 108), "timer_settime": (223, 110),
+    "timerfd_create": (283, 85), "timerfd_gettime": (287, 87), "timerfd_settime": (286, 86),
+    "times": (100, 153), "tkill": (200, 130), "truncate": (76, 45), "umask": (95, 166),
+    "uname": (63, 160), "unlink": (87, -1), "unlinkat": (263, 35), "unshare": (272, 97),
+    "uprobe": (336, -1), "uretprobe": (335, -1), "utime": (132, -1), "utimensat": (280, 88),
+    "utimes": (235, -1), "vfork": (58, -1), "vmsplice": (278, 75), "wait4": (61, 260),
+    "waitid": (247, 95), "write": (1, 64), "writev": (20, 66),
+}  # fmt: skip
+"""System calls that servers may make, with their numbers in the order of `MACHINES`; -1 where a
+machine has no such call. Docker's profile and `@system-service` of systemd are much the same."""
+REFUSED = {
     "acct": (163, 89), "add_key": (248, 217), "bpf": (321, 280), "chroot": (161, 51),
-    "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435), "connect": (42, 203),
-    "delete_module": (176, 106), "fanotify_init": (300, 262), "finit_module": (313, 273),
+    "clock_settime": (227, 112), "delete_module": (176, 106), "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263), "file_setattr": (469, 469), "finit_module": (313, 273),
     "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430), "fspick": (433, 433),
     "init_module": (175, 105), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425), "ioprio_set": (251, 30), "kcmp": (312, 272),
+    "io_uring_setup": (425, 425), "ioperm": (173, -1), "iopl": (172, -1), "kcmp": (312, 272),
     "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
-    "migrate_pages": (256, 238), "mount": (165, 40), "mount_setattr": (442, 442),
-    "move_mount": (429, 429), "move_pages": (279, 239), "mq_open": (240, 180),
-    "mq_unlink": (241, 181), "msgctl": (71, 187), "msgget": (68, 186), "msgrcv": (70, 188),
-    "msgsnd": (69, 189), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
+    "listns": (470, 470), "lookup_dcookie": (212, 18), "lsm_set_self_attr": (460, 460),
+    "modify_ldt": (154, -1), "mount": (165, 40), "mount_setattr": (442, 442),
+    "move_mount": (429, 429), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
     "open_tree_attr": (467, 467), "perf_event_open": (298, 241), "pidfd_getfd": (438, 438),
-    "pivot_root": (155, 41), "prlimit64": (302, 261), "process_mrelease": (448, 448),
+    "pivot_root": (155, 41), "process_madvise": (440, 440), "process_mrelease": (448, 448),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142),
-    "request_key": (249, 218), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
-    "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "semctl": (66, 191),
-    "semget": (64, 190), "semop": (65, 193), "semtimedop": (220, 192), "sendmmsg": (307, 269),
-    "sendmsg": (46, 211), "sendto": (44, 206), "setdomainname": (171, 162),
-    "sethostname": (170, 161), "setns": (308, 268), "setpriority": (141, 140),
-    "settimeofday": (164, 170), "shmat": (30, 196), "shmctl": (31, 195), "shmget": (29, 194),
-    "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224),
-    "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
-    "vhangup": (153, 58),
+    "request_key": (249, 218), "setdomainname": (171, 162), "sethostname": (170, 161),
+    "setns": (308, 268), "settimeofday": (164, 170), "swapoff": (168, 225), "swapon": (167, 224),
+    "sysfs": (139, -1), "syslog": (103, 116), "umount2": (166, 39), "uselib": (134, -1),
+    "userfaultfd": (323, 282), "ustat": (136, -1), "vhangup": (153, 58),
 }  # fmt: skip
-"""Numbers of system calls, in the order of `MACHINES`."""
+"""System calls that servers may not make: they reach into other processes, change the machine or
+files by their path, or are known for faults of the kernel. A call that is in neither table is newer
+than this one, or no kernel has it: it is unknown to a server. So programs use an older one."""
+CALLS = ALLOWED | REFUSED
 OF_A_PROCESS = (
     "migrate_pages", "move_pages", "prlimit64", "sched_setaffinity", "sched_setattr",
     "sched_setparam", "sched_setscheduler",
@@ -83,11 +170,17 @@ SHARED_BY_KEY = (
 )  # fmt: skip
 """System calls for memory, semaphores and queues that all processes of a user reach, that stay when
 their maker has ended, and that no limit of memory counts."""
-_X32 = 0x40000000
-"""Bit of system calls of another kind, which x86_64 has beside its own."""
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_LOAD, _JUMP, _EQUAL, _AT_LEAST, _ANY_BIT = 0x20, 0x05, 0x15, 0x35, 0x45
+_AND, _RETURN = 0x54, 0x06
+_STEPS_MAX = 0xFF
+"""Maximum steps of a filter that a comparison can pass over."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _ARGUMENT_BYTES = 0, 4, 16, 8
-_ALLOW, _ASK, _FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
+_Step = tuple[int, int, int, int]
+"""Instruction of a filter: code, jump if true, jump if false, operand."""
+_ALLOW: _Step = (_RETURN, 0, 0, 0x7FFF0000)
+_ASK: _Step = (_RETURN, 0, 0, 0x7FC00000)
+_FAIL: _Step = (_RETURN, 0, 0, 0x00050000 | errno.EPERM)
+_UNKNOWN: _Step = (_RETURN, 0, 0, 0x00050000 | errno.ENOSYS)
 UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
 """Domains of sockets."""
 _STREAM, _SEQUENCED, _TYPE_BITS = 1, 5, 0xF
@@ -180,68 +273,81 @@ def drop_capabilities() -> None:
     if not any(int(line.split()[1], 16) for line in held):
         return  # a unit of systemd may refuse the call
     _libc.prctl(_CAP_AMBIENT, _CAP_CLEAR_ALL, 0, 0, 0)
-    if number := _CAPSET.get(os.uname().machine):
-        _checked(number, struct.pack("=Ii", _CAP_VERSION_3, 0), bytes(24))
+    if os.uname().machine in MACHINES:
+        _checked(_number("capset"), struct.pack("=Ii", _CAP_VERSION_3, 0), bytes(24))
 
 
 def filter_bytes(
     machine: str,
-    refused: Iterable[str],
+    allowed: Collection[str],
     *,
     flags: int = 0,
     arguments: Mapping[str, AllowedArguments] = {},
     asks: bool = False,
     datagrams: bool = True,
 ) -> bytes:
-    """Return a filter with which these system calls fail with EPERM. `flags`: of `clone` and
-    `unshare` that fail too, and `clone3`, whose flags no filter sees, is then unknown; `arguments`:
-    calls that fail with other arguments than these; `asks`: whoever has the listener of
-    `filter_asking` makes each `connect` in place of the process, and `FAST_OPEN` fails;
-    `datagrams`: whether there are unix sockets for datagrams, which carry an address each."""
-    at = MACHINES.index(machine)
-
-    def number(name: str) -> int:
-        return CALLS[name][at]
-
-    fail, allowed = (_RETURN, 0, 0, _FAIL | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
-    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), fail]
-    steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), fail]
-    for name in refused:
-        steps += [(_EQUAL, 0, 1, number(name)), fail]
+    """Return a filter that allows these system calls. All others fail with EPERM, and those that
+    are not in `CALLS` with ENOSYS. `flags`: of `clone` and `unshare` that fail too, and `clone3`,
+    whose flags no filter sees, is then unknown; `arguments`: calls that fail with other arguments
+    than these; `asks`: whoever has the listener of `filter_asking` makes each `connect` in place of
+    the process, and `FAST_OPEN` fails; `datagrams`: whether there are unix sockets for datagrams,
+    which carry an address each."""
+    checks: dict[str, list[_Step]] = {name: [] for name in allowed}
+    for name in () if datagrams else ("socket", "socketpair"):
+        checks[name] += _without_datagrams()
     bits = {"clone": (0, flags), "unshare": (0, flags)} if flags else {}
-    if flags:
-        steps += [(_EQUAL, 0, 1, number("clone3")), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
     if asks:
         bits |= {name: (position, FAST_OPEN) for name, position in SENDING.items()}
-        steps += [(_EQUAL, 0, 1, number("connect")), (_RETURN, 0, 0, _ASK)]
-    for name in () if datagrams else ("socket", "socketpair"):
-        steps += _without_datagrams(number(name), fail)
     for name, (position, forbidden) in bits.items():
-        steps += [(_EQUAL, 0, 4, number(name)), _load(position)]
-        steps += [(_ANY_BIT, 0, 1, forbidden), fail, allowed]
+        checks[name] += [_load(position), (_ANY_BIT, 0, 1, forbidden), _FAIL]
     for name, values_by_position in arguments.items():
-        checks: list[_Step] = []
         for position, values in values_by_position.items():
-            checks.append(_load(position))
-            checks += [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
-            checks.append(fail)
-        steps += [(_EQUAL, 0, len(checks) + 1, number(name)), *checks, allowed]
-    return b"".join(struct.pack("=HBBI", *step) for step in (*steps, allowed))
+            checks[name].append(_load(position))
+            checks[name] += [(_EQUAL, len(values) - i, 0, one) for i, one in enumerate(values)]
+            checks[name].append(_FAIL)
+    at = MACHINES.index(machine)
+    blocks = {numbers[at]: [_FAIL] for numbers in CALLS.values()}
+    blocks |= {CALLS[name][at]: [*steps, _ALLOW] for name, steps in checks.items()}
+    if flags:
+        blocks[CALLS["clone3"][at]] = [_UNKNOWN]
+    if asks:
+        blocks[CALLS["connect"][at]] = [_ASK]
+    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), _FAIL]
+    steps += [(_LOAD, 0, 0, _NUMBER), *_search(_ranges(blocks))]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-_Step = tuple[int, int, int, int]
-"""Instruction of a filter: code, jump if true, jump if false, operand."""
+def _ranges(blocks: Mapping[int, list[_Step]]) -> list[tuple[int, list[_Step]]]:
+    """Return the first number of each range of system calls with the same steps, and these."""
+    ranges: list[tuple[int, list[_Step]]] = []
+    for number in range(max(blocks) + 2):
+        block = blocks.get(number, [_UNKNOWN])
+        if not ranges or ranges[-1][1] != block:
+            ranges.append((number, block))
+    return ranges
+
+
+def _search(ranges: list[tuple[int, list[_Step]]]) -> list[_Step]:
+    """Return the steps that find the range of a number in a binary tree, and its steps."""
+    if len(ranges) == 1:
+        return ranges[0][1]
+    middle = len(ranges) // 2
+    below, above = _search(ranges[:middle]), _search(ranges[middle:])
+    first = ranges[middle][0]
+    if len(below) <= _STEPS_MAX:
+        return [(_AT_LEAST, len(below), 0, first), *below, *above]
+    return [(_AT_LEAST, 0, 1, first), (_JUMP, 0, 0, len(below)), *below, *above]
 
 
 def _load(position: int) -> _Step:
     return _LOAD, 0, 0, _FIRST_ARGUMENT + position * _ARGUMENT_BYTES
 
 
-def _without_datagrams(number: int, fail: _Step) -> list[_Step]:
+def _without_datagrams() -> list[_Step]:
     """Return the steps that refuse a unix socket for datagrams, and go on for all other sockets."""
     return [
-        (_EQUAL, 0, 8, number), _load(0), (_EQUAL, 0, 5, UNIX), _load(1), (_AND, 0, 0, _TYPE_BITS),
-        (_EQUAL, 2, 0, _STREAM), (_EQUAL, 1, 0, _SEQUENCED), fail, (_LOAD, 0, 0, _NUMBER),
+        _load(0), (_EQUAL, 0, 5, UNIX), _load(1), (_AND, 0, 0, _TYPE_BITS),
+        (_EQUAL, 2, 0, _STREAM), (_EQUAL, 1, 0, _SEQUENCED), _FAIL,
     ]  # fmt: skip
 
 
@@ -266,8 +372,8 @@ def has_asking() -> bool:
     not a kernel or a unit that refuses that."""
     if not has_filters():
         return False
-    sizes = _call(_SECCOMP_CALL[os.uname().machine], _LISTENER_SIZES, 0, bytes(6))
-    _call(CALLS["pidfd_getfd"][0], -1, 0, 0)
+    sizes = _call(_number("seccomp"), _LISTENER_SIZES, 0, bytes(6))
+    _call(_number("pidfd_getfd"), -1, 0, 0)
     return sizes == 0 and ctypes.get_errno() == errno.EBADF
 
 
@@ -276,7 +382,7 @@ def filter_asking(program: bytes) -> int:
     listener; -1 if this process has such a filter already, and this one is not in force. From Linux
     5.19 no signal but a deadly one interrupts a call that waits for the answer. Raises OSError."""
     order, _held = _filter_order(program)
-    number = _SECCOMP_CALL[os.uname().machine]
+    number = _number("seccomp")
     for flags in (_NEW_LISTENER | _UNINTERRUPTED, _NEW_LISTENER):
         if (listener := _call(number, _SET_FILTER, flags, order)) >= 0:
             return listener
@@ -293,7 +399,7 @@ def _filter_order(program: bytes) -> tuple[bytes, object]:
 
 def copy_descriptor(pidfd: int, number: int) -> int:
     """Return a copy of a descriptor of another process. Raises OSError."""
-    return _checked(CALLS["pidfd_getfd"][0], pidfd, number, 0)
+    return _checked(_number("pidfd_getfd"), pidfd, number, 0)
 
 
 def connect(sock: int, address: bytes) -> None:
@@ -301,6 +407,11 @@ def connect(sock: int, address: bytes) -> None:
     if _libc.connect(sock, address, len(address)):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
+
+
+def _number(name: str) -> int:
+    """Return the number of a system call on this machine, which is one of `MACHINES`."""
+    return CALLS[name][MACHINES.index(os.uname().machine)]
 
 
 def _checked(number: int, *arguments: int | bytes | None) -> int:

@@ -23,12 +23,6 @@ from metamcp_worker.confinement import kernel, rules
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.spec import ConfinementSpec
 
-REFUSED = tuple(sorted(
-    kernel.CALLS.keys() - {"clone", "clone3", "connect", "socket", "socketpair", "unshare"}
-    - {*kernel.OF_A_PROCESS, *kernel.OF_SEVERAL, *kernel.SENDING, *kernel.SHARED_BY_KEY}
-))  # fmt: skip
-"""System calls that fail: they reach into other processes, change the machine, or are known for
-faults of the kernel."""
 BROWSER_CALLS = frozenset({"chroot"})
 """System calls that the sandbox of a browser makes in its namespaces of users and processes."""
 NAMESPACES = 0x7E020080
@@ -277,7 +271,7 @@ class _Cell:
         self.free = False
         """Whether nothing is put in force, because its browser could not start otherwise."""
         self._rules = self._filter_fd = -1
-        self._filter = self._asking = b""
+        self._filter: Callable[..., bytes] | None = None
         self.achieved = " ".join(
             filter(None, (
                 "bubblewrap" if self._strict else "",
@@ -290,13 +284,10 @@ class _Cell:
         spec, version, filters = self._spec, self._version, self._filters
         closed = spec.network == "none" and not self._strict
         if filters:
-            bytes_of = partial(
-                kernel.filter_bytes, os.uname().machine, self._refused(),
+            self._filter = partial(
+                kernel.filter_bytes, os.uname().machine, self._allowed(),
                 arguments=self._arguments(closed), flags=0 if self.sandboxed else NAMESPACES,
             )  # fmt: skip
-            self._filter = bytes_of()
-            if self._asks:
-                self._asking = bytes_of(asks=True, datagrams=bool(spec.unix_sockets))
         if version:
             tcp = closed or bool(spec.tcp_ports)
             self._rules = kernel.ruleset(version, files=not self._strict, tcp=tcp)
@@ -308,16 +299,16 @@ class _Cell:
                 kernel.allow(self._rules, version, path, kernel.WRITE)
             for port in spec.tcp_ports if version >= kernel.TCP_ABI else ():
                 kernel.allow_port(self._rules, port)
-        if self._strict and filters:
-            self._filter_fd = packets.blob(self._filter)
+        if self._strict and self._filter:
+            self._filter_fd = packets.blob(self._filter())
             os.lseek(self._filter_fd, 0, os.SEEK_SET)
             os.set_inheritable(self._filter_fd, True)
 
-    def _refused(self) -> list[str]:
-        """Return the system calls that fail for this process."""
-        by_key = () if self._strict else kernel.SHARED_BY_KEY
-        allowed = BROWSER_CALLS if self.sandboxed else ()
-        return [name for name in (*REFUSED, *by_key) if name not in allowed]
+    def _allowed(self) -> set[str]:
+        """Return the system calls that this process may make."""
+        more = BROWSER_CALLS if self.sandboxed else frozenset[str]()
+        less = frozenset[str]() if self._strict else kernel.SHARED_BY_KEY
+        return (kernel.ALLOWED.keys() | more).difference(less)
 
     def _arguments(self, closed: bool) -> dict[str, kernel.AllowedArguments]:
         """Return the arguments that some system calls of this process may get. `closed`: whether it
@@ -406,12 +397,16 @@ class _Cell:
             if not self._strict:
                 self._allow_process_files()
             kernel.restrict(self._rules)
-        listener = kernel.filter_asking(self._asking) if self._asking else -1
-        if listener < 0 and self._asking and self._spec.required:
-            raise OSError(errno.EBUSY, "another process is asked already")
-        if listener < 0 and self._filter and not self._strict:
-            kernel.filter_calls(self._filter)
-        return listener
+        if self._strict or not self._filter:
+            return -1
+        if self._asks:
+            asking = self._filter(asks=True, datagrams=bool(self._spec.unix_sockets))
+            if (listener := kernel.filter_asking(asking)) >= 0:
+                return listener
+            if self._spec.required:
+                raise OSError(errno.EBUSY, "another process is asked already")
+        kernel.filter_calls(self._filter())
+        return -1
 
     def _allow_process_files(self) -> None:
         """Let the process read its own part of `/proc`, which exists only since it runs.

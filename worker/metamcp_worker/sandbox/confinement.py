@@ -4,8 +4,8 @@ Owns: the files, system calls and resources of a sandbox. Never: the system call
 (`confinement.kernel`), starting the process, the permissions of Deno, memory (`sandbox_process`).
 
 Landlock leaves UDP and sockets with a path, such as the control socket of the gateway. So a filter
-refuses new sockets, and the calls that reach into other processes or are known for faults of the
-kernel. A kernel without filters goes without.
+refuses new sockets, and the calls that a server may not make either. A kernel without filters goes
+without.
 """
 
 import contextlib
@@ -32,12 +32,8 @@ SESSION_NICE = 10
 out the processors among sessions first, and `NICE` holds within one. `sched(7)`, "autogroup"."""
 OOM_SCORE_ADJ = b"900"
 """The kernel ends these processes first when memory runs out."""
-REFUSED = (
-    "socket", "ptrace", "mount", "kexec_load", "add_key", "request_key", "keyctl", "unshare",
-    "perf_event_open", "open_by_handle_at", "setns", "process_vm_readv", "process_vm_writev", "bpf",
-    "userfaultfd", "io_uring_setup", "pidfd_getfd",
-)  # fmt: skip
-"""System calls that fail."""
+REFUSED = ("socket", "unshare", *kernel.SHARED_BY_KEY)
+"""System calls that fail in a sandbox, beside those that no server may make."""
 
 
 def lower_session() -> bool:
@@ -72,8 +68,8 @@ def confine(version: int, program: str) -> None:
     if version > 0:
         kernel.restrict(_rules(version, program))
     if version >= 0 and kernel.has_filters():
-        refused = (*REFUSED, *kernel.SHARED_BY_KEY)
-        kernel.filter_calls(kernel.filter_bytes(os.uname().machine, refused))
+        allowed = kernel.ALLOWED.keys() - set(REFUSED)
+        kernel.filter_calls(kernel.filter_bytes(os.uname().machine, allowed))
 
 
 def _rules(version: int, program: str) -> int:
