@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -225,39 +225,94 @@ def test_no_answered_call_is_without_its_record_when_a_process_is_killed(
     assert "hold" in command(gateway, "verify")
 
 
-@pytest.mark.parametrize("required", [True, False])
-def test_a_full_disk_refuses_calls_or_leaves_a_gap(required: bool) -> None:
+@contextmanager
+def on_a_small_disk(gateway: Gateway, size: str) -> Generator[Path]:
+    """A file system for the records of the audit."""
     if os.geteuid():
         pytest.skip("only root may mount")
-    extra = f"[audit]\nrequired = {str(required).lower()}\n"
-    gateway = Gateway({"new": fake("--era", "modern")}, extra=extra)
     state = folder(gateway)
     state.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(state)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(state)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("no mount here")
     try:
-        with gateway, closing(Client(gateway.port, MODERN)) as client:
-            assert client.text("new__echo", text="a") == "a"
-            ballast = state / "ballast"
-            with ballast.open("wb") as file:
-                try:
-                    while True:
-                        os.write(file.fileno(), b"x" * 4096)
-                except OSError:
-                    pass
-
-            def refused() -> bool:
-                return "audit unavailable" in json.dumps(client.call("new__echo", text="b" * 9000))
-
-            if required:
-                until(refused, "calls are refused")
-            else:
-                assert not any(refused() for _ in range(200))
-            ballast.unlink()
-            until(lambda: not refused(), "calls are answered again")
-            until(lambda: any(one.event == "gap" for _, one in records(gateway)), "there is a gap")
-            assert "hold" in command(gateway, "verify")
+        yield state
     finally:
         subprocess.run(["umount", "-l", str(state)], check=False)
         shutil.rmtree(gateway.folder, ignore_errors=True)
+
+
+FILLER = """
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+while True:
+    try:
+        os.write(file, bytes(4096))
+    except OSError:
+        print("full", flush=True)
+        os.close(1)
+        break
+while True:
+    try:
+        os.write(file, bytes(4096))
+    except OSError:
+        os.sched_yield()
+"""
+"""Another program, which takes each block that becomes free."""
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_calls_go_on_for_sixteen_mebibytes_of_records_beside_a_program_that_fills_the_disk(
+    durability: str,
+) -> None:
+    extra = f'[audit]\nrequired = true\nlevel = "full"\ndurability = "{durability}"\n'
+    gateway = Gateway({"new": fake("--era", "modern")}, extra=extra)
+    with on_a_small_disk(gateway, "48m") as state, gateway, closing(Client(gateway.port)) as client:
+        text = "x" * 60_000  # about as long in the record, as argument and as result
+        assert client.text("new__echo", text="before") == "before"
+        words = [sys.executable, "-c", FILLER, str(state / "ballast")]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as filler:
+            assert filler.stdout is not None
+            assert filler.stdout.readline() == b"full\n"
+            calls = 0
+            while "result" in (answer := client.call("new__echo", text=f"{calls}{text}")):
+                calls += 1
+            filler.kill()
+        assert "audit unavailable" in json.dumps(answer)
+        assert calls * 2 * len(text) > 0.95 * audit.RESERVE_BYTES
+        (state / "ballast").unlink()
+        everything = {f"{n}{text}" for n in range(calls)}
+        until(lambda: recorded(gateway, everything) == everything, "all are in the chain")
+        until(lambda: "result" in client.call("new__echo", text="after"), "calls are answered")
+        assert "hold" in command(gateway, "verify")
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_full_disk_refuses_calls_or_leaves_a_gap(required: bool) -> None:
+    extra = f"[audit]\nrequired = {str(required).lower()}\n"
+    gateway = Gateway({"new": fake("--era", "modern")}, extra=extra)
+    with (
+        on_a_small_disk(gateway, "2m") as state,
+        gateway,
+        closing(Client(gateway.port, MODERN)) as client,
+    ):
+        assert client.text("new__echo", text="a") == "a"
+        ballast = state / "ballast"
+        with ballast.open("wb") as file:
+            try:
+                while True:
+                    os.write(file.fileno(), b"x" * 4096)
+            except OSError:
+                pass
+
+        def refused() -> bool:
+            return "audit unavailable" in json.dumps(client.call("new__echo", text="b" * 9000))
+
+        if required:
+            until(refused, "calls are refused")
+        else:
+            assert not any(refused() for _ in range(200))
+        ballast.unlink()
+        until(lambda: not refused(), "calls are answered again")
+        until(lambda: any(one.event == "gap" for _, one in records(gateway)), "there is a gap")
+        assert "hold" in command(gateway, "verify")

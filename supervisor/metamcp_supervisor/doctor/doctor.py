@@ -286,6 +286,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
             yield doctor_checks.port("console_listen", config.gateway.console_listen)
     yield doctor_security.security(config)
     yield from doctor_security.private_files(config)
+    yield from doctor_security.room_of_audit(config)
     yield from doctor_security.tls_files(config)
     yield from doctor_security.named_keys(config)
     yield from doctor_checks.code(config)

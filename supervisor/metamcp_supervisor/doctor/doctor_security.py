@@ -1,7 +1,7 @@
 """Checks of `metamcp ctl doctor` on what protects a gateway: settings, files of TLS, API keys.
 
-Owns: the list of weaker protections, files that others can read, keys that an endpoint names and
-that do not exist. Never: changing anything, printing.
+Owns: the list of weaker protections, files that others can read, the room of the audit, keys that
+an endpoint names and that do not exist. Never: changing anything, printing.
 """
 
 import contextlib
@@ -15,9 +15,14 @@ from metamcp_supervisor.config.units import is_loopback
 from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.keys import api_keys
 from metamcp_supervisor.keys.key_rules import PEPPER
+from metamcp_supervisor.processes.limits import mebibytes
 from metamcp_supervisor.servers import specs
 from metamcp_worker.http.tls_files import context_of
+from metamcp_worker.ipc import audit_records
 from metamcp_worker.ipc.errors import TlsUnfit
+
+BLOCK_BYTES = 512
+"""Bytes of a block as `stat` counts them."""
 
 
 def security(config: Config) -> DoctorFinding:
@@ -63,6 +68,23 @@ def private_files(config: Config) -> Iterator[DoctorFinding]:
             if mode & mask:
                 text = f"other users can read {path} (mode {mode:04o})"
                 yield DoctorFinding("secret", "fail", text, f"chmod 600 {path}")
+
+
+def room_of_audit(config: Config) -> Iterator[DoctorFinding]:
+    """Check whether the audit has the blocks of the disk that it keeps back."""
+    place = config.gateway.state_dir / audit_records.FOLDER / audit_records.RESERVE
+    if config.audit.level == audit_records.OFF or not place.parent.exists():
+        return
+    size = mebibytes(audit_records.RESERVE_BYTES)
+    taken = 0
+    with contextlib.suppress(OSError):
+        taken = place.stat().st_blocks * BLOCK_BYTES
+    if taken >= audit_records.RESERVE_BYTES:
+        yield DoctorFinding("audit", "ok", f"{size} of the disk are kept back for its records")
+        return
+    text = f"no room is kept back for its records: the file system has not given {place} {size}"
+    advice = "make room there; zfs and btrfs with compression give none ahead: choose another disk"
+    yield DoctorFinding("audit", "warn", text, advice)
 
 
 def tls_files(config: Config) -> Iterator[DoctorFinding]:

@@ -20,6 +20,7 @@ from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.verbs import NewKey
+from metamcp_worker.ipc import audit_records
 from tests.supervisor.cli.test_ctl import COMMAND, run, said
 from tests.supervisor.configs import config, loaded, server
 from tests.supervisor.small_gateway import server as running
@@ -261,6 +262,24 @@ state_dir = "state"
     (state / authority.KEY).rename(own_key)
     (found,) = doctor_security.tls_files(own)
     assert found.text == f"{own_key} is not the key of {tmp_path}/no.pem"
+
+
+def test_room_that_the_disk_did_not_give_the_audit_is_told(tmp_path: Path) -> None:
+    audited = config(server("one"), state_dir=tmp_path)
+    audited = replace(audited, audit=replace(audited.audit, level="metadata"))
+    check = doctor_security.room_of_audit
+    assert not list(check(audited))  # the gateway makes it
+    reserve = tmp_path / audit_records.FOLDER / audit_records.RESERVE
+    reserve.parent.mkdir()
+    (finding,) = check(audited)
+    assert finding.verdict == "warn"
+    assert "no room is kept back for its records" in finding.text
+    with reserve.open("wb") as file:
+        file.truncate(audit_records.RESERVE_BYTES)  # a size without blocks
+        assert verdicts(list(check(audited))) == {"audit": "warn"}
+        os.posix_fallocate(file.fileno(), 0, audit_records.RESERVE_BYTES)
+    assert verdicts(list(check(audited))) == {"audit": "ok"}
+    assert not list(check(replace(audited, audit=replace(audited.audit, level="off"))))
 
 
 def test_a_key_that_an_endpoint_names_and_that_is_missing_is_found(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Files of the audit: only added to, sealed, removed with a trace, proof against changes."""
 
 import errno
+import itertools
 import os
 import random
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from metamcp_supervisor.store.database import FILE
 from metamcp_worker.audit.segments import SegmentFacts, Segments, Unwritten, digest
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.audit_records import AuditRecord
+from metamcp_worker.ipc.audit_records import AuditRecord, ChainRow
 from metamcp_worker.ipc.key_table import KeySpec
 
 pytestmark = pytest.mark.promise("M90")
@@ -237,18 +238,116 @@ def test_a_removed_segment_leaves_its_record_and_one_that_is_missing_does_not(
     assert reader.proof(tmp_path).broken is None
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
+@contextmanager
+def mounted(disk: Path, size: str) -> Generator[Path]:
     if os.geteuid():
         pytest.skip("only root may mount")
-    disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("no mount here")
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB, which has no room for what the audit keeps back."""
+    with mounted(tmp_path / "disk", "1m") as disk:
+        yield disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "disk", "40m") as disk:
+        yield disk
+
+
+def fill(disk: Path) -> Path:
+    """Use up the disk and return the file that has done so."""
+    ballast = disk / "ballast"
+    with ballast.open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+def numbered(first: int, count: int, chars: int) -> list[bytes]:
+    return [
+        audit.encoded(AuditRecord(ts=n, n=n, origin="a", event="call", text="x" * chars))
+        for n in range(first, first + count)
+    ]
+
+
+def until_full(segments: Segments, first: int = 1) -> int:
+    """Add records until there is no room, and return the number of the last one."""
+    for last in itertools.count(first - 1, 10):
+        if _is_refused(segments, last + 1):
+            return last
+    raise AssertionError
+
+
+def _is_refused(segments: Segments, first: int) -> bool:
+    try:
+        segments.add(numbered(first, 10, 9000), {"a": first + 9})
+    except Unwritten as full:
+        return full.code == errno.ENOSPC
+    return False
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_full_disk_leaves_room_for_sixteen_mebibytes_of_records(disk: Path, killed: bool) -> None:
+    segments = begun(disk / "audit")
+    ballast = fill(disk)
+    last = until_full(segments)
+    assert last * 9000 > 0.99 * audit.RESERVE_BYTES
+    assert segments.head("a") == last
+    if killed:  # its lock ends with it
+        segments.close()
+        segments = begun(disk / "audit")
+        assert segments.head("a") == last
+    with pytest.raises(Unwritten):
+        segments.add_kept_back(10)
+    ballast.unlink()
+    segments.add_kept_back(10)
+    assert not segments.keeps_back
+    assert (segments.seq, segments.senders) == (last, {"a": last})
+    segments.add(numbered(last + 1, 1, 9000), {"a": last + 1})
+    segments.close()
+    assert reader.proof(disk / "audit").broken is None
+    rows = (row for path in reader.segments(disk / "audit") for row in reader.rows(path))
+    found = [audit.read(row.body).n for row in rows if isinstance(row, ChainRow)]
+    assert found == list(range(1, last + 2))
+
+
+def test_records_that_are_back_are_not_kept_back_again(disk: Path) -> None:
+    segments = begun(disk / "audit")
+    ballast = fill(disk)
+    last = until_full(segments)
+    ballast.unlink()
+    segments.add_kept_back(10)
+    fill(disk)
+    assert until_full(segments, last + 1) >= 2 * last - 10  # the file is used from its start again
+    segments.close()
+    again = begun(disk / "audit")
+    assert again.head("a") >= 2 * last - 10
+    assert again.senders["a"] >= last
+    again.close()
+
+
+def test_a_segment_that_ends_while_the_disk_is_full_loses_no_record(disk: Path) -> None:
+    segments = begun(disk / "audit")
+    segments.add(numbered(1, 10, 100), {"a": 10})
+    ballast = fill(disk)
+    with pytest.raises(Unwritten):
+        segments.turn(11, ["a"])
+    segments.add(numbered(11, 10, 100), {"a": 20})
+    assert segments.keeps_back
+    ballast.unlink()
+    segments.add_kept_back(11)
+    segments.close()
+    proof = reader.proof(disk / "audit")
+    assert (proof.broken, proof.last) == (None, 20)
 
 
 def test_a_full_disk_changes_nothing_and_room_is_used_again(small_disk: Path) -> None:
@@ -256,12 +355,12 @@ def test_a_full_disk_changes_nothing_and_room_is_used_again(small_disk: Path) ->
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (600 << 10))
 
-    def fill() -> None:
+    def add_many() -> None:
         for _ in range(1000):
             segments.add(bodies(20), {})
 
     with pytest.raises(Unwritten) as full:
-        fill()
+        add_many()
     assert full.value.code == errno.ENOSPC
     written = segments.seq
     ballast.unlink()

@@ -159,6 +159,36 @@ def test_without_a_spool_a_record_is_told_when_the_writer_has_committed_it(folde
     asyncio.run(scene())
 
 
+def test_a_spool_without_room_leaves_its_records_to_the_writer_until_there_is_room(
+    folder: Path,
+) -> None:
+    async def scene() -> None:
+        async with writing(folder) as writer:
+            (folder / audit.SPOOLS).write_text("no folder, so nothing can be written below it")
+            link = linked(writer, spools=True)
+            told: asyncio.Queue[int] = asyncio.Queue()
+
+            async def answers(count: int) -> list[int]:
+                async with asyncio.timeout(WAIT_S):
+                    return [await told.get() for _ in range(count)]
+
+            link.add(b"one", told.put_nowait)
+            await writer.until(1)
+            (folder / audit.SPOOLS).unlink()
+            link.add(b"two", told.put_nowait)  # not into the spool while it lacks the one before
+            await writer.until(2)
+            assert told.empty()
+            writer.tell(2)
+            assert await answers(2) == [0, 0]
+            link.add(b"three", told.put_nowait)
+            assert await answers(1) == [0]  # before the writer tells
+            assert spooled(writer, link) == [b"three"]
+            assert (link.lost, link.down) == (0, 0)
+            await link.close()
+
+    asyncio.run(scene())
+
+
 def test_a_spool_stays_small_under_a_load_that_never_pauses(folder: Path) -> None:
     """The writer is always some records behind, so the spool is at no time all committed."""
 

@@ -10,6 +10,8 @@ that it sent later overtakes them.
 """
 
 import asyncio
+import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -208,7 +210,7 @@ class AuditWorker(RoleWorker):
 
     def _head(self, origin: str, heads: dict[str, int]) -> int:
         assert self._segments is not None
-        return heads.get(origin) or self._segments.senders.get(origin, 0)
+        return heads.get(origin) or self._segments.head(origin)
 
     def _committed(
         self, taken: list[tuple[_Sender, int]], bodies: list[bytes], heads: dict[str, int]
@@ -216,9 +218,7 @@ class AuditWorker(RoleWorker):
         assert self._segments is not None
         error = 0
         try:
-            self._segments.begin(_today())
-            if self._segments.due(_today()):
-                self._turn()
+            self._ready()
             self._segments.add(bodies, heads)
         except Unwritten as why:
             self._fails(why)
@@ -229,7 +229,9 @@ class AuditWorker(RoleWorker):
             for body in bodies:
                 if _GAP in body[:200]:
                     self._counts["lost"] += audit.read(body).count
-            if self._said:
+            if self._segments.keeps_back:
+                self._says_full()
+            elif self._said:
                 self._said = ""
                 log.warning("records of the audit are written again")
             if self._segments.seq - self._marked >= CHECKPOINT_RECORDS:
@@ -246,10 +248,36 @@ class AuditWorker(RoleWorker):
             sender.frames.clear()
             self._drop(sender.sock.fileno())
 
+    def _ready(self) -> None:
+        """Open a segment, or begin the next one if it is time. Raises Unwritten unless the disk is
+        full: then the next records are kept back."""
+        assert self._segments is not None
+        if self._segments.keeps_back:
+            return
+        try:
+            self._segments.begin(_today())
+            if self._segments.due(_today()):
+                self._turn()
+        except Unwritten as why:
+            if why.code != errno.ENOSPC:
+                raise
+
     def _fails(self, why: Unwritten) -> None:
         if str(why) != self._said:
             self._said = str(why)
             log.error("records of the audit cannot be written: %s", why)
+
+    def _says_full(self) -> None:
+        if not self._said:
+            self._said = os.strerror(errno.ENOSPC)
+            size = audit.RESERVE_BYTES // 1024 // 1024
+            log.error("the disk is full: the audit goes on in the %d MiB that it keeps back", size)
+
+    def _bring_back(self) -> None:
+        """Commit what was kept back, as soon as there is room."""
+        assert self._segments is not None
+        with contextlib.suppress(Unwritten):  # tried again with the next beat
+            self._segments.add_kept_back(_today())
 
     # Spools of the dead
 
@@ -274,7 +302,7 @@ class AuditWorker(RoleWorker):
                 return
             if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return  # its process lives, and has put a new file in its place
-            head, bodies = self._segments.senders.get(path.name, 0), list[bytes]()
+            head, bodies = self._segments.head(path.name), list[bytes]()
             for line in file:
                 number = _number(line)
                 if number > head:
@@ -312,9 +340,11 @@ class AuditWorker(RoleWorker):
         self._note("sealed", facts, found)
 
     async def _sweep(self) -> None:
+        assert self._segments is not None
         while True:
             await asyncio.sleep(SWEEP_S)
             self._checkpoint()
+            self._segments.keep_room()
             self._remove()
 
     def _remove(self) -> None:
@@ -353,6 +383,7 @@ class AuditWorker(RoleWorker):
 
     def beating(self) -> None:
         if self.accepts:
+            self._bring_back()
             self._gather()
 
     def figures(self) -> AuditFigures:

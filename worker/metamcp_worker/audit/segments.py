@@ -1,11 +1,18 @@
 """Segments of the audit: SQLite files of rows that are only added.
 
-Owns: opening, filling and sealing a segment, its tables, its permissions, removing old segments.
-Never: the content of records (`ipc.audit_records`), who sends them (`run`).
+Owns: opening, filling and sealing a segment, its tables, its permissions, removing old segments,
+the file for records while the disk is full. Never: the content of records (`ipc.audit_records`),
+who sends them (`run`).
 
 A segment is a UTC day, or `bytes_max`. The number of its first record is its name, and the segment
 keeps the hash before that record. A sealed segment is one file that can only be read, of which a
 later record has the digest.
+
+A program that fills the disk must not stop the audit, and so all calls. Therefore a file of
+`RESERVE_BYTES` has its blocks from the start, and takes records that no segment has room for. The
+writer changes it in place and never shortens it, so no other program gets a block of it. When there
+is room again its records go to the chain, in their order; until then all later ones follow them
+into the file.
 """
 
 import contextlib
@@ -17,7 +24,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc.audit_records import START
@@ -29,6 +36,8 @@ BUSY_S_MAX = 0.2
 """Seconds for another process that reads a segment to let go of it."""
 HASH_BYTES = 1024 * 1024
 """Bytes of a file that are hashed at once."""
+RETURN_BYTES = 1024 * 1024
+"""Bytes of records above which one commit of those that were kept back ends."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS start (seq INTEGER NOT NULL, hash BLOB NOT NULL, day INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS record (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, hash BLOB NOT NULL);
@@ -74,6 +83,7 @@ class Segments:
         """Number of the last record of each sender."""
         self._recent: set[str] = set()
         """Senders of the process before this one, which may not have connected to it yet."""
+        self._reserve = _Reserve(folder / audit.RESERVE, durable=durable)
         self._folder = folder
         self._durable = durable
         self._bytes_max = bytes_max
@@ -98,6 +108,7 @@ class Segments:
             if names:
                 self._open(names[-1])
             else:
+                self.keep_room()
                 self._new(day)
 
     def names(self) -> list[str]:
@@ -115,9 +126,42 @@ class Segments:
         """Whether the next record begins another segment. A clock that goes back does not."""
         return self.seq > 0 and (day > self._day or self._bytes >= self._bytes_max)
 
+    def keep_room(self) -> None:
+        """Take room on the disk for records, if that is not done and there is enough."""
+        if not self._reserve.is_open:
+            self._reserve.open(self.senders)
+
+    def head(self, origin: str) -> int:
+        """Return the number of the last record of a sender, 0 if there is none."""
+        return self._reserve.heads.get(origin) or self.senders.get(origin, 0)
+
+    @property
+    def keeps_back(self) -> bool:
+        """Whether there are records that no segment had room for."""
+        return self._reserve.used
+
     def add(self, bodies: Sequence[bytes], senders: Mapping[str, int]) -> None:
-        """Commit these records, and the number of the last record of their senders. Raises
-        Unwritten; then nothing has changed."""
+        """Commit these records, and the number of the last record of their senders; keep them back
+        while the disk is full. Raises Unwritten; then nothing has changed."""
+        try:
+            if self.keeps_back:
+                raise Unwritten(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._commit(bodies, senders)
+        except Unwritten as why:
+            full = why.code == errno.ENOSPC or self._base is None
+            if not full or not self._reserve.add(bodies, senders):
+                raise
+
+    def add_kept_back(self, day: int) -> None:
+        """Commit the records that were kept back, if there are any. Raises Unwritten; then some of
+        them may be committed."""
+        with _refusing():
+            while lines := self._reserve.next(RETURN_BYTES):
+                self.begin(day)
+                self._commit(lines, {of.origin: of.n for of in map(audit.read, lines)})
+                self._reserve.returned(lines)
+
+    def _commit(self, bodies: Sequence[bytes], senders: Mapping[str, int]) -> None:
         base = self._base
         if base is None:
             raise Unwritten(errno.EIO, "no segment is open")
@@ -173,6 +217,7 @@ class Segments:
             with contextlib.suppress(sqlite3.Error):
                 self._base.close()  # the log of the database goes into the file
             self._base = None
+        self._reserve.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -220,6 +265,7 @@ class Segments:
         """Take over the senders of a segment."""
         self.senders = dict(base.execute("SELECT origin, number FROM sender"))
         self._recent = set(self.senders)
+        self.keep_room()
 
     def _new(self, day: int) -> None:
         path = self._folder / audit.segment_name(self.seq + 1)
@@ -243,6 +289,92 @@ class Segments:
             finally:
                 base.close()
         return False
+
+
+class _Reserve:
+    """File of `RESERVE_BYTES` with records, one a line, and zeros behind them. The records from
+    `_first` to `_end` are in no segment. `heads`: numbers of the last of them, by sender."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self._path = path
+        self._durable = durable
+        self._fd = -1
+        self._first = self._end = 0
+        self.heads: dict[str, int] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    @property
+    def used(self) -> bool:
+        return self._first < self._end
+
+    def open(self, committed: Mapping[str, int]) -> None:
+        """Take the blocks of the disk, if there is room for all, and read what an earlier process
+        kept back. `committed`: numbers of the last records in the segments."""
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            return
+        how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._fd = os.open(self._path, how, 0o600)
+            try:
+                os.posix_fallocate(self._fd, 0, audit.RESERVE_BYTES)
+            except OSError:
+                if not os.fstat(self._fd).st_size:
+                    raise
+        except OSError:
+            self.close()
+            return
+        self._first = self._end = 0
+        for line in os.pread(self._fd, audit.RESERVE_BYTES, 0).split(b"\n")[:-1]:
+            try:
+                record = audit.read(line)
+            except MsgspecError:  # written when the power failed
+                return
+            self._end += len(line) + 1
+            if record.n <= committed.get(record.origin, 0):
+                self._first = self._end
+            else:
+                self.heads[record.origin] = record.n
+
+    def add(self, bodies: Sequence[bytes], senders: Mapping[str, int]) -> bool:
+        """Return whether these records are in the file now."""
+        lines = b"".join(b"%b\n" % body for body in bodies)
+        if not self.is_open or self._end + len(lines) > audit.RESERVE_BYTES:
+            return False
+        try:
+            if os.pwrite(self._fd, lines, self._end) < len(lines):
+                return False
+            if self._durable:
+                os.fdatasync(self._fd)
+        except OSError:
+            return False
+        self._end += len(lines)
+        self.heads |= senders
+        return True
+
+    def next(self, bytes_max: int) -> list[bytes]:
+        """Return the first records that are in no segment, of `bytes_max` together or a single
+        one. Raises OSError."""
+        if not self.used:
+            return []
+        size = self._end - self._first
+        lines = os.pread(self._fd, min(size, bytes_max), self._first).split(b"\n")[:-1]
+        return lines or os.pread(self._fd, size, self._first).split(b"\n")[:1]
+
+    def returned(self, lines: Sequence[bytes]) -> None:
+        """Note that the first records are in a segment now. Raises OSError."""
+        self._first += sum(len(line) + 1 for line in lines)
+        if not self.used:
+            os.pwrite(self._fd, bytes(self._end), 0)
+            self._first = self._end = 0
+            self.heads.clear()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def digest(path: Path) -> str:

@@ -6,8 +6,9 @@ who waits for a record. Never: the content of records, the chain.
 
 With a spool, a record is safe when it is in that file: a process that is killed loses nothing that
 it has written, and the writer takes over the spools of the dead. So no answer waits for another
-process, and the writer hears of many records at once. Without a spool, a record is safe when the
-writer says that it is committed. The next writer skips what the one before had committed.
+process, and the writer hears of many records at once. Without a spool, or while the spool finds no
+room on the disk, a record is safe when the writer says that it is committed. The next writer skips
+what the one before had committed.
 """
 
 import asyncio
@@ -56,19 +57,19 @@ class _Spool:
         self._fd = -1
         self._bytes = 0
 
-    def add(self, lines: bytes) -> int:
-        """Append records. Return 0, or an error number; then nothing was added."""
+    def add(self, lines: bytes) -> bool:
+        """Append records. Return whether there was room; else nothing was added."""
         lines += b"\n"
         try:
             if self._fd < 0:
                 self._begin()
             if os.write(self._fd, lines) == len(lines):
                 self._bytes += len(lines)
-                return 0
+                return True
             os.ftruncate(self._fd, self._bytes)
-        except OSError as error:
-            return error.errno or errno.EIO
-        return errno.ENOSPC
+        except OSError:
+            pass
+        return False
 
     def shorten(self, kept: Iterable[bytes]) -> None:
         """Drop what is committed from a large file. `kept`: records that are not committed."""
@@ -154,7 +155,9 @@ class AuditLink(Generic[Waits]):
         self.keeps = keeps
         self._make_connection = connect
         self._spool = _Spool(spools, self.origin) if spools else None
-        self._trial: asyncio.TimerHandle | None = None
+        self._spools = bool(spools)
+        """Whether records go into the spool. After one that found no room there they do not until
+        all are committed, so a spool has every record before its last that is not."""
         self._gap = gap
         self._loop = asyncio.get_running_loop()
         self._told = told
@@ -177,8 +180,6 @@ class AuditLink(Generic[Waits]):
         self._again: asyncio.TimerHandle | None = None
         self._overdue: asyncio.TimerHandle | None = None
         self._closed = False
-        self._spooled_down = False
-        """Whether `down` is of the spool."""
         self._connect()
 
     @property
@@ -226,44 +227,25 @@ class AuditLink(Generic[Waits]):
             return
         batch = _Batch(self._number + 1, self._new, self._waiting, self._weight)
         self._new, self._waiting, self._weight, self._new_bytes = [], [], 0, 0
-        if self._spool is not None:
-            error = self._spool.add(batch.lines)
-            if error:
-                self._unspooled(error, batch.weight)
-                self._tell(batch, error)
-                return
-            if self._spooled_down:
-                self.down, self._spooled_down = 0, False
+        if self._spool is not None and self._spools:
+            self._spools = self._spool.add(batch.lines)
         self._number = batch.last
         self._kept_bytes += batch.size
         self._kept.append(batch)
-        if self._spool is not None:
-            self._tell(batch, 0)
-        if self._spool is None:
+        if not self._spools:
             self._flush()
-        elif self._due is None and self._sock is not None:
+            if self._overdue is None:
+                self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
+            return
+        self._tell(batch, 0)
+        if self._due is None and self._sock is not None:
             self._due = self._loop.call_later(BATCH_S, self._flush)
-        if self._overdue is None and self._spool is None:
-            self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
 
     def _tell(self, batch: _Batch[Waits], error: int) -> None:
         """Tell all who wait for these records, once."""
         waiting, batch.waiting = batch.waiting, []
         if waiting:
             self._told(waiting, error)
-
-    def _unspooled(self, error: int, weight: int) -> None:
-        """Count events that found no room in the spool, and try it again in a while."""
-        self.lost += weight
-        self.down, self._spooled_down = error, True
-        if self._trial is None:
-            self._trial = self._loop.call_later(RETRY_S, self._try)
-
-    def _try(self) -> None:
-        self._trial = None
-        self._tell_lost()
-        if self._spooled_down and self._trial is None:
-            self._trial = self._loop.call_later(RETRY_S, self._try)
 
     @property
     def _due_now(self) -> bool:
@@ -277,7 +259,7 @@ class AuditLink(Generic[Waits]):
         while self._due_now and self._loop.time() < ends:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(POLL_S)
         self._closed = True
-        for timer in (self._turn, self._due, self._again, self._overdue, self._trial):
+        for timer in (self._turn, self._due, self._again, self._overdue):
             if timer is not None:
                 timer.cancel()
         self._part()
@@ -382,12 +364,12 @@ class AuditLink(Generic[Waits]):
             self._kept_bytes -= one.size
             self._safe = one.last
             self._tell(one, 0)
-        if not self._spooled_down:
-            self.down = 0
-            if self.lost:
-                self._tell_lost()
+        self.down = 0
         if self._spool is not None:
+            self._spools = self._spools or not kept
             self._spool.shorten(one.lines for one in kept)
+        if self.lost:
+            self._tell_lost()
 
     def _tell_lost(self) -> None:
         if self.lost and not self.full:
@@ -396,7 +378,7 @@ class AuditLink(Generic[Waits]):
 
     def _release(self, error: int) -> None:
         """Let nobody wait any longer for records that cannot be written."""
-        self.down, self._spooled_down = error, False
+        self.down = error
         for one in list(self._kept):
             self._tell(one, error)
         if not self.keeps:
@@ -408,6 +390,8 @@ class AuditLink(Generic[Waits]):
     def _late(self, number: int) -> None:
         """Wait no longer for a writer that does not come."""
         self._overdue = None
+        if self._spools:
+            return
         if self._kept and self._kept[0].first <= number:
             self._release(errno.ETIMEDOUT)
         if self._kept:

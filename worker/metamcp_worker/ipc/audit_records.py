@@ -28,6 +28,9 @@ ROLE = "audit"
 """Name of the writer's process."""
 SPOOLS = "spool"
 """Folder of the spools, in that of the segments."""
+RESERVE, RESERVE_BYTES = "reserve", 16 * 1024 * 1024
+"""Name and size of the file in the folder of the segments that takes records while the disk is
+full. The audit keeps this much of the disk back, so no other program can use it up."""
 SALT = "salt"
 SALT_BYTES = 32
 FRAME_BYTES_MAX = 64 * 1024 * 1024
