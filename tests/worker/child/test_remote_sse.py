@@ -1,6 +1,7 @@
 """The way to servers of 2024: one event stream, and an endpoint that it names."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,63 @@ def test_an_endpoint_of_another_origin_is_refused(place: str) -> None:
             reason, message = await loss(there)
             assert reason == "protocol"
             assert "endpoint" in message
+
+    run(main)
+
+
+def of_2024(status: int, body: bytes) -> Callable[[Wire], Any]:
+    """A server of 2024 that answers a POST to its stream so; it takes messages at another place."""
+    streams: list[Wire] = []
+
+    async def script(line: Wire) -> None:
+        while request := await line.request():
+            if request.line.startswith("GET"):
+                streams.append(line)
+                await line.stream(b"event: endpoint\ndata: /messages\n\n")
+                await line.closed()
+                return
+            if request.line.startswith("POST /messages"):
+                await line.answer(b"", status="202 X")
+                number = json.loads(request.body)["id"]
+                await streams[0].write(event({"jsonrpc": "2.0", "id": number, "result": {}}))
+            else:
+                await line.answer(body, "Content-Type: application/json", status=f"{status} X")
+
+    return script
+
+
+OWN_ERROR = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Method not allowed"}}'
+
+
+@pytest.mark.promise("M12")
+@pytest.mark.parametrize("status", [400, 404, 405])
+@pytest.mark.parametrize("body", [OWN_ERROR, b'{"detail":"Method Not Allowed"}', b"No"])
+def test_the_status_of_the_first_answer_leads_to_the_event_stream_whatever_its_body(
+    status: int, body: bytes
+) -> None:
+    async def main() -> None:
+        async with serving(of_2024(status, body)) as url, far(url) as there:
+            assert "result" in await there.ask("initialize", own=True)
+
+    run(main)
+
+
+@pytest.mark.parametrize("stream", [b": no endpoint, ever\n\n", b""])
+def test_without_an_endpoint_on_the_stream_the_first_answer_counts(stream: bytes) -> None:
+    async def script(line: Wire) -> None:
+        while request := await line.request():
+            if request.line.startswith("GET") and stream:
+                await line.stream(stream)
+                await line.closed()
+                return
+            await line.answer(OWN_ERROR, "Content-Type: application/json", status="400 X")
+
+    async def main() -> None:
+        async with serving(script) as url, far(url, start_timeout_s=1.0) as there:
+            for _ in range(2):  # the second time the stream is not looked for
+                found = await there.ask("initialize", own=True)
+                assert found["error"]["message"] == "Method not allowed"
+            assert there.ear.losses == []
 
     run(main)
 

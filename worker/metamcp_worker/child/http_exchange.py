@@ -33,6 +33,9 @@ size of headers."""
 RETRY_AFTER_S_MAX = 900.0
 """Maximum seconds for which a server may ask to be left alone: as long as an open circuit."""
 
+WORDS_CHARACTERS_MAX = 200
+"""Maximum characters of the text of a refusal that are passed on."""
+
 _HEAD = re.compile(rb'\{"jsonrpc":"2\.0","id":[^,]{1,256},"(?:result|error)":')
 _BOM = b"\xef\xbb\xbf"
 _DIGITS_MAX = 9
@@ -149,9 +152,19 @@ def about(body: bytes, key: bytes) -> bool:
         return False
 
 
-def trouble(faults: Faults, status: int, challenge: str = "", retry_after_s: float = 0.0) -> bytes:
+def words(body: bytes, media_type: str) -> str:
+    """Return the text of a refusal in one line; empty for a page for browsers."""
+    if media_type == "text/html" or body.lstrip()[:1] == b"<":
+        return ""
+    text = " ".join(body[: 4 * WORDS_CHARACTERS_MAX].decode(errors="replace").split())
+    return text[:WORDS_CHARACTERS_MAX]
+
+
+def trouble(
+    faults: Faults, status: int, challenge: str = "", retry_after_s: float = 0.0, text: str = ""
+) -> bytes:
     """Return the error object for a status that came without one. `challenge`: the value of
-    `WWW-Authenticate`."""
+    `WWW-Authenticate`; `text`: of the body."""
     # A request that was refused as wrong was not run; 408 and 499 come in the middle of a run.
     refused = 300 <= status < 500 and status not in {408, 499}
     data: dict[str, object] = {"status": status, "may_have_run": not refused}
@@ -159,7 +172,8 @@ def trouble(faults: Faults, status: int, challenge: str = "", retry_after_s: flo
         data["www_authenticate"] = challenge[:CHALLENGE_CHARS_MAX]
     if retry_after_s:
         data["retry_after_ms"] = round(retry_after_s * 1000)
-    return faults.body(Code.INTERNAL_ERROR, sentence(status), data)
+    why = sentence(status) + (f"; it says: {text}" if text else "")
+    return faults.body(Code.INTERNAL_ERROR, why, data)
 
 
 def retry_after_s(value: str, now: float) -> float:

@@ -57,10 +57,11 @@ class Post(Struct, frozen=True):
 
 class ServerAnswer(Struct):
     """Answer of the server. `message`: the whole message, with the id of the request. `session_id`:
-    the id that the server gave, or empty."""
+    the id that the server gave, or empty. `status`: of HTTP."""
 
     message: bytes
     session_id: str
+    status: int = 200
 
 
 class _StreamGone(MetaMCPError):
@@ -98,7 +99,7 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
             raise SessionOver
         if message:
             body.holds(0)
-            answer = ServerAnswer(message, session_id)
+            answer = ServerAnswer(message, session_id, response.status)
             del message
             yield answer
             answer.message = b""  # It may be large, and the stream may stay open for a while.
@@ -173,6 +174,19 @@ async def tell(
         return response.status
 
 
+async def hand_in(link: HttpTransport, post: Post, url: str) -> bytes:
+    """Send a request whose answer comes on another stream. Return the error that comes in its
+    place, or nothing. Raises RequestRefused, Unreachable and Broken."""
+    response = await link.origin.send(
+        "POST", post.headers, post.line, answer_s=post.answer_s, url=url
+    )
+    async with Body(link.intake, response) as body:
+        if response.status >= 300:
+            return await _refusal(link, post, response, body)
+        await body.ended(wait_s=LINGER_S_MAX)
+        return b""
+
+
 async def _refusal(link: HttpTransport, post: Post, response: Response, body: Body) -> bytes:
     try:
         whole = await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
@@ -186,7 +200,8 @@ async def _refusal(link: HttpTransport, post: Post, response: Response, body: Bo
     if found is Word.NO_ANSWER:
         challenge = response.header("www-authenticate")
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
-        error = http_exchange.trouble(link.faults, response.status, challenge, wait_s)
+        words = http_exchange.words(whole, response.media_type)
+        error = http_exchange.trouble(link.faults, response.status, challenge, wait_s, words)
         raise RequestRefused(error, response.status, wait_s)
     return found
 

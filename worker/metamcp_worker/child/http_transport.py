@@ -79,6 +79,15 @@ def _counter(error: Exception) -> str:
             return ""
 
 
+def untouched(error: Exception, what: str) -> Fail:
+    """Return the failure of a server that cannot be reached. `what`: words that continue "it"."""
+    if isinstance(error, Untrusted):
+        return Fail("tls", f"it cannot be talked to: {error}")
+    if isinstance(error, Misdirected):
+        return Fail("redirect", f"it cannot be talked to: {error}")
+    return Fail("exit", f"it {what}: {error}")
+
+
 class HttpTransport(Distant):
     """Common half of a `Transport` to a URL."""
 
@@ -146,12 +155,7 @@ class HttpTransport(Distant):
 
     def lose_touch(self, error: Exception, what: str) -> None:
         """Report that the server cannot be reached any more. `what`: words that continue "it"."""
-        if isinstance(error, Untrusted):
-            self.lose(Fail("tls", f"it cannot be talked to: {error}"))
-        elif isinstance(error, Misdirected):
-            self.lose(Fail("redirect", f"it cannot be talked to: {error}"))
-        else:
-            self.lose(Fail("exit", f"it {what}: {error}"))
+        self.lose(untouched(error, what))
 
     # --- tasks ------------------------------------------------------------------------------
 

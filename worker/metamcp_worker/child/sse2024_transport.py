@@ -13,8 +13,8 @@ import time
 
 from metamcp_worker.child import http_exchange, request_headers
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
-from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, tell
-from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
+from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, hand_in, tell
+from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused, untouched
 from metamcp_worker.http.fetch import Broken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
@@ -23,19 +23,33 @@ from metamcp_worker.oauth.challenge import NotAuthorized
 
 ENDPOINT_BYTES_MAX = 8192
 """Maximum bytes of the endpoint's URL; servers do not take longer URLs."""
+TRIAL_S_MAX = 5.0
+"""Maximum seconds for the endpoint of a server that may be of another protocol: servers of
+streamable HTTP may have an event stream, too, and name no endpoint on it."""
 
 
 class Sse2024:
-    """Protocol of one server. `because`: why this protocol was chosen, if another one was tried
-    before."""
+    """Protocol of one server. `trial`: whether the server may not speak it."""
 
-    def __init__(self, link: HttpTransport, because: str = "") -> None:
+    def __init__(self, link: HttpTransport, *, trial: bool = False) -> None:
         self._link = link
-        self._because = because
         self._endpoint = ""
-        self._named: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_trial = trial
+        self._named: asyncio.Future[Fail | None] = asyncio.get_running_loop().create_future()
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link.start("stream", self._listen)
+
+    async def try_out(self) -> Fail | None:
+        """Wait for the endpoint. Return why there is none, None if there is one."""
+        limit_s = min(TRIAL_S_MAX, self._link.spec.start_timeout_s / 4)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.shield(self._named)
+        except TimeoutError:
+            self._link.cut("stream")
+            return Fail("protocol", f"it named no endpoint within {limit_s:g} s")
+        finally:
+            self._on_trial = False
 
     def request(self, request: ServerRequest) -> None:
         work = self._undiscovered if request.method == "server/discover" else self._post
@@ -69,9 +83,12 @@ class Sse2024:
     async def _post(self, request: ServerRequest) -> None:
         if request.method != "initialize":
             await asyncio.shield(self._greeted)
-        status = await self._sent(request.line)
-        if status >= 300:
-            raise RequestRefused(http_exchange.trouble(self._link.faults, status), status)
+        await asyncio.shield(self._named)
+        post = Post(
+            request.key, request.line, request_headers.MESSAGE, b"", answer_s=self._answer_s
+        )
+        if refusal := await hand_in(self._link, post, self._endpoint):
+            self._link.deliver(refusal, None, 0)
 
     async def _greet(self, line: bytes) -> None:
         """Send `notifications/initialized`, and let the requests go that wait for that."""
@@ -94,13 +111,17 @@ class Sse2024:
         await self._send(drop.line)
 
     async def _sent(self, line: bytes) -> int:
-        """Send a message and return the status. Some servers answer only when they are done with
-        the request."""
+        """Send a message and return the status."""
         await asyncio.shield(self._named)
-        answer_s = max(OPEN_S_MAX, self._link.spec.timeout_s)
         return await tell(
-            self._link, line, request_headers.MESSAGE, answer_s=answer_s, url=self._endpoint
+            self._link, line, request_headers.MESSAGE, answer_s=self._answer_s, url=self._endpoint
         )
+
+    @property
+    def _answer_s(self) -> float:
+        """Maximum seconds for the status of a message: some servers answer only when they are done
+        with the request."""
+        return max(OPEN_S_MAX, self._link.spec.timeout_s)
 
     # --- from the server --------------------------------------------------------------------
 
@@ -112,17 +133,24 @@ class Sse2024:
             )
             async with Body(self._link.intake, response) as body:
                 if response.status != 200 or response.media_type != request_headers.EVENTS:
-                    self._link.lose(self._no_stream(response))
+                    self._lose(self._no_stream(response))
                     return
                 await self._events(body)
         except NotAuthorized as error:
-            self._link.lose(Fail("authorization", f"it {error}"))
+            self._lose(Fail("authorization", f"it {error}"))
         except (Unreachable, Broken) as error:
-            self._link.lose_touch(error, "has no event stream")
+            self._lose(untouched(error, "has no event stream"))
         except TooLarge as error:
-            self._link.lose(Fail("limit", f"it sent too much: {error}"))
+            self._lose(Fail("limit", f"it sent too much: {error}"))
         else:
-            self._link.lose(Fail("exit", "it ended its event stream"))
+            self._lose(Fail("exit", "it ended its event stream"))
+
+    def _lose(self, failure: Fail) -> None:
+        """Report that the server cannot be used, or, on trial, not by this protocol."""
+        if not self._on_trial:
+            self._link.lose(failure)
+        elif not self._named.done():
+            self._named.set_result(failure)
 
     async def _events(self, body: Body) -> None:
         reader = EventReader(self._link.intake.message_bytes + FIELDS_BYTES_MAX)
@@ -148,14 +176,12 @@ class Sse2024:
         try:
             self._endpoint = self._link.origin.join(where)
         except Unreachable as error:
-            self._link.lose(Fail("protocol", f"it names an endpoint that is refused: {error}"))
+            self._lose(Fail("protocol", f"it names an endpoint that is refused: {error}"))
             return
         self._named.set_result(None)
 
     def _no_stream(self, response: Response) -> Fail:
         status = response.status
         why = f"it {http_exchange.sentence(status)} where an event stream was expected"
-        if self._because:
-            why = f"{why}, and before that: {self._because}"
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
         return Fail("protocol" if status < 500 and status != 429 else "exit", why, wait_s)

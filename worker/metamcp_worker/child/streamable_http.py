@@ -10,12 +10,15 @@ legacy server may use sessions. If it forgets a session, which may happen at any
 404; then the session is opened anew, and the refused request is sent once more. Other requests are
 never sent twice, because only the 404 proves that the server did not look at a request.
 
-With `transport = "auto"` streamable HTTP is tried first, as its specification says: the older event
-stream is used only if the server refuses `initialize` as unknown.
+With `transport = "auto"` streamable HTTP is tried first, as its specification says. If the status
+of the answer to `initialize` is one that servers of the older event stream give, that stream is
+tried once, whatever the answer says; if there is none, the answer counts.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+
+from msgspec import structs
 
 from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
@@ -51,12 +54,15 @@ WARNINGS_MAX = 20
 
 _OLDER = frozenset({400, 404, 405})
 """Statuses that a server of the older protocol may answer to a POST."""
+_NO_SUCH_PLACE = frozenset({404, 405})
+"""Statuses that say that the URL is a wrong one, if no error of MCP comes with them."""
 _CREDENTIALS = frozenset({401, 403, 407})
 _LATER = frozenset({408, 425, 429})
 _OFFERS = "notifications/tools/list_changed"
 
-Elsewhere = Callable[[ServerRequest, RequestRefused], None]
-"""Function that sends a request, which was refused here, by another protocol."""
+Elsewhere = Callable[[ServerRequest], Awaitable[Fail | None]]
+"""Function that sends a request, which was refused here, by another protocol, or returns why the
+server does not speak that."""
 
 
 class Streamable:
@@ -144,14 +150,18 @@ class Streamable:
         )  # fmt: skip
         try:
             async with exchange(self._link, post) as answer:
-                if self._seats.begin(request.params, answer):
-                    self._legacy = self._met = True
-                self._link.deliver(answer.message, request.key, 0)
+                refusal = answer.message if answer.status in _OLDER and self._elsewhere else b""
+                if not refusal:
+                    if self._seats.begin(request.params, answer):
+                        self._legacy = self._met = True
+                    self._link.deliver(answer.message, request.key, 0)
+            if refusal and await self._try_older(request):
+                self._link.deliver(refusal, request.key, 0)
         except (Unreachable, Broken) as error:
             self._link.lose_touch(error, "is not there")
         except RequestRefused as refused:
             if refused.status in _OLDER and self._elsewhere is not None:
-                self._elsewhere(request, refused)
+                await self._go_elsewhere(request, refused)
             elif refused.status in _CREDENTIALS:
                 self._link.lose(
                     Fail("authorization", f"it {http_exchange.sentence(refused.status)}")
@@ -161,6 +171,23 @@ class Streamable:
                 self._link.lose(Fail("exit", why, refused.retry_after_s))
             else:
                 raise
+
+    async def _try_older(self, request: ServerRequest) -> Fail | None:
+        """Send `initialize` by the older protocol, the first time. Return why it was not sent."""
+        elsewhere, self._elsewhere = self._elsewhere, None
+        assert elsewhere is not None
+        return await elsewhere(request)
+
+    async def _go_elsewhere(self, request: ServerRequest, refused: RequestRefused) -> None:
+        """Send `initialize`, which was refused without an error of MCP, by the older protocol.
+        Raises RequestRefused if the server does not speak that, but knows the URL."""
+        failure = await self._try_older(request)
+        if failure is None:
+            return
+        if refused.status not in _NO_SUCH_PLACE:
+            raise refused
+        why = f"{failure.message}, and before that: {http_exchange.sentence(refused.status)}"
+        self._link.lose(structs.replace(failure, message=why))
 
     async def _in_session(self, request: ServerRequest) -> None:
         session = self._seats.sessions.of(request)
@@ -326,7 +353,11 @@ class RemoteTransport(HttpTransport):
         if not self.gone:
             await self._way.farewell()
 
-    def _elsewhere(self, request: ServerRequest, refused: RequestRefused) -> None:
-        """Switch to the older protocol for a server that does not know streamable HTTP."""
-        self._way = Sse2024(self, http_exchange.sentence(refused.status))
-        self._way.request(request)
+    async def _elsewhere(self, request: ServerRequest) -> Fail | None:
+        """Switch to the older protocol and send a request. Return why that is not possible."""
+        older = Sse2024(self, trial=True)
+        failure = await older.try_out()
+        if failure is None:
+            self._way = older
+            older.request(request)
+        return failure
