@@ -3,12 +3,14 @@ tried once, and reached by a bridge."""
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from metamcp_worker.ipc import codec
+from tests.fakes import one_revision
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until
@@ -35,6 +37,32 @@ def gateway() -> Iterator[Gateway]:
         SERVERS["far"] = {"url": url}
         with Gateway(SERVERS) as running:
             yield running
+
+
+@pytest.mark.promise("M21")
+def test_the_revision_that_a_server_accepted_at_last_is_the_first_one_at_its_next_starts() -> None:
+    def asked(gateway: Gateway) -> str:
+        gateway.wait("old")
+        return Raw(gateway.port, MODERN).text("old__echo")
+
+    command = [sys.executable, one_revision.__file__, "2024-10-07", one_revision.PLAIN]
+    with Gateway({"old": {"command": command}}) as gateway:
+        assert asked(gateway) == "2024-10-07, asked 5 times"
+        assert spoken(gateway, "old") == {"": "2024-10-07"}
+        gateway.ctl("restart", "old", "--wait")
+        assert asked(gateway) == "2024-10-07, asked 1 times"
+        gateway.stop()
+        gateway.start()
+        assert asked(gateway) == "2024-10-07, asked 1 times"
+
+
+@pytest.mark.promise("M12")
+def test_a_gateways_own_event_stream_is_a_server_of_2024(gateway: Gateway) -> None:
+    url = gateway.url.removesuffix("/mcp") + "/sse"
+    with Gateway({"far": {"url": url}}) as another:
+        another.wait("far")
+        assert Raw(another.port, MODERN).text("far__only__echo", text="hi") == "hi"
+        assert spoken(another, "far") == {"": LEGACY}
 
 
 def spoken(gateway: Gateway, server: str) -> dict[str, str]:

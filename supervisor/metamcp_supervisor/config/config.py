@@ -372,6 +372,8 @@ class Server:
     `TENANT_IDLE_STOP_S` for a process that does not serve all clients."""
     sharing: Sharing = "auto"
     era: Era = "auto"
+    protocol: str | None = None
+    """The only revision that it is asked for."""
     depends_on: tuple[str, ...] = ()
     spares: int = 0
     required: bool = False

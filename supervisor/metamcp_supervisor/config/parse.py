@@ -24,14 +24,12 @@ from metamcp_supervisor.config import (
     program,
     sections,
     tools,
-    units,
     workflow_files,
 )
 from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
     Endpoint,
-    Era,
     Naming,
     Pinning,
     Recorded,
@@ -75,15 +73,12 @@ from metamcp_supervisor.config.show import certain_secrets
 from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
-from metamcp_worker.ipc.frames import MESSAGE_BYTES_MAX
 
 CALLS_MAX = 65_536
 INHERITED_MAX = 100
 RESTARTS_MAX = 1000
 """Maximum of `restarts_max`. The maximum of `concurrency` and `queue` is CALLS_MAX, because every
 call costs memory and a child has a single pipe; INHERITED_MAX: names in `inherit_env`."""
-MESSAGE_BYTES_MIN = 64 * 1024
-"""Minimum bytes of `message_max`; lists of tools are messages too."""
 SPARES_MAX = 1
 """Maximum number of spares; with a second copy ready, the copy that takes over gets a new spare
 before it goes down too."""
@@ -394,7 +389,6 @@ def tuned(table: Table, server: Server) -> Server:
         enabled=enabled,
         start=start,
         sharing=sharing,
-        era=cast("Era", table.choice("era") or _DEFAULTS.era),
         idle_stop_s=table.duration("idle_stop", default=0.0) if table.has("idle_stop") else None,
         spares=table.whole("spares", default=_DEFAULTS.spares, low=0, high=SPARES_MAX),
         depends_on=table.texts("depends_on") or (),
@@ -425,12 +419,11 @@ def tuned(table: Table, server: Server) -> Server:
             "concurrency", default=_DEFAULTS.concurrency, low=1, high=CALLS_MAX
         ),
         queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
-        message_max=_message_max(table),
     )
     if table.has("idle_stop") and not server.rests:
         what = 'is only for a server with start = "lazy" or sharing other than "shared"'
         table.error("idle_stop", what)
-    return sections.read_limits(table, server)
+    return sections.read_limits(table, sections.read_protocol(table, server))
 
 
 def _inherit_env(table: Table) -> tuple[str, ...]:
@@ -438,14 +431,6 @@ def _inherit_env(table: Table) -> tuple[str, ...]:
     if found is not None and len(found) > INHERITED_MAX:
         table.error("inherit_env", f"has more than {INHERITED_MAX} names")
     return _DEFAULTS.inherit_env if found is None else found
-
-
-def _message_max(table: Table) -> int:
-    found = table.size("message_max", low=MESSAGE_BYTES_MIN) or _DEFAULTS.message_max
-    if found > MESSAGE_BYTES_MAX:
-        largest = units.size_text(MESSAGE_BYTES_MAX)
-        table.error("message_max", f'is too large; the largest size here is "{largest}"')
-    return found
 
 
 def described(

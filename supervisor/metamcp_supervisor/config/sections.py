@@ -19,6 +19,7 @@ from metamcp_supervisor.config.config import (
     AuditLevel,
     Durability,
     Embeddings,
+    Era,
     Form,
     Grant,
     Log,
@@ -37,6 +38,7 @@ from metamcp_supervisor.config.references import Resolving, input_variable
 from metamcp_supervisor.config.show import looks_secret
 from metamcp_supervisor.config.units import size_text
 from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.server_catalog import MODERN_SINCE
 from metamcp_worker.ipc.spec import CALLBACK_PORT, UseLimits
 
 URL_BYTES_MAX = 8 * 1024
@@ -319,6 +321,25 @@ refuses higher limits by default."""
 
 _OF_MEMORY = ("memory_max", "memory_high")
 _OF_PROCESSES = ("memory_rlimit", "cpu_max", "processes_max", "nofile_max")
+
+
+MESSAGE_BYTES_MIN = 64 * 1024
+"""Minimum bytes of `message_max`; lists of tools are messages too."""
+
+
+def read_protocol(table: Table, server: Server) -> Server:
+    """Return the server with the era, the revision and the messages of its table."""
+    era, protocol = table.choice("era") or server.era, table.choice("protocol")
+    if protocol is not None:
+        meant = "modern" if protocol >= MODERN_SINCE else "legacy"
+        if era not in ("auto", meant):
+            table.error("protocol", f'is a revision of the era "{meant}", and era = "{era}"')
+        era = meant
+    message_max = table.size("message_max", low=MESSAGE_BYTES_MIN) or server.message_max
+    if message_max > frames.MESSAGE_BYTES_MAX:
+        largest = size_text(frames.MESSAGE_BYTES_MAX)
+        table.error("message_max", f'is too large; the largest size here is "{largest}"')
+    return replace(server, era=cast("Era", era), protocol=protocol, message_max=message_max)
 
 
 def read_limits(table: Table, server: Server) -> Server:

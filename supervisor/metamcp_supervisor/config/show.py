@@ -349,6 +349,7 @@ def server_table(server: Server) -> dict[str, object]:
         "depends_on": list(server.depends_on),
         "sharing": server.sharing,
         "era": server.era,
+        **({"protocol": server.protocol} if server.protocol is not None else {}),
         "spares": server.spares,
         "required": server.required,
         **({"recording": server.recording} if server.recording is not None else {}),

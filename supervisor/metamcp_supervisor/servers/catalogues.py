@@ -33,8 +33,8 @@ LEFT_OUT_MAX = 50
 class CatalogueFigures:
     """Figures of one catalogue, without the definitions that lists leave out. `token_cost`:
     estimated for all tool definitions. `invalid`: how many definitions are not valid; `left_out`:
-    place and reason of each, up to LEFT_OUT_MAX. `modern`: the catalogue is of the revision without
-    sessions; `identity`: differs between versions of the server."""
+    place and reason of each, up to LEFT_OUT_MAX. `protocol`: revision that the server spoke;
+    `identity`: differs between versions of the server."""
 
     tools: int = 0
     prompts: int = 0
@@ -45,8 +45,13 @@ class CatalogueFigures:
     asks_roots: Asked = ""
     invalid: int = 0
     left_out: tuple[str, ...] = ()
-    modern: bool = False
+    protocol: str = ""
     identity: str = ""
+
+    @property
+    def modern(self) -> bool:
+        """Whether the catalogue is of the revision without sessions."""
+        return self.protocol >= server_catalog.MODERN_SINCE
 
 
 def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
@@ -66,7 +71,7 @@ def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
         asks_roots=found.asksRoots,
         invalid=len(invalid),
         left_out=tuple(map(str, invalid[:LEFT_OUT_MAX])),
-        modern=found.protocol >= server_catalog.MODERN_SINCE,
+        protocol=found.protocol,
         identity=hashlib.sha256(bytes(found.serverInfo)).hexdigest()[:16],
     )
 

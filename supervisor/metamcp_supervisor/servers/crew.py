@@ -348,7 +348,7 @@ class Crew:
             spec = server_spec(
                 entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf,
                 log=logs.current(), tenant=entry.tenant, asks_roots=entry.offer.asks_roots,
-                private=self._bounds.private(),
+                protocol=entry.offer.protocol, private=self._bounds.private(),
             )  # fmt: skip
             instance.run(spec, self._version)
         except KeyUnfit as error:

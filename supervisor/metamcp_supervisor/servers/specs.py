@@ -95,13 +95,15 @@ def server_spec(
     log: LogSpec | None = None,
     tenant: Tenant | None = None,
     asks_roots: Asked = "",
+    protocol: str = "",
     private: PrivatePlaces | None = None,
 ) -> ServerSpec:
     """Return the specification for the worker of a server. `probe`: ask the server first whether it
     is modern. `oauth`: for a server that wants it (`tokens`). `leaf`: the control group for its
     processes, if there is one. `log`: log format and levels, if not the default. `tenant`: the
-    client that it serves, if it is not for all; `asks_roots`: when it asks for roots, as far as is
-    known; `private`: for a server that is to be confined as its configuration says."""
+    client that it serves, if it is not for all; `asks_roots`: when it asks for roots, `protocol`:
+    the revision that it spoke last, as far as is known; `private`: for a server that is to be
+    confined as its configuration says."""
     place = _place(server, tenant)
     passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
     session = process_names.has_session(process_names.whose(server.name))
@@ -133,6 +135,8 @@ def server_spec(
         era="legacy-first" if server.era == "auto" and earlier else server.era,
         caller=_caller(server, tenant),
         roots=tenant.roots if tenant is not None else "",
+        protocol=server.protocol or "",
+        known_protocol=protocol,
         asks_roots=asks_roots,
     )
 

@@ -176,6 +176,7 @@ start = "lazy"
 idle_stop = "5m"
 sharing = "auto"
 era = "legacy"
+protocol = "2025-03-26"
 
 [servers.wiki]
 url = "https://wiki.example.com/${USER:-somebody}/mcp?key=${HOME}"
@@ -278,6 +279,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert (git.retry, git.pinning) == ("idempotent", "off")
     assert (git.sharing, notes.sharing) == ("auto", "auto")
     assert (git.era, notes.era) == ("auto", "legacy")
+    assert (git.protocol, notes.protocol) == (None, "2025-03-26")
     patience = (git.restarts_max, git.restart_window_s, git.restart_delay_max_s)
     assert patience == (3, 600.0, 5.0)
     assert (git.start_timeout_s, git.timeout_s) == (60.0, 90.0)

@@ -152,8 +152,68 @@ def test_a_broken_or_foreign_handshake_is_a_protocol_failure(result: object) -> 
 def test_a_refused_initialize_is_told_in_the_servers_words() -> None:
     talk = Talk()
     talk.refuses("server/discover", -32601)
-    talk.refuses("initialize", -32000)
-    assert failure(talk).message == "it refused initialize: no (-32000)"
+    for version in LEGACY:
+        assert talk.asked("initialize")["params"]["protocolVersion"] == version
+        talk.refuses("initialize", -32000)
+    asked = ", ".join(LEGACY)
+    assert failure(talk).message == f"it refused initialize: no (-32000); it was asked for {asked}"
+
+
+@pytest.mark.parametrize(
+    ("message", "data", "asked"),
+    [
+        ("no", {"supported": [LEGACY[3], LEGACY[2]]}, LEGACY[2:4]),
+        (f"not {LEGACY[0]}, but {LEGACY[1]}", None, LEGACY[1:2]),
+        ("no", [{"versions": {"max": LEGACY[2]}}], LEGACY[2:3]),
+        ("no", {"supported": [LEGACY[0]]}, LEGACY[1:]),
+        (f"not {LEGACY[0]}, but 1999-01-01", None, LEGACY[1:]),
+    ],
+)
+def test_after_a_refusal_it_is_asked_for_what_its_error_names_or_else_for_each_older_revision(
+    message: str, data: Any, asked: tuple[str, ...]
+) -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32601)
+    for version in (LEGACY[0], *asked):
+        assert talk.asked("initialize")["params"]["protocolVersion"] == version
+        number = talk.asked("initialize")["id"]
+        error = {"code": -32001, "message": message, "data": data}
+        talk.says({"jsonrpc": "2.0", "id": number, "error": error})
+    assert failure(talk).reason == "protocol"
+    assert message in failure(talk).message
+
+
+def test_a_revision_that_the_refused_probe_names_is_the_first_one_asked_for() -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32000, {"supported": [LEGACY[3]], "requested": MODERN})
+    assert talk.asked("initialize")["params"]["protocolVersion"] == LEGACY[3]
+    talk.answers("initialize", legacy(version=LEGACY[3]))
+    assert protocol(talk) == LEGACY[3]
+
+
+def test_the_search_for_a_revision_ends_after_ten_seconds() -> None:
+    talk = Talk()
+    talk.refuses("server/discover", -32601)
+    talk.refuses("initialize", -32602)
+    assert talk.tick(9.9) == []
+    talk.tick(0.2)
+    asked = f"{LEGACY[0]}, {LEGACY[1]}"
+    assert failure(talk).message == f"it refused initialize: no (-32602); it was asked for {asked}"
+
+
+def test_a_known_revision_is_the_first_one_asked_for_and_the_newer_ones_come_after_it() -> None:
+    talk = Talk(known_protocol=LEGACY[3])
+    talk.refuses("server/discover", -32601)
+    assert talk.asked("initialize")["params"]["protocolVersion"] == LEGACY[3]
+    talk.refuses("initialize", -32602)
+    assert talk.asked("initialize")["params"]["protocolVersion"] == LEGACY[0]
+
+
+def test_a_revision_by_hand_is_the_only_one_asked_for() -> None:
+    talk = Talk(era="legacy", protocol=LEGACY[2], known_protocol=LEGACY[3])
+    assert talk.asked("initialize")["params"]["protocolVersion"] == LEGACY[2]
+    talk.refuses("initialize", -32602, {"supported": [LEGACY[1], MODERN]})
+    assert failure(talk).message == "it refused initialize: no (-32602)"
 
 
 @pytest.mark.parametrize("wrong", [None, [], "x", 3])
@@ -190,7 +250,17 @@ def test_one_that_refuses_everything_is_told_by_its_first_refusal() -> None:
     talk = Talk(era="legacy-first")
     talk.refuses("initialize", -32600)
     talk.refuses("server/discover", -32601)
-    assert failure(talk).message == "it refused initialize: no (-32600)"
+    for _ in LEGACY[1:]:
+        talk.refuses("initialize", -32601)
+    assert failure(talk).message.startswith("it refused initialize: no (-32600); it was asked for")
+
+
+def test_one_that_refuses_the_parameters_of_initialize_is_probed_last() -> None:
+    talk = Talk(era="legacy-first")
+    for _ in LEGACY:
+        talk.refuses("initialize", -32602)
+    talk.answers("server/discover", modern())
+    assert protocol(talk) == MODERN
 
 
 def test_where_one_era_is_chosen_the_other_is_not_tried() -> None:
@@ -202,7 +272,7 @@ def test_where_one_era_is_chosen_the_other_is_not_tried() -> None:
     talk.tick(5)
     talk.refuses("server/discover", -32601)
     assert failure(talk).message == (
-        'it does not speak 2026-07-28, which era = "modern" wants: it refused server/discover: no'
+        f"it does not speak {MODERN}, which its configuration wants: it refused server/discover: no"
     )
     assert [one["method"] for one in talk.wrote] == ["server/discover"]
 

@@ -14,8 +14,13 @@ even when `initialize` is already behind it. A modern server then refuses `initi
 Some servers take any first request but `initialize` for a fatal error and exit (all that were built
 on the Rust SDK before its version 3). For them, and where a server that speaks both eras is to be
 spoken to in the older one, `initialize` goes first. If it is refused, the other era is worth a try.
+
+A server is to answer `initialize` with a revision of its own, and some refuse it instead, with any
+error. The gateway asks again, for the revisions that the error names, else for each older one.
 """
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
@@ -52,6 +57,11 @@ from metamcp_worker.ipc.spec import First, ServerSpec
 PROBE_S_MAX = 2.0
 """Maximum seconds that a server may be silent about the probe. A longer wait would only delay the
 start of servers that ignore unknown requests; slow servers are recognised later (see above)."""
+REVISIONS_S_MAX = 10.0
+"""Maximum seconds from the first refusal of a revision until one is accepted."""
+_REVISION = re.compile(rb"20\d\d-\d\d-\d\d")
+_UNKNOWN_METHOD = frozenset({Code.INVALID_REQUEST, Code.METHOD_NOT_FOUND})
+"""Errors that refuse `initialize` itself, not its parameters."""
 
 
 ROUTABLE: Mapping[str, object] = {
@@ -123,73 +133,125 @@ class Handshake:
     """Negotiation with one server. Methods return the next step; each request is answered at most
     once.
 
-    `capabilities`: raw capabilities of the client.
+    `capabilities`: raw capabilities of the client. `protocol`: the only revision to ask for, or
+    empty; `known`: the revision that the server spoke last, or empty.
     """
 
     def __init__(
-        self, version: str, *, era: First, now: float, probe_s: float, capabilities: Raw
+        self,
+        version: str,
+        *,
+        era: First,
+        now: float,
+        probe_s: float,
+        capabilities: Raw,
+        protocol: str = "",
+        known: str = "",
     ) -> None:
         self._capabilities = capabilities
         self._era = era
         self.phase = (
             HandshakePhase.INITIALIZE if era in ("legacy", "legacy-first") else HandshakePhase.PROBE
         )
+        self._offered = [protocol or (known if known in LEGACY else LEGACY[0])]
+        self._others = [] if protocol else [one for one in LEGACY if one != self._offered[0]]
         self._refusal = ""
+        self._again = False
         self._info = gateway_info(version)
         self._silent_at = now + probe_s
+        self._accepted_by = math.inf
 
     def ask(self) -> OwnRequest:
         """Return the request of this phase."""
         if self.phase is not HandshakePhase.INITIALIZE:
             return OwnRequest("server/discover")
         params: dict[str, object] = {
-            "protocolVersion": LEGACY[0],
+            "protocolVersion": self._offered[-1],
             "capabilities": self._capabilities,
             "clientInfo": Raw(self._info),
         }
         return OwnRequest("initialize", codec.dump(params))
 
-    def silent(self, now: float) -> bool:
-        """Whether the probe has waited long enough; if so, `ask` returns `initialize` from now
-        on."""
+    def tick(self, now: float) -> OwnRequest | HandshakeRefused | None:
+        """Return the next step if the server was silent for long enough, else None."""
+        if now >= self._accepted_by:
+            return self._give_up()
         if self.phase is HandshakePhase.PROBE and self._era == "auto" and now >= self._silent_at:
             self.phase = HandshakePhase.INITIALIZE
-            return True
-        return False
+            return self.ask()
+        return None
 
     def answered(self, result: bytes) -> OwnRequest | Met | HandshakeRefused:
         if self.phase is HandshakePhase.INITIALIZE:
             return _initialized(result)
         return _discovered(result) or self._not_modern("its answer to the probe names no version")
 
-    def failed(self, error: bytes) -> OwnRequest | Met | HandshakeRefused:
+    def failed(self, error: bytes, now: float) -> OwnRequest | Met | HandshakeRefused:
         """Return the next step after the request of this phase was answered with an error."""
         failure = _failure(error)
         supported = _supported(failure)
         if self.phase is HandshakePhase.INITIALIZE:
-            refusal = f"it refused initialize: {failure.message[:200]} ({failure.code})"
-            another = MODERN in supported or self._era == "legacy-first"
-            if self._era == "legacy" or not another:
-                return HandshakeRefused(refusal)
-            self._refusal = "" if MODERN in supported else refusal
-            self.phase = HandshakePhase.PROBE_AGAIN
-            return self.ask()
+            return self._refused(error, failure, now)
         if MODERN in supported and self.phase is HandshakePhase.PROBE:
-            self.phase = HandshakePhase.PROBE_AGAIN
-            return self.ask()
+            return self._probe_again()
         if supported and not {MODERN, *LEGACY} & set(supported):
             return HandshakeRefused(
                 f"it speaks only {', '.join(supported)[:200]}, the gateway {MODERN} and "
                 f"{LEGACY[-1]} to {LEGACY[0]}"
             )
+        named = _named(error) - {MODERN}  # which may only repeat what was asked for
+        if named and self._others:
+            self._others = [one for one in LEGACY if one in named]
+            self._offered = [self._others.pop(0)]
         return self._not_modern(f"it refused server/discover: {failure.message[:200]}")
 
+    def _refused(
+        self, error: bytes, failure: _Failure, now: float
+    ) -> OwnRequest | HandshakeRefused:
+        """Return the next step after `initialize` was refused."""
+        refusal = f"it refused initialize: {failure.message[:200]} ({failure.code})"
+        self._refusal = self._refusal or refusal
+        named = _named(error) - set(self._offered)
+        if named:
+            self._others = [one for one in self._others if one in named]
+        unknown = self._era == "legacy-first" and failure.code in _UNKNOWN_METHOD
+        if (MODERN in named or unknown) and self._may_probe:
+            return self._probe_again()
+        self._accepted_by = min(self._accepted_by, now + REVISIONS_S_MAX)
+        return self._ask_for_another()
+
+    @property
+    def _may_probe(self) -> bool:
+        return self._era != "legacy" and not self._again
+
+    def _probe_again(self) -> OwnRequest:
+        self._again = True
+        self.phase = HandshakePhase.PROBE_AGAIN
+        return self.ask()
+
+    def _ask_for_another(self) -> OwnRequest | HandshakeRefused:
+        """Ask for the next revision, or, where nobody asked yet, whether the server is modern."""
+        if self._others:
+            self._offered.append(self._others.pop(0))
+            self.phase = HandshakePhase.INITIALIZE
+            return self.ask()
+        if self._era == "legacy-first" and self._may_probe:
+            return self._probe_again()
+        return self._give_up()
+
+    def _give_up(self) -> HandshakeRefused:
+        if len(self._offered) == 1:
+            return HandshakeRefused(self._refusal)
+        return HandshakeRefused(f"{self._refusal}; it was asked for {', '.join(self._offered)}")
+
     def _not_modern(self, contradiction: str) -> OwnRequest | HandshakeRefused:
+        if self._refusal:
+            return self._ask_for_another()
         if self.phase is HandshakePhase.PROBE_AGAIN:
-            return HandshakeRefused(self._refusal or f"it claims {MODERN}, but {contradiction}")
+            return HandshakeRefused(f"it claims {MODERN}, but {contradiction}")
         if self._era == "modern":
             return HandshakeRefused(
-                f'it does not speak {MODERN}, which era = "modern" wants: {contradiction}'
+                f"it does not speak {MODERN}, which its configuration wants: {contradiction}"
             )
         self.phase = HandshakePhase.INITIALIZE
         return self.ask()
@@ -250,13 +312,16 @@ def _failure(error: bytes) -> _Failure:
 
 
 def _supported(failure: _Failure) -> tuple[str, ...]:
-    """Return the versions that an error about an unsupported version names; empty for any other."""
-    if failure.code != Code.UNSUPPORTED_VERSION:
-        return ()
+    """Return the versions that the data of an error names as supported; empty for any other."""
     try:
         return tuple(_read_supported(failure.data).supported)
     except codec.Malformed:
         return ()
+
+
+def _named(error: bytes) -> set[str]:
+    """Return the revisions that occur anywhere in an error and that the gateway speaks."""
+    return {one.decode() for one in _REVISION.findall(error)} & {MODERN, *LEGACY}
 
 
 RELIST_S_MIN, RELIST_S_MAX = 0.5, 8.0
@@ -278,8 +343,9 @@ class Opening:
         self._start_by = now + spec.start_timeout_s
         probe_s = min(PROBE_S_MAX, spec.start_timeout_s / 4)
         self._handshake = Handshake(
-            version, era=spec.era, now=now, probe_s=probe_s, capabilities=_declared(spec)
-        )
+            version, era=spec.era, now=now, probe_s=probe_s, capabilities=_declared(spec),
+            protocol=spec.protocol, known=spec.known_protocol,
+        )  # fmt: skip
         self._listing: ListReader | None = None
         self._page_by = 0.0
         self._changed: frozenset[str] = frozenset()
@@ -317,8 +383,9 @@ class Opening:
         if error and not self.ready and (why := unauthorized(error, self._spec.name)):
             return [Fail("authorization", f"it {why}")]
         if purpose is RequestPurpose.HANDSHAKE:
-            shaken = self._handshake.failed(error) if error else self._handshake.answered(result)
-            return self._shaken(shaken, now)
+            if error:
+                return self._shaken(self._handshake.failed(error, now), now)
+            return self._shaken(self._handshake.answered(result), now)
         if self._listing is None:
             return []
         if error:
@@ -363,9 +430,8 @@ class Opening:
             waits = "the answer to initialize or server/discover" if not self.met else "its lists"
             message = f"it did not give {waits} within {self._spec.start_timeout_s:g} s"
             return [Fail("start_timeout", message)]
-        if self.met is None and self._handshake.silent(now):
-            return [self._own.ask(RequestPurpose.HANDSHAKE, self._handshake.ask())]
-        return []
+        shaken = self._handshake.tick(now) if self.met is None else None
+        return [] if shaken is None else self._shaken(shaken, now)
 
     def _shaken(self, found: OwnRequest | Met | HandshakeRefused, now: float) -> Actions:
         if isinstance(found, OwnRequest):

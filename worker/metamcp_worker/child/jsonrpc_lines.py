@@ -199,7 +199,7 @@ def reason(lines: Iterable[str]) -> str:
 
 MODERN = "2026-07-28"
 """Revision without a handshake: every request names the client that asks and its capabilities."""
-LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "2024-10-07")
 """Revisions with `initialize`, the newest first."""
 
 _PREFIX = "io.modelcontextprotocol/"

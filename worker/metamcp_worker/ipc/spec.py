@@ -173,6 +173,10 @@ class ServerSpec(Discreet, frozen=True, kw_only=True):
     era: First = "auto"
     """Era to try first. Some legacy servers exit when they are asked whether they are modern; see
     `messages.ServerDown.probing`."""
+    protocol: str = ""
+    """The only revision with `initialize` that it is asked for; empty: whichever it accepts."""
+    known_protocol: str = ""
+    """Revision that it spoke last, empty if that is not known."""
     caller: str = ""
     """JSON that the only client sends about itself; empty for a process that is for all clients."""
     roots: str = ""
