@@ -44,6 +44,8 @@ def tools(
         for one in server_catalog.keyed("tools", catalogues[server].tools)
         if (server, one.key) not in endpoint.disabled
     }
+    for pair in exposed_names.switched_off(endpoint.switches, list(found)):
+        del found[pair]
     own = builtin_definitions.of(
         endpoint.exposure, code=endpoint.code is not None, builtins=endpoint.builtins
     )

@@ -9,7 +9,7 @@ and `defaults` argument by argument.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metamcp_supervisor.config.config import Config, Endpoint, ToolConfig
@@ -24,6 +24,7 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.options import Section, keys
+from metamcp_worker.ipc import exposed_names
 from metamcp_worker.ipc.exposed_names import alias_flaw
 
 ALIASES_MAX = 32
@@ -54,7 +55,9 @@ def of_server(name: str, table: Table) -> tuple[ToolDraft, ...]:
         elif not tool:
             table.findings.error(inner.site, "a tool has a name")
         else:
-            found.append(ToolDraft(server=name, tool=tool, said=_read(inner), site=inner.site))
+            found.append(
+                ToolDraft(server=name, tool=tool, said=_read(inner, tool), site=inner.site)
+            )
     return tuple(found)
 
 
@@ -64,7 +67,8 @@ def of_group(table: Table, section: Section) -> tuple[ToolDraft, ...]:
     for key, inner in table.tables("tools", section).items():
         server, dot, tool = key.partition(".")
         if dot and server and tool:
-            found.append(ToolDraft(server=server, tool=tool, said=_read(inner), site=inner.site))
+            said = _read(inner, tool)
+            found.append(ToolDraft(server=server, tool=tool, said=said, site=inner.site))
         else:
             # Without quotes, TOML takes `tools.git.status` for a table in a table.
             below = shown(_table_below(inner, section) or "tool")
@@ -85,19 +89,37 @@ def by_server(drafts: Iterable[ToolDraft]) -> dict[str, dict[str, ToolConfig]]:
 
 def at(config: Config, endpoint: Endpoint) -> dict[Pair, ToolConfig]:
     """Return the settings of tools in force at an endpoint."""
-    namespace = config.namespaces[endpoint.namespace]
     found: dict[Pair, ToolConfig] = {}
-    for server in namespace.servers:
-        known = config.servers.get(server)
-        layers = (
-            known.tools if known is not None else _NOTHING,
-            namespace.tools.get(server, _NOTHING),
-            endpoint.tools.get(server, _NOTHING),
-        )
+    for server, layers in _layers(config, endpoint):
         for name in sorted({name for layer in layers for name in layer}):
             said = [layer[name] for layer in layers if name in layer]
             found[server, name] = together(said)
     return found
+
+
+def switches(config: Config, endpoint: Endpoint) -> dict[str, tuple[dict[str, bool], ...]]:
+    """Return, for each server of an endpoint with patterns, which tools are enabled: by name or
+    pattern, of the server, the namespace and the endpoint."""
+    found: dict[str, tuple[dict[str, bool], ...]] = {}
+    for server, layers in _layers(config, endpoint):
+        if any(exposed_names.is_pattern(name) for layer in layers for name in layer):
+            found[server] = tuple(
+                {name: one.enabled for name, one in layer.items() if one.enabled is not None}
+                for layer in layers
+            )
+    return found
+
+
+def _layers(
+    config: Config, endpoint: Endpoint
+) -> Iterator[tuple[str, tuple[Mapping[str, ToolConfig], ...]]]:
+    """Yield the servers of an endpoint, with the settings of their tools; the last ones win."""
+    namespace = config.namespaces[endpoint.namespace]
+    for server in namespace.servers:
+        known = config.servers.get(server)
+        of_server = known.tools if known is not None else _NOTHING
+        of_groups = (group.tools.get(server, _NOTHING) for group in (namespace, endpoint))
+        yield server, (of_server, *of_groups)
 
 
 def together(layers: Sequence[ToolConfig]) -> ToolConfig:
@@ -127,8 +149,11 @@ def together(layers: Sequence[ToolConfig]) -> ToolConfig:
     )
 
 
-def _read(table: Table) -> ToolConfig:
+def _read(table: Table, tool: str) -> ToolConfig:
     table.refuse_unknown()
+    for key in table.values if exposed_names.is_pattern(tool) else ():
+        if key != "enabled":
+            table.error(key, "is for a single tool; a pattern goes with 'enabled' alone")
     name, title, description = (table.text(key) for key in ("name", "title", "description"))
     if name is not None and (why := alias_flaw(name)):
         table.error("name", f"'{shown(name)}' {why}")

@@ -289,14 +289,19 @@ def _model(wanted: Embeddings) -> str:
 
 
 def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> EndpointSpec:
-    found = tools.at(config, endpoint)
+    found, switches = tools.at(config, endpoint), tools.switches(config, endpoint)
     return EndpointSpec(
         name=endpoint.name,
         path=endpoint.path or endpoint.name,
         servers=config.namespaces[endpoint.namespace].servers,
         description=config.namespaces[endpoint.namespace].description,
         naming=assemble.spec_of(endpoint.naming),
-        disabled=_disabled(found),
+        disabled=tuple(
+            pair
+            for pair, tool in found.items()
+            if tool.enabled is False and pair[0] not in switches
+        ),
+        switches=switches,
         overrides=_overrides(found),
         default=default,
         sse=endpoint.sse,
@@ -382,10 +387,6 @@ def consent_spec(config: Config) -> ConsentSpec:
         hints=found.use_annotations,
         trusted=tuple(one.name for one in config.servers.values() if one.trust_annotations),
     )
-
-
-def _disabled(found: Mapping[tools.Pair, ToolConfig]) -> tuple[tools.Pair, ...]:
-    return tuple(pair for pair, tool in found.items() if tool.enabled is False)
 
 
 def _overrides(found: Mapping[tools.Pair, ToolConfig]) -> tuple[ToolOverride, ...]:

@@ -280,6 +280,26 @@ def test_switches_of_tools_need_a_server_of_the_namespace(tmp_path: Path) -> Non
 VIEWS = (Path(__file__).parents[3] / "docs" / "views.md").read_text()
 
 
+def test_a_pattern_switches_tools_of_a_server_and_nothing_else(tmp_path: Path) -> None:
+    text = """
+        [servers.git]
+        command = ["x"]
+        tools."*" = { enabled = false }
+        tools.log = { enabled = true }
+        [namespaces.dev]
+        servers = ["git"]
+        tools."git.re*" = { enabled = true }
+        [endpoints.dev]
+        namespace = "dev"
+    """
+    config = loaded(tmp_path, text)
+    spec = next(each for each in front_spec(config, "1").endpoints if each.name == "dev")
+    assert spec.switches == {"git": ({"*": False, "log": True}, {"re*": True}, {})}
+    assert spec.disabled == ()
+    (why,) = mistakes(tmp_path, text.replace("{ enabled = false }", '{ title = "x" }'))
+    assert why.endswith("is for a single tool; a pattern goes with 'enabled' alone")
+
+
 @pytest.mark.promise("M27")
 def test_the_documented_example_is_what_the_text_says(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", _section("Single tools"), re.DOTALL)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.offers import Owner
+from metamcp_worker.ipc.exposed_names import is_switched_on
 from metamcp_worker.ipc.server_catalog import Hint, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 from tests.worker.front.offers import MODERN, endpoint, offer, prompt, resource, tool
@@ -56,6 +57,37 @@ def test_a_disabled_tool_is_neither_listed_nor_found_nor_renames_others() -> Non
     found = merged(spec, a=offer("x", "y"), b=offer("x"))
     assert listed(found, "tools") == ["y", "x"]
     assert found.tool("x") == Owner("b", b'"x"')
+
+
+def test_a_pattern_takes_tools_out_of_lists_and_calls_before_and_after_they_appear() -> None:
+    switches = {"a": ({"*": False, "read_*": True, "read_secret": False},)}
+    servers = catalog(a=offer("read_one", "read_secret", "wipe"), b=offer("wipe"))
+    spec = replace(endpoint("a", "b", style="bare"), switches=switches)
+    assert listed(servers.merge(spec), "tools") == ["read_one", "wipe"]
+    servers.put("a", offer("read_two", "wipe_more"))
+    assert listed(servers.merge(spec), "tools") == ["read_two", "wipe"]
+    alone = replace(endpoint("a", style="bare"), switches=switches)
+    assert servers.merge(alone).tool("not_listed_yet") is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "tool", "on"),
+    [
+        ([], "x", True),
+        ([{"y": False}], "x", True),
+        ([{"*": False, "x": True}], "x", True),
+        ([{"*": False, "x*": True}], "x1", True),
+        ([{"x*": True, "*1": False}], "x1", False),
+        ([{"x?": False, "x1": True}], "x1", True),
+        ([{"*": False}, {"x": True}], "x", True),
+        ([{"x": True}, {"*": False}], "x", False),
+        ([{"x": False}, {"y": True}], "x", False),
+    ],
+)
+def test_the_last_layer_wins_and_in_it_the_name_then_a_pattern_that_switches_off(
+    layers: list[dict[str, bool]], tool: str, on: bool
+) -> None:
+    assert is_switched_on(layers, tool) is on
 
 
 def test_a_server_that_is_away_keeps_its_names_and_leaves_the_lists() -> None:

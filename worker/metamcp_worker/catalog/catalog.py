@@ -209,7 +209,7 @@ class Catalog:
         parts = MergedParts(rules, self._parts.get(place))
         merge = _Merge(endpoint, offers, self._listed, kept, overrides, reserved, parts)
         uris = merge.by_uri()
-        tools = merge.named("tools", frozenset(endpoint.disabled))
+        tools = merge.named("tools", _disabled(endpoint, offers))
         prompts = merge.named("prompts", frozenset())
         parts.seal()
         self._parts[place] = parts
@@ -442,11 +442,24 @@ def _only(
     return Owner(server, legacy=legacy, guard=rules.rest(server))
 
 
+def _disabled(
+    endpoint: EndpointSpec, offers: Mapping[str, ServerOffer]
+) -> frozenset[exposed_names.Pair]:
+    """Return the tools that are switched off, by name or by a pattern."""
+    disabled = frozenset(endpoint.disabled)
+    if not endpoint.switches:
+        return disabled
+    pairs = (
+        (server, item.key) for server, offer in offers.items() for item in offer.items["tools"]
+    )
+    return disabled | exposed_names.switched_off(endpoint.switches, pairs)
+
+
 def _barred(
     endpoint: EndpointSpec, overrides: ToolOverrides, kept: Iterable[exposed_names.Pair]
 ) -> frozenset[str] | None:
-    if len(endpoint.servers) != 1 or endpoint.naming.style != "bare":
-        return None
+    if len(endpoint.servers) != 1 or endpoint.naming.style != "bare" or endpoint.switches:
+        return None  # with patterns: of what is not listed, nobody knows whether it is switched off
     off = (*endpoint.disabled, *overrides.barred, *kept)
     return frozenset(name for server, name in off if server in endpoint.servers)
 

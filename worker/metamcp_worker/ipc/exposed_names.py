@@ -13,7 +13,8 @@ order in which servers came up.
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import NamingSpec
@@ -36,6 +37,37 @@ a longer name is not looked up."""
 
 Pair = tuple[str, str]
 _NONE: Mapping[Pair, str] = {}
+
+
+def is_pattern(tool: str) -> bool:
+    """Whether a name in a table of tools stands for all tools that it matches."""
+    return "*" in tool or "?" in tool
+
+
+def is_switched_on(layers: Sequence[Mapping[str, bool]], tool: str) -> bool:
+    """Whether a tool is enabled. `layers`: names and patterns with their switches; the last layer
+    that is about the tool wins. In a layer the name itself wins, then a pattern that switches off,
+    then one that switches on; `*` alone counts last."""
+    for layer in reversed(layers):
+        if tool in layer:
+            return layer[tool]
+        matching = [on for name, on in layer.items() if name != "*" and fnmatchcase(tool, name)]
+        if matching:
+            return all(matching)
+        if "*" in layer:
+            return layer["*"]
+    return True
+
+
+def switched_off(
+    switches: Mapping[str, Sequence[Mapping[str, bool]]], pairs: Iterable[Pair]
+) -> frozenset[Pair]:
+    """Return the pairs that `switches`, the layers of each server, take out."""
+    return frozenset(
+        (server, tool)
+        for server, tool in pairs
+        if server in switches and not is_switched_on(switches[server], tool)
+    )
 
 
 def expose(

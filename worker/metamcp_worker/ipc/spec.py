@@ -293,8 +293,9 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Configuration of one endpoint: its paths, its servers in order, its naming.
 
     `path`: part of its URLs; empty: the name. `description`: of its namespace. `disabled`: pairs
-    (server, tool) that are switched off. `overrides`: at most one for each other tool. `default`:
-    the endpoint answers at `/mcp` too.
+    (server, tool) that are switched off. `switches`: for each server with patterns, the switches of
+    its tools by name or pattern; later layers win. `overrides`: at most one for each other tool.
+    `default`: the endpoint answers at `/mcp` too.
     """
 
     name: str
@@ -303,6 +304,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     description: str = ""
     naming: NamingSpec = NamingSpec()
     disabled: tuple[tuple[str, str], ...] = ()
+    switches: dict[str, tuple[dict[str, bool], ...]] = {}
     overrides: tuple[ToolOverride, ...] = ()
     default: bool = False
     sse: bool = True
