@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from msgspec import Raw
 
+from metamcp_worker.front import front_recovery
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer
 from metamcp_worker.ipc.errors import Code
@@ -324,3 +325,15 @@ def test_what_a_server_says_beside_calls_is_told_by_its_method() -> None:
         assert told == [("a", b"{}")]
 
     with_front(talk, a=offer("t"))
+
+
+@pytest.mark.promise("M79")
+def test_a_worker_has_the_record_of_a_call_before_its_client_has_an_event() -> None:
+    async def talk(front: Front) -> None:
+        call = front.calls.start(front.view, request("tools/call", b'{"name":"t"}'), None)
+        await front.peers["a"].call()
+        front_recovery.keep(call, "session", b"stream", b"1", b"")
+        assert front.peers["a"].quiet()
+        assert [kept.id for kept in front.peers["a"].kept] == [call.id]
+
+    with_front(talk, endpoint("a", style="bare"), a=offer("t"))

@@ -209,8 +209,11 @@ class Wire:
         self.offer(Cancel(call.id, reason[:REASON_CHARS_MAX].encode("utf-8", "replace")))
 
     def keep(self, frame: Keep) -> None:
-        """Let this call outlive this front, unless the pipe is full."""
+        """Let this call outlive this front, unless the pipe is full. The frame is written before
+        the client gets an event with which it could come back to another front."""
         self.offer(frame)
+        if self.pipe is not None:
+            self.pipe.flush()
 
     def offer(self, frame: Cancel | Keep | ReplyFrame | Tell) -> None:
         """Send a frame that has no answer, unless the pipe is full."""

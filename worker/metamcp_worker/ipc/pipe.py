@@ -89,10 +89,17 @@ class Pipe(asyncio.Protocol):
             self._write_apart(head, body)
         else:
             if not waiting:
-                self._loop.call_soon(self._flush)
+                self._loop.call_soon(self.flush)
             waiting.append(head + body)
             self._waiting_bytes += size
         return queued + size
+
+    def flush(self) -> None:
+        """Write the frames that wait now, not at the end of this turn of the loop."""
+        if self._waiting and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._waiting))
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
     def pause(self) -> None:
         """Stop reading: back-pressure towards the other side."""
@@ -107,7 +114,7 @@ class Pipe(asyncio.Protocol):
         """Send what waits, then close. No frame is passed on any more. `on_gone` follows."""
         self._on_frame = _ignore
         if self._transport is not None and not self._transport.is_closing():
-            self._flush()
+            self.flush()
             self._transport.close()
 
     # asyncio.Protocol
@@ -147,15 +154,9 @@ class Pipe(asyncio.Protocol):
             raise PipeFull("the queue of this pipe is full")
 
     def _write_apart(self, head: bytes, body: bytes) -> None:
-        self._flush()
+        self.flush()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines((head, body))
-
-    def _flush(self) -> None:
-        if self._waiting and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(self._waiting))
-        self._waiting.clear()
-        self._waiting_bytes = 0
 
 
 def _ignore(frame: Frame) -> None:
