@@ -185,3 +185,21 @@ def test_what_is_known_of_the_eras_is_kept_over_a_restart() -> None:
         assert ada.text("only__echo", text="hi") == ada.text("both__echo", text="hi") == "hi"
         assert spoken(gateway, "both")["@legacy"] == LEGACY
         assert tries(gateway, "only") == 0
+
+
+@pytest.mark.promise("M20")
+def test_a_client_before_its_servers_is_answered_all_that_was_announced() -> None:
+    servers = {"slow": fake("--slow-start", "1500", "--prompts", "--resources"), "other": fake()}
+    with Gateway(servers, wait=False) as gateway:
+        until(gateway.answers, "the gateway answers")
+        early = Raw(gateway.port, LEGACY)
+        announced = early.initialized["capabilities"]
+        assert set(announced) == {"tools", "prompts", "resources", "completions", "logging"}
+        assert announced["resources"]["subscribe"]
+        early.result("logging/setLevel", b'{"level":"info"}')
+        gateway.wait()
+        (prompt, *_) = early.names("prompts/list", "prompts")
+        ref = {"type": "ref/prompt", "name": prompt}
+        asked = codec.dump({"ref": ref, "argument": {"name": "x", "value": ""}})
+        assert early.result("completion/complete", asked) == {"completion": {"values": []}}
+        early.result("resources/subscribe", codec.dump({"uri": URI}))

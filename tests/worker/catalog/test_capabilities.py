@@ -1,5 +1,6 @@
 """What endpoints declare, in all four combinations of eras."""
 
+import itertools
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.catalog.catalog import Catalog
-from metamcp_worker.catalog.offers import Declared, of_many, of_one
+from metamcp_worker.catalog.offers import Declared, of_many, of_one, sole_claims
 from metamcp_worker.catalog.views import View
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -27,7 +28,10 @@ def declared(members: dict[str, Any], *, modern: bool) -> Declared:
 
 
 def many(*servers: Declared, lists: str = "tools", modern: bool) -> dict[str, Any]:
-    found: dict[str, Any] = codec.value(of_many(servers, lists.split(), modern=modern))
+    routed = sole_claims({str(number): server for number, server in enumerate(servers)})
+    found: dict[str, Any] = codec.value(
+        of_many(servers, lists.split(), modern=modern, routed=routed)
+    )
     return found
 
 
@@ -79,7 +83,7 @@ def test_several_servers_declare_what_one_of_them_can_do(
     two = declared(
         {
             "resources": {"subscribe": True}, "completions": {}, "x-own": {},
-            "experimental": {"k": 2}, "extensions": {"a/ui": {"n": 1.0}},
+            "experimental": {"k": 2}, "extensions": {"a/b": {"n": 1.0}},
         },
         modern=server_modern,
     )  # fmt: skip
@@ -88,8 +92,9 @@ def test_several_servers_declare_what_one_of_them_can_do(
         "resources": {"subscribe": True, "listChanged": True},
         "completions": {},
         "logging": {},
-        "experimental": {"k": 1, "l": 1},
-        "extensions": {"a/ui": {"n": 1.0}},
+        "x-own": {},
+        "experimental": {"l": 1},
+        "extensions": {"a/b": {"n": 1.0}},
     }
 
 
@@ -118,14 +123,12 @@ def view(*servers: str, **offers: ServerCatalogue) -> View:
 
 
 def test_a_server_of_which_nothing_is_known_may_have_any_list() -> None:
-    seen = view("a", "b", a=offer("x"))
-    for modern in (False, True):
-        assert codec.value(seen.capabilities(modern=modern)) == {
-            "tools": LISTED, "prompts": LISTED, "resources": LISTED,
-        }  # fmt: skip
-    assert codec.value(view("a").capabilities(modern=True)) == {
-        "tools": LISTED, "prompts": LISTED, "resources": LISTED,
-    }  # fmt: skip
+    for early in (view("a", "b", a=offer("x")), view("a")):
+        for modern in (False, True):
+            assert codec.value(early.capabilities(modern=modern)) == {
+                "tools": LISTED, "prompts": LISTED, "resources": {"subscribe": True, **LISTED},
+                "completions": {}, "logging": {},
+            }  # fmt: skip
 
 
 @pytest.mark.parametrize("protocol", [LEGACY, MODERN])
@@ -135,4 +138,68 @@ def test_one_server_is_declared_raw_and_two_are_merged(protocol: str) -> None:
     alone = view(a=server)
     assert alone.capabilities(modern=True) == bytes(capabilities)
     assert alone.capabilities(modern=True) is alone.capabilities(modern=True)
-    assert view(a=server, b=offer()).capabilities(modern=True) == b'{"tools":{"listChanged":true}}'
+    merged = {"tools": LISTED, "x-own": {}}
+    assert codec.value(view(a=server, b=offer()).capabilities(modern=True)) == merged
+    assert codec.value(view(a=server, b=server).capabilities(modern=True)) == {"tools": LISTED}
+
+
+#: What servers declare beyond the protocol, and methods that they have for it.
+BEYOND: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "skills": (
+        {"extensions": {"io.modelcontextprotocol/skills": {}}}, ["skills/list", "skills/get"],
+    ),
+    "vendor": ({"extensions": {"com.example/search": {}}}, ["com.example/search", "search/all"]),
+    "events": ({"events": {}}, ["events/list", "events/subscribe"]),
+    "trial": ({"experimental": {"beta": {}}}, ["beta", "beta/a/b"]),
+    "apps": ({"extensions": {"io.modelcontextprotocol/ui": {}}}, []),
+    "plain": ({"tools": {}}, []),
+}  # fmt: skip
+
+
+@pytest.mark.promise("M20")
+@pytest.mark.parametrize("protocol", [LEGACY, MODERN])
+@pytest.mark.parametrize("servers", list(itertools.combinations(BEYOND, 2)), ids="-".join)
+def test_what_one_of_several_servers_declares_is_announced_and_led_to_it(
+    servers: tuple[str, str], protocol: str
+) -> None:
+    catalogues = {
+        name: ServerCatalogue(protocol=protocol, capabilities=Raw(codec.dump(BEYOND[name][0])))
+        for name in servers
+    }
+    seen = view(**catalogues)
+    for modern in (False, True):
+        announced = codec.value(seen.capabilities(modern=modern))
+        for name in servers:
+            declared, methods = BEYOND[name]
+            kept = {key: value for key, value in declared.items() if key != "tools"}
+            assert {
+                key: {inner: announced[key][inner] for inner in kept[key]} if kept[key] else {}
+                for key in kept
+            } == kept
+            for method in methods:
+                owner = seen.of(modern=modern).claimant(method)
+                assert owner is not None
+                assert owner.server == name
+        assert seen.of(modern=modern).claimant("unknown/method") is None
+
+
+@pytest.mark.promise("M20")
+@pytest.mark.parametrize("name", ["skills", "vendor", "events", "trial"])
+def test_what_two_servers_declare_alike_is_neither_announced_nor_led_to_one(name: str) -> None:
+    members, methods = BEYOND[name]
+    server = ServerCatalogue(protocol=MODERN, capabilities=Raw(codec.dump(members)))
+    seen = view(a=server, b=server, c=offer("t"))
+    assert codec.value(seen.capabilities(modern=True)) == {"tools": LISTED}
+    assert [seen.merged.claimant(method) for method in methods] == [None for _ in methods]
+
+
+def test_no_server_claims_a_method_of_the_protocol() -> None:
+    members: dict[str, Any] = {
+        "extensions": {"evil/tools": {}, "x/server": {}},
+        "experimental": {"ping": {}},
+    }
+    server = ServerCatalogue(protocol=MODERN, capabilities=Raw(codec.dump(members)))
+    seen = view(a=server, b=offer("t"))
+    for method in ("tools/new", "server/x", "ping", "ping/x"):
+        assert seen.merged.claimant(method) is None
+    assert seen.merged.claimant("evil/tools/x") is not None

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from metamcp_worker.front import front_recovery
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice, Progress, Result
 from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY
@@ -147,6 +148,44 @@ def test_the_contents_of_a_resource_have_the_uri_that_the_client_read() -> None:
             assert answer.body == b'{"contents":[{"uri":"%b"}]}' % uri
 
     with_front(talk, a=offer(resources=[resource("r:a")]), b=offer(resources=[resource("r:a")]))
+
+
+SKILLFUL: dict[str, object] = {"extensions": {"io.modelcontextprotocol/skills": {}}, "events": {}}
+
+
+@pytest.mark.promise("M20")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("skills/list", b'{"cursor":1.0}'),
+        ("events/subscribe", b"{}"),
+        ("resources/directory/read", b'{"uri":"skill://unlisted"}'),
+        ("resources/directory/read", b'{"uri":"r:a"}'),
+    ],
+)
+def test_a_method_that_only_one_server_declares_leads_to_it(method: str, params: bytes) -> None:
+    async def talk(front: Front) -> None:
+        assert (await front.sent("a", request(method, params))).params == params
+        assert front.refusal(request("skill/x", b"{}")).code == Code.METHOD_NOT_FOUND
+
+    skillful = structs.replace(
+        offer(resources=[resource("r:a")]), capabilities=Raw(codec.dump(SKILLFUL))
+    )
+    with_front(talk, a=skillful, b=offer("t", resources=[resource("r:b")]))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(Code.METHOD_NOT_FOUND, 0), (Code.INTERNAL_ERROR, Code.INTERNAL_ERROR)]
+)
+def test_a_server_without_completions_has_none_to_offer(error: Code, code: int) -> None:
+    async def talk(front: Front) -> None:
+        params = b'{"ref":{"type":"ref/prompt","name":"a__p"},"argument":{"name":"x","value":""}}'
+        asked = request("completion/complete", params, modern=False)
+        answer = await front.answered("a", asked, b'{"code":%d,"message":"no"}' % error, error)
+        assert answer.code == code
+        assert (answer.body == b'{"completion":{"values":[]}}') is (not code)
+
+    with_front(talk, a=offer("t", prompts=[prompt("p")]), b=offer("t"))
 
 
 def test_a_missing_resource_has_the_code_of_the_clients_era() -> None:

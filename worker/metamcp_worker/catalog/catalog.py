@@ -14,7 +14,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from metamcp_worker.catalog.offers import Declared, Owner, ServerOffer
+from metamcp_worker.catalog.offers import Declared, Owner, ServerOffer, sole_claims
 from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414 - it is had from here
 from metamcp_worker.catalog.parts import MergedParts, ServerPart, mark
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
@@ -27,6 +27,8 @@ from metamcp_worker.ipc.spec import ConsentSpec, EndpointSpec
 
 NOTES_MAX = 100
 """Maximum number of sentences about what a merge left out; further ones are alike."""
+SKILLS = "skills"
+"""Beginning of the methods of the extension `io.modelcontextprotocol/skills`, but of one."""
 
 
 def sent_bytes(entry: ListEntry) -> int:
@@ -49,11 +51,12 @@ class Merged(Struct, frozen=True):
     `declared`: the servers' capabilities. `eras`: whether a server is of the handshake era.
     `tasked`: the servers that have tasks, or may have some. `unknown`: servers that have not told
     yet what they offer. `only`: on an endpoint with one server, the owner of everything
-    else. `barred`: names that this owner does not get, where names are bare; None: it gets no name
-    that is not in a table. `held`: it gets no such name of a tool in any case, because its server
-    is held to what was approved. `closed`: servers that cannot be asked for anything, because
-    nothing of them is in view. `parts`: the same tools, server by server; `listed`: the parts that
-    make up the list of tools.
+    else. `claims`: on an endpoint with several, the owners of methods beyond the protocol, by the
+    beginnings of these methods. `barred`: names that this owner does not get, where names are bare;
+    None: it gets no name that is not in a table. `held`: it gets no such name of a tool in any
+    case, because its server is held to what was approved. `closed`: servers that cannot be asked
+    for anything, because nothing of them is in view. `parts`: the same tools, server by server;
+    `listed`: the parts that make up the list of tools.
     """
 
     endpoint: str
@@ -72,6 +75,7 @@ class Merged(Struct, frozen=True):
     instructions: str | None
     unknown: tuple[str, ...]
     only: Owner | None
+    claims: Mapping[str, Owner]
     barred: frozenset[str] | None
     notes: tuple[str, ...]
     held: bool = False
@@ -96,6 +100,20 @@ class Merged(Struct, frozen=True):
 
     def resource(self, uri: str) -> Owner | None:
         return self._open(self.uris.resource(uri) or self.only)
+
+    def claimant(self, method: str) -> Owner | None:
+        """Return the owner of a method that the protocol does not know."""
+        if self.only is not None or not self.claims:
+            return self._open(self.only)
+        ends = [at for at, character in enumerate(method) if character == "/"]
+        for end in (len(method), *reversed(ends)):
+            if owner := self.claims.get(method[:end]):
+                return self._open(owner)
+        return None
+
+    def directory(self, uri: str) -> Owner | None:
+        """Return the owner of a directory of skills."""
+        return self.resource(uri) or self.claimant(SKILLS)
 
     def resource_or_template(self, uri: str) -> Owner | None:
         return self._open(self.uris.resource_or_template(uri) or self.only)
@@ -234,6 +252,7 @@ class Catalog:
             instructions=_instructions(endpoint, offers, self._listed),
             unknown=tuple(name for name in endpoint.servers if name not in offers),
             only=_only(endpoint, offers, rules),
+            claims=_claims(offers, rules),
             barred=_barred(endpoint, overrides, merge.kept),
             held=not self._held.isdisjoint(endpoint.servers),
             notes=tuple(merge.notes),
@@ -440,6 +459,15 @@ def _only(
     server = endpoint.servers[0]
     legacy = offers[server].legacy if server in offers else True
     return Owner(server, legacy=legacy, guard=rules.rest(server))
+
+
+def _claims(offers: Mapping[str, ServerOffer], rules: GuardRules) -> dict[str, Owner]:
+    """Return the owners of methods beyond the protocol."""
+    claims = sole_claims({name: offer.declared for name, offer in offers.items()})
+    return {
+        claim: Owner(server, legacy=offers[server].legacy, guard=rules.rest(server))
+        for claim, server in claims.items()
+    }
 
 
 def _disabled(

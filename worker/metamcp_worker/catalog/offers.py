@@ -10,12 +10,15 @@ Other arguments keep the bytes that the client sent, in their place. Added argum
 server takes two names for one that differ in their case, the last one counts.
 
 A capability that no server has is not declared. Capabilities beyond the protocol are passed on if
-the endpoint has only one server, because everything that this server does can be asked for.
+the endpoint has only one server, because everything that this server does can be asked for. If it
+has several, those are passed on that one server alone has: methods that begin with their names go
+to this server.
 """
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Raw, Struct
 
@@ -213,6 +216,16 @@ eras."""
 TASKS = "tasks"
 """Capability of revision 2025-11-25; in the next revision an extension takes its place."""
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+APPS_EXTENSION = "io.modelcontextprotocol/ui"
+_MERGED = frozenset({APPS_EXTENSION, TASKS_EXTENSION})
+"""Extensions that several servers can have at once: one has no methods, the other has ids that name
+their server."""
+_CAPABILITIES = frozenset({*LISTS, TASKS, "completions", "logging", "experimental", "extensions"})
+_PROTOCOL = frozenset({
+    *LISTS, TASKS, "completion", "elicitation", "initialize", "logging", "metamcp", "notifications",
+    "ping", "roots", "sampling", "server", "subscriptions",
+})  # fmt: skip
+"""Beginnings of methods that have a meaning of their own."""
 _TRUE = b"true"
 
 
@@ -243,6 +256,24 @@ class Declared(Struct, frozen=True):
     def level(self, name: str) -> dict[str, Raw]:
         return _capability_level(self.members.get(name, Raw(b"{}")))
 
+    def beyond(self) -> dict[str, Raw]:
+        """Return the capabilities that the protocol does not know."""
+        return {name: raw for name, raw in self.members.items() if name not in _CAPABILITIES}
+
+    def claims(self) -> frozenset[str]:
+        """Return the beginnings of the methods of its capabilities beyond the protocol: the name of
+        each one, and the last part of this name."""
+        names = {*self.beyond(), *self.level("experimental"), *self.level("extensions")} - _MERGED
+        claimed = names | {name.rpartition("/")[2] for name in names}
+        return frozenset(claimed - _PROTOCOL - {""})
+
+
+def sole_claims(servers: Mapping[str, Declared]) -> dict[str, str]:
+    """Return the beginnings of methods that one of these servers claims alone, with its name."""
+    claims = [(claim, name) for name, server in servers.items() for claim in server.claims()]
+    counts = Counter(claim for claim, _ in claims)
+    return {claim: name for claim, name in claims if counts[claim] == 1}
+
 
 def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
     """Return the raw capabilities of an endpoint with this server alone: what the server declares,
@@ -269,28 +300,48 @@ def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
     return codec.dump(found)
 
 
-def of_many(servers: Sequence[Declared], lists: Sequence[str], *, modern: bool) -> bytes:
+def of_many(
+    servers: Sequence[Declared],
+    lists: Sequence[str],
+    *,
+    modern: bool,
+    routed: Collection[str] = (),
+    unknown: bool = False,
+) -> bytes:
     """Return the raw capabilities of an endpoint with these servers: what one of them can be asked
-    for. `lists`: lists that they have together."""
+    for. `lists`: lists that they have together; `routed`: beginnings of methods that lead to one of
+    them; `unknown`: further servers have not told yet what they have."""
     found: dict[str, object] = {name: {"listChanged": True} for name in LISTS if name in lists}
-    if "resources" in found and any(_subscribes(server) for server in servers):
+    if "resources" in found and (unknown or any(_subscribes(server) for server in servers)):
         found["resources"] = {"subscribe": True, "listChanged": True}
     for name in ("completions", "logging"):
-        if any(server.has(name) for server in servers):
+        if unknown or any(server.has(name) for server in servers):
             found[name] = {}
     tasks = {} if modern else _tasks([server for server in servers if server.legacy])
     if tasks:
         found[TASKS] = tasks
+    beyond: dict[str, Raw] = {}
     experimental: dict[str, Raw] = {}
     extensions: dict[str, Raw] = {}
     for server in reversed(servers):  # the first one keeps a key
-        experimental = {**experimental, **server.level("experimental")}
-        extensions = {**extensions, **_extensions(server, modern=modern)}
-    if experimental:
+        beyond |= server.beyond()
+        experimental |= server.level("experimental")
+        extensions |= _extensions(server, modern=modern)
+    found |= _routed(beyond, routed)
+    if experimental := _routed(experimental, routed):
         found["experimental"] = experimental
-    if extensions:
+    if extensions := _routed(extensions, routed):
         found["extensions"] = extensions
     return codec.dump(found)
+
+
+def _routed(capabilities: dict[str, Raw], routed: Collection[str]) -> dict[str, Raw]:
+    """Return the capabilities whose methods are answered."""
+    return {
+        name: raw
+        for name, raw in capabilities.items()
+        if name in _MERGED or name.rpartition("/")[2] in routed
+    }
 
 
 def with_runs(raw: bytes) -> bytes:

@@ -154,7 +154,8 @@ class View:
 
     def capabilities(self, *, modern: bool) -> bytes:
         """Return the raw capabilities for clients of one era. Until a server has told what it
-        offers, all lists are declared, because a client asks once and would never look again."""
+        offers, all is declared that the gateway can serve, because a client asks once and would
+        never look again."""
         found = self._capabilities.get(modern)
         if found is None:
             merged = self.of(modern=modern)
@@ -165,7 +166,10 @@ class View:
             if merged.only is not None and merged.declared:
                 found = offers.of_one(merged.declared[0], lists, modern=modern)
             else:
-                found = offers.of_many(merged.declared, lists, modern=modern)
+                found = offers.of_many(
+                    merged.declared, lists, modern=modern,
+                    routed=merged.claims, unknown=bool(merged.unknown),
+                )  # fmt: skip
             if not modern and "workflows" in self.spec.builtins:
                 found = offers.with_runs(found)
             self._capabilities[modern] = found

@@ -570,6 +570,8 @@ class Calls:
             else:
                 failed = call.label == "tools/call" and jsonrpc_bytes.is_error(answer.body)
                 error_type = (refused or "tool_error") if failed else ""
+            if code == Code.METHOD_NOT_FOUND and call.label == mcp_request.COMPLETE:
+                answer, code = CallAnswer(mcp_request.NO_COMPLETIONS), 0
             if call.mend is not None and not code:
                 answer = CallAnswer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras

@@ -398,9 +398,9 @@ def _own_rule(name: str) -> Rule:
 
 
 def only(merged: Merged, method: str) -> Owner:
-    """Return the only server, for a method of which nothing else is known. Raises ProtocolError."""
-    owner = merged.only
-    if owner is None or owner.server in merged.closed:
+    """Return the only server that may know a method beyond the protocol. Raises ProtocolError."""
+    owner = merged.claimant(method)
+    if owner is None:
         what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
         raise ProtocolError(Code.METHOD_NOT_FOUND, what)
     return owner
@@ -442,10 +442,15 @@ METHODS: Mapping[str, Rule] = {
     "resources/unsubscribe": _WATCHED,
     **dict.fromkeys(sorted(task_ids.METHODS), TASK),
     task_ids.LIST: Rule("list", lambda params: "", _lister, lambda params, original: params),
+    "resources/directory/read": Rule(
+        "resource", _uri, _visible("resources", Merged.directory), _moved, URI_BYTES_MAX
+    ),
     "metamcp/get_catalog": _own_rule("get_catalog"),
     "metamcp/suggest_workflow": _own_rule("suggest_workflow"),
 }
 COMPLETE = "completion/complete"
+NO_COMPLETIONS = b'{"completion":{"values":[]}}'
+"""Result for a reference of a server that has no completions, where another server has some."""
 #: Rules for completions, by the type of the reference.
 _REFERENCES: Mapping[str | None, Rule] = {
     "ref/prompt": Rule(
