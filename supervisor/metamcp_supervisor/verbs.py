@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
-from metamcp_worker.ipc.figures import PathStep, PolicyValue
+from metamcp_worker.ipc.figures import PathStep, PolicyValue, Refusals
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -64,12 +64,11 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
 
     Times in seconds; `pid`: the server's own process (0: none, in-process, or reached by URL);
     `worker_pid`: its worker; `worker_pids`: the workers of all copies, spares included; `origin`:
-    scheme, host and port of its URL, without parts that may be secret; `token_cost`: estimated
-    tokens of its tool definitions; `retry_in_s`: None when no start is planned; `rss_bytes`,
-    `cpu_s`: of the worker and all processes below it; `unroutable_requests`, `unattributed_logs`:
-    requests and log messages of the server that cannot be traced to a single caller; `p50_s`,
-    `p95_s`: time within which half and 95 % of the requests of the last five minutes were answered,
-    None if there were none.
+    scheme, host and port of its URL; `token_cost`: estimated tokens of its tool definitions;
+    `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker and all
+    processes below it; `unroutable_requests`, `unattributed_logs`: requests and log messages of the
+    server that cannot be traced to a single caller; `p50_s`, `p95_s`: time within which half and 95
+    % of the requests of the last five minutes were answered, None without any.
     """
 
     name: str
@@ -116,6 +115,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     """Things that the kernel does not keep its process from, though its profile asks for it."""
     opened: str = ""
     """Sentence about what is opened for its needs and why; empty for a server without needs."""
+    refusals: tuple[Refusals, ...] = ()
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):

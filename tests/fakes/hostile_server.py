@@ -31,8 +31,9 @@ INFO = {"name": "hostile", "version": "1"}
 WAIT_S = 2.0
 FORKS, BOMB_S = 1000, 60
 SEIZE = 0x4206
-NEW_USER = 0x10000000
+NEW_USER, NEW_NAMES = 0x10000000, 0x04000000
 X86 = os.uname().machine == "x86_64"
+UNSHARE = 272 if X86 else 97
 PTRACE, MOUNT, UMOUNT, KEYCTL = (101, 165, 166, 250) if X86 else (117, 40, 39, 219)
 IO_URING = 425
 SCHED_SETATTR, IOPRIO_SET = (314, 251) if X86 else (274, 30)
@@ -57,7 +58,8 @@ def handled(method: str, params: Json) -> Json:
         answer: Json = {"capabilities": {"tools": {}}, "serverInfo": INFO}
         return {"result": {"protocolVersion": params["protocolVersion"], **answer}}
     if method == "tools/list":
-        names = ("reach", "bomb", "read", "write", "connect", "choke", "through", "bridge")
+        names = ("reach", "bomb", "read", "write", "connect", "choke", "through", "bridge",
+                 "dial", "share")  # fmt: skip
         tools: list[Json] = [{"name": one, "inputSchema": {"type": "object"}} for one in names]
         tools[2]["annotations"] = {"readOnlyHint": True}
         return {"result": {"tools": tools}}
@@ -246,7 +248,14 @@ USES: dict[str, Callable[[str], None]] = {
     "read": read,
     "write": write,
     "connect": lambda path: connect(socket.AF_UNIX, socket.SOCK_STREAM, path),
+    "dial": lambda path: connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", int(path))),
+    "share": lambda _: share_nothing(),
 }
+
+
+def share_nothing() -> None:
+    """A namespace of names."""
+    call(UNSHARE, NEW_NAMES)
 
 
 def apart() -> None:

@@ -25,7 +25,7 @@ EMPTY = {
     "metamcp_requests_refused_total", "metamcp_protocol_errors_total",
     "metamcp_sessions", "metamcp_call_errors_total", "metamcp_tool_errors_total",
     "metamcp_engine_orders_total", "metamcp_engine_runs", "metamcp_consent_total",
-    "metamcp_policy_matches_total",
+    "metamcp_policy_matches_total", "metamcp_sandbox_refusals_total",
     "metamcp_middleware_requests_total",
 }  # fmt: skip
 

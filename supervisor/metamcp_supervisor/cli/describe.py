@@ -83,6 +83,8 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
         yield "latency", f"half within {half}, 95 % within {most}, in the last five minutes"
     if server.sandbox:
         yield "sandbox", explain.sandbox_text(server)
+        for refused in server.refusals:
+            yield "refused", explain.refused_text(refused)
         spec = ConfinementSpec(profile=cast("Profile", server.sandbox))
         if asked := denials.advice([line.text for line in found.log], spec):
             yield "refused", f"its log complains: {asked}"

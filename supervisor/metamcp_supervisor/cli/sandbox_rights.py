@@ -116,7 +116,7 @@ def proposal(denied: Iterable[DeniedRight], spec: ConfinementSpec) -> list[str]:
     for key, paths in (("read", read), ("write", written)):
         if paths:
             found.append(f"{key} = {codec.dump(paths).decode()}")
-    if ports := {int(path) for right, path in rights if right == "connect"}:
+    if ports := {int(path) for right, path in rights if right == "tcp_ports"}:
         listed = ", ".join(map(str, sorted(ports | set(spec.tcp_ports))))
         found.append(f"network = {{ tcp_ports = [{listed}] }}")
     return found

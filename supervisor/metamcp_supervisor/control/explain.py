@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.config.units import duration_text
 from metamcp_supervisor.verbs import Description, ServerStatus
+from metamcp_worker.ipc.figures import Refusals
 
 CONFIGURATION = "configuration"
 """Reason of a server whose table in the configuration has a mistake."""
@@ -192,3 +193,9 @@ def sandbox_text(server: ServerStatus) -> str:
     missed = f"; not kept from {' and '.join(server.lacking)}" if server.lacking else ""
     opened = f"; {server.opened}" if server.opened else ""
     return f"{server.sandbox}{achieved}{missed}{opened}"
+
+
+def refused_text(refused: Refusals) -> str:
+    """Return what a sandbox refused a server, and how often."""
+    times = "once" if refused.count == 1 else f"{refused.count} times, the last time"
+    return f"{times}: {refused.advice}"

@@ -97,4 +97,5 @@ def _server(steering: Steering, found: CallPath) -> tuple[PathStep, ...]:
     state = PathStep("server", f"{server.name} is {server.state}: {why}", stops=down)
     if not server.sandbox:
         return (state,)
-    return state, PathStep("confinement", explain.sandbox_text(server))
+    refused = (f"; refused {explain.refused_text(one)}" for one in server.refusals)
+    return state, PathStep("confinement", explain.sandbox_text(server) + "".join(refused))

@@ -271,6 +271,7 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
     yield from doctor_checks.lock(config)
     yield from doctor_checks.quarantine(() if status is None else status.servers)
     yield from doctor_checks.definitions(() if status is None else status.servers)
+    yield from doctor_checks.refusals(() if status is None else status.servers)
     if status is not None:  # the addresses in use, which flags may have set
         yield doctor_checks.listening(status.url, status.ops_url)
     else:

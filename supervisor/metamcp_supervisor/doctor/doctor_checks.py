@@ -28,6 +28,7 @@ from metamcp_supervisor.cli import systemd
 from metamcp_supervisor.config import environment, sandboxes
 from metamcp_supervisor.config.config import UNIX, Address, Config, ConfigInvalid
 from metamcp_supervisor.config.installation import deno
+from metamcp_supervisor.control import explain
 from metamcp_supervisor.processes.cgroups import around
 from metamcp_supervisor.processes.limits import mebibytes
 from metamcp_supervisor.systemd import listen
@@ -279,6 +280,14 @@ def definitions(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 "definitions", "warn", text, f"'metamcp tools {server.name}' names all"
             )
+
+
+def refusals(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
+    """Find the rights that the sandboxes of running servers refused."""
+    for server in servers:
+        for refused in server.refusals:
+            text = f"{server.name} was refused a right {explain.refused_text(refused)}"
+            yield DoctorFinding("sandbox", "warn", text, "'metamcp ctl describe' has all of them")
 
 
 def moving(found: DoctorFinding) -> DoctorFinding:

@@ -172,13 +172,16 @@ class Instance:
     def hints(self, counts: Iterable[str], now: float) -> list[tuple[str, str]]:
         """Return name and sentence of each counter that an operator should know about, unless the
         journal reported it within the last hour. `now`: monotonic seconds."""
-        new = {
-            name: hint
-            for name in counts
-            if now - self.told_of.get(name, -HINT_S) >= HINT_S and (hint := _hint(name))
-        }
-        self.told_of.update(dict.fromkeys(new, now))
-        return [(name.replace("_", " "), hint) for name, hint in new.items()]
+        hints = [(name, hint) for name in counts if (hint := _hint(name))]
+        return [(name.replace("_", " "), hint) for name, hint in hints if self.is_news(name, now)]
+
+    def is_news(self, counter: str, now: float) -> bool:
+        """Whether the journal did not report this counter within the last hour; it does now. `now`:
+        monotonic seconds."""
+        if now - self.told_of.get(counter, -HINT_S) < HINT_S:
+            return False
+        self.told_of[counter] = now
+        return True
 
     def close(self) -> None:
         self._channel.close()

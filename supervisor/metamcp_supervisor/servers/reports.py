@@ -9,9 +9,10 @@ server: both are asked at once, and a call that the worker has not sent yet is `
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from metamcp_supervisor.fronts.front import FrontProcess, Questions, Shown
+from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.per_client import CONTESTED, LENT_ROOTS
 from metamcp_supervisor.servers.server import Fact, ServerLife, WentDown
@@ -20,10 +21,12 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import CallsUnderWay, InFlight
+from metamcp_worker.confinement.denials import denied_of
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.figures import CallPath, ShownTools
 from metamcp_worker.ipc.messages import (
+    REFUSED,
     THROTTLED,
     Answers,
     CallStats,
@@ -105,11 +108,22 @@ class Reports:
         aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         counts = {name: n for name, n in message.counts.items() if name not in aside}
         self._metrics.server_counts(copy.entry.base, counts)
+        now = asyncio.get_running_loop().time()
+        self._refused(copy, message.counts, now)
         if copy.entry.life.phase is not ServerPhase.READY:
             return  # The end of its start will be reported.
-        now = asyncio.get_running_loop().time()
         for what, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
             self._journal.add(copy.entry.name, what, hint, copy.generation)
+
+    def _refused(self, copy: Copy, counts: Iterable[str], now: float) -> None:
+        """Report the first right of each kind that a sandbox refused, once an hour."""
+        for name in counts:
+            denied = denied_of(name)
+            if denied is None or copy.instance is None:
+                continue
+            if copy.instance.is_news(REFUSED + denied.right, now):
+                (row,) = specs.refusals(copy.entry.server, {denied.right: (1, denied.path)})
+                self._journal.add(copy.entry.name, "refused", row.advice, copy.generation)
 
     def proven(
         self, entries: Mapping[str, ServerEntry], front: int, stats: Sequence[CallStats]

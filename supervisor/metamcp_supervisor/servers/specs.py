@@ -7,7 +7,7 @@ endpoint. Never: reading a configuration (`parse`), the fields (`metamcp_worker.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec import structs
 
@@ -41,7 +41,9 @@ from metamcp_supervisor.config.show import (
 )
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_worker.confinement import denials
 from metamcp_worker.ipc import process_names, records, roots
+from metamcp_worker.ipc.figures import Refusals
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
 from metamcp_worker.ipc.spec import (
@@ -199,6 +201,23 @@ def _confinement(
         cwd_named=server.cwd is not None and str(server.cwd) != server.folder,
         unix_sockets=server.unix_sockets,
         gateway_ports=private.ports,
+    )
+
+
+def refusals(server: Server, refused: Mapping[str, tuple[int, str]]) -> tuple[Refusals, ...]:
+    """Return what the sandbox of a server refused, with what to write to allow it. `refused`: count
+    and the last one by kind of right, as in `DeniedRight`."""
+    network = sandboxes.network(server)
+    ports = () if isinstance(network, str) else network
+    spec = ConfinementSpec(profile=sandboxes.profile(server), tcp_ports=ports)
+    return tuple(
+        Refusals(
+            right=right,
+            count=count,
+            what=what,
+            advice=denials.sentence(denials.DeniedRight(cast("denials.Right", right), what), spec),
+        )
+        for right, (count, what) in refused.items()
     )
 
 

@@ -19,7 +19,7 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.servers import catalog_changes, per_client
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.scrape import Single, front_state
-from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable
+from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable, refusals
 from metamcp_supervisor.servers.states import PUBLIC, ServerPhase
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
@@ -254,8 +254,7 @@ def _server(
         usages[part] for role in USED_FOR if (part := MeasuredProcess(role, entry.name)) in usages
     ]
     state, reason, message = PUBLIC[life.phase], str(life.reason or ""), life.message
-    if life.parted:
-        state = "draining"
+    state = "draining" if life.parted else state
     if life.phase is ServerPhase.READY and entry.name in facts.missing:
         state, reason, message = "error", UNREACHED, facts.missing[entry.name]
     throttled = entry.serving is not None and catalog_changes.throttled(entry.serving.flood, now)
@@ -297,6 +296,7 @@ def _server(
         achieved=instance.achieved if instance else "",
         lacking=instance.lacking if instance else (),
         opened=sandboxes.needs_text(entry.server),
+        refusals=refusals(entry.server, metrics.refused(entry.base)),
     )
 
 

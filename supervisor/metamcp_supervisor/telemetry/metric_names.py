@@ -130,6 +130,8 @@ _SUPERVISION = (
            "Tools, prompts and resources that lists leave out: their definitions are not valid."),
     MetricFamily("metamcp_server_confinement", "gauge", ("server", "profile", "achieved"),
            "1 if all that its profile asks for confines its process, 0 if the kernel lacks some."),
+    MetricFamily("metamcp_sandbox_refusals_total", "counter", ("server", "right"),
+           "Rights that its sandbox refused a server, as far as the kernel tells."),
     MetricFamily("metamcp_orphans_reaped_total", "counter", ("server",),
            "Processes that a server left behind and that were killed."),
 )  # fmt: skip

@@ -50,12 +50,19 @@ from metamcp_supervisor.telemetry.page_rows import (
 from metamcp_supervisor.telemetry.processes import ProcessUsage
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_worker.confinement.denials import denied_of
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.figures import ToolStats
-from metamcp_worker.ipc.messages import BUCKETS_S, AnswerStats, Durations, Figures, FrontStats
+from metamcp_worker.ipc.messages import (
+    BUCKETS_S,
+    AnswerStats,
+    Durations,
+    Figures,
+    FrontStats,
+)
 
 KINDS_MAX = 16
 """Maximum number of kinds of protocol errors; the code knows fewer."""
@@ -86,6 +93,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     """Counters that must not fall. `counts`: by metric and server; `live`: the last report of each
     front. `answered`: times of workers that have ended, by server, method, error and transport, and
     `answering`: of those that run, by name and generation. `steps`: steps of stops, by server.
+    `refused`: rights that sandboxes refused, by server and kind, with the last one.
     `series_…`, `folded`: state of `page_rows.Caps`; `spans`, `embedded`, `ran`: counts by
     outcome."""
 
@@ -99,6 +107,7 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     answered: tuple[tuple[tuple[str, str, str, str], Durations], ...] = ()
     answering: tuple[tuple[str, int, AnsweringSnapshot], ...] = ()
     steps: dict[str, dict[str, int]] = {}
+    refused: dict[str, dict[str, tuple[int, str]]] = {}
     exit_codes: dict[str, int] = {}
     lags: dict[str, Durations] = {}
     failovers: dict[str, Durations] = {}
@@ -126,6 +135,7 @@ class Metrics:
         self._broken: dict[str, dict[str, int]] = {}
         self._restarts: dict[str, dict[str, int]] = {}
         self._steps: dict[str, dict[str, int]] = {}
+        self._refused: dict[str, dict[str, tuple[int, str]]] = {}
         self._exit_codes: dict[str, int] = {}
         self._lags: dict[str, Histogram] = {}
         self._failovers: dict[str, Histogram] = {}
@@ -171,6 +181,9 @@ class Metrics:
             own = _OWN_COUNTERS.get(name)
             if own is not None:
                 self._counts[own][server] = self._counts[own].get(server, 0) + n
+            elif (denied := denied_of(name)) is not None:
+                rights = self._refused.setdefault(server, {})
+                rights[denied.right] = rights.get(denied.right, (0, ""))[0] + n, denied.path
             elif name.startswith(STEP):
                 step = {name.removeprefix(STEP): n}
                 add_counts(self._steps.setdefault(server, {}), step, STEPS_MAX)
@@ -239,7 +252,7 @@ class Metrics:
         self.spans.forget(server)
         self._exit_codes.pop(server, None)
         self._failovers.pop(server, None)
-        for kinds in (self._broken, self._restarts, self._steps):
+        for kinds in (self._broken, self._restarts, self._steps, self._refused):
             kinds.pop(server, None)
         for counts in self._counts.values():
             counts.pop(server, None)
@@ -259,6 +272,7 @@ class Metrics:
             answered=self._workers.handed(),
             answering=self._workers.live(),
             steps=self._steps,
+            refused=self._refused,
             exit_codes=self._exit_codes,
             lags={role: one.durations for role, one in self._lags.items()},
             failovers={server: one.durations for server, one in self._failovers.items()},
@@ -282,7 +296,7 @@ class Metrics:
             self._workers.report(name, generation, answering)
         self._counts = {name: dict(found.counts.get(name, {})) for name in self._counts}
         self._broken, self._restarts, self._steps = found.broken, found.restarts, found.steps
-        self._exit_codes = found.exit_codes
+        self._exit_codes, self._refused = found.exit_codes, found.refused
         for role, times in found.lags.items():
             self._lags[role] = Histogram(LAG_BUCKETS_S)
             self._lags[role].add(times.seconds, times.buckets)
@@ -344,6 +358,10 @@ class Metrics:
         """Return the count of an event at a server. `name`: of `messages.Counted`, with a metric of
         its own."""
         return self._counts[_OWN_COUNTERS[name]].get(server, 0)
+
+    def refused(self, server: str) -> Mapping[str, tuple[int, str]]:
+        """Return how often its sandbox refused a server rights of each kind, and the last one."""
+        return self._refused.get(server, {})
 
     # The page
 
@@ -427,10 +445,8 @@ class Metrics:
                 for server in servers
             ),
         )
-        yield (
-            "metamcp_backoff_seconds",
-            (((server.name,), server.retry_in_s or 0.0) for server in servers),
-        )
+        waits = (((server.name,), server.retry_in_s or 0.0) for server in servers)
+        yield "metamcp_backoff_seconds", waits
         yield "metamcp_heartbeat_age_seconds", readings.beat_ages_s.items()
         yield "metamcp_loop_lag_seconds", histograms(self._lags)
         drift = ((one, word) for one in servers for word in DRIFT)
@@ -446,6 +462,11 @@ class Metrics:
                 for one in servers
                 if one.achieved
             ),
+        )
+        refused = ((one.name, row) for one in servers for row in one.refusals)
+        yield (
+            "metamcp_sandbox_refusals_total",
+            (((name, row.right), row.count) for name, row in refused),
         )
         yield "metamcp_spares_ready", (((name,), readings.spares.get(name, 0)) for name in known)
         yield "metamcp_failover_duration_seconds", histograms(self._failovers)

@@ -224,9 +224,11 @@ def ran(folder: Path, command: tuple[str, ...], profile: Profile, **confinement:
         confinement=ConfinementSpec(profile=profile, folder=str(folder / "it"), **confinement),
     )  # fmt: skip
 
+    refused: list[str] = []
+
     async def run() -> tuple[bytes, bytes, ServerExit]:
         ended: asyncio.Future[ServerExit] = asyncio.get_running_loop().create_future()
-        started = process.spawn(spec, ended.set_result)
+        started = process.spawn(spec, ended.set_result, refused.append)
         os.close(started.stdin)
         printed, complained = await asyncio.wait_for(
             asyncio.gather(
@@ -238,6 +240,7 @@ def ran(folder: Path, command: tuple[str, ...], profile: Profile, **confinement:
 
     printed, complained, end = asyncio.run(run())
     assert end.code == 0, (end, complained.decode())
+    assert refused == []
     return json.loads(printed)
 
 

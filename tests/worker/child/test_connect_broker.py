@@ -1,11 +1,19 @@
 """Which addresses a confined server may connect to, decided on values."""
 
+import os
 import socket
 import struct
 
 import pytest
 
-from metamcp_worker.child.connect_broker import ConnectRules, is_loopback, is_open, port_of
+from metamcp_worker.child.connect_broker import (
+    ConnectRules,
+    is_loopback,
+    is_open,
+    port_of,
+    refused_call,
+)
+from metamcp_worker.confinement import kernel
 
 RULES = ConnectRules(
     folders=("/state/servers/git/home", "/work/project", "/run/user/7/bus"),
@@ -55,6 +63,25 @@ def address_of(host: str, port: int = 8080) -> bytes:
 def test_every_way_to_write_this_machine_is_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(address_of(host)) is loopback
     assert port_of(address_of(host, 443)) == 443
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "right", "path"),
+    [
+        ("ptrace", (), "system_calls", "ptrace"),
+        ("socket", (socket.AF_INET, socket.SOCK_STREAM, 0), "network", "IPv4"),
+        ("socket", (socket.AF_INET6, socket.SOCK_DGRAM, 17), "network", "IPv6"),
+        ("socket", (socket.AF_UNIX, socket.SOCK_DGRAM, 0), "datagrams", ""),
+        ("socketpair", (socket.AF_UNIX, socket.SOCK_DGRAM, 0), "datagrams", ""),
+        ("socket", (40, 1, 0), "system_calls", "socket of family 40, protocol 0"),
+        ("socket", (2, 1, 262), "system_calls", "socket of family 2, protocol 262"),
+    ],
+)
+def test_a_system_call_that_is_refused_tells_which_right_was_missing(
+    name: str, arguments: tuple[int, ...], right: str, path: str
+) -> None:
+    number = kernel.CALLS[name][kernel.MACHINES.index(os.uname().machine)]
+    assert refused_call(number, (*arguments, 0, 0, 0, 0, 0, 0)) == (right, path)
 
 
 def test_an_address_that_is_cut_is_no_loopback_and_has_no_port() -> None:

@@ -1,12 +1,13 @@
 """Cutting bytes into lines: whole, in pieces, and without end."""
 
+import json
 import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.jsonrpc_lines import LineCutter, LogCutter, reason
+from metamcp_worker.child.jsonrpc_lines import Faults, LineCutter, LogCutter, reason
 from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
 
 LIMIT = 64
@@ -145,3 +146,41 @@ UV = """  x No solution found when resolving tool dependencies:
 )
 def test_the_reason_of_an_end_is_the_line_that_tells_it(log: str, told: str) -> None:
     assert reason(log.splitlines()).startswith(told)
+
+
+REFUSAL = "its sandbox 'basic' does not let it do this: write that"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content":[{"type":"text","text":"no"}],"isError":true,"x":1.50}',
+        b'{"isError": true, "content": []}',
+        b'{"isError": true}',
+    ],
+)
+def test_a_failed_result_gets_the_sentence_about_the_sandbox_behind_its_content(
+    result: bytes,
+) -> None:
+    found, error = Faults("it").explained(result, b"", REFUSAL)
+    before, after = json.loads(result), json.loads(found)
+    assert error == b""
+    last = after["content"].pop()
+    assert last["text"] == f"MetaMCP: while server 'it' worked on this, {REFUSAL}"
+    assert after == {"content": [], **before}
+
+
+def test_an_error_gets_the_sentence_about_the_sandbox_behind_its_words() -> None:
+    error = b'{"code":-32000,"message":"no","data":{"a":1}}'
+    found = json.loads(Faults("it").explained(b"", error, REFUSAL)[1])
+    text = f"MetaMCP: while server 'it' worked on this, {REFUSAL}"
+    assert found == {"code": -32000, "message": f"no; {text}", "data": {"a": 1}}
+    assert json.loads(Faults("it").explained(b"", b"{}", REFUSAL)[1]) == {"message": text}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [b'{"content":[],"isError":false}', b'{"content":[]}', b'{"content":7,"isError":true}', b"[1]"],
+)
+def test_no_other_result_is_changed_by_what_the_sandbox_refused(result: bytes) -> None:
+    assert Faults("it").explained(result, b"", REFUSAL) == (result, b"")

@@ -3,6 +3,7 @@
 import pytest
 
 from metamcp_worker.confinement import denials
+from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc.spec import ConfinementSpec
 
 BASIC = ConfinementSpec(profile="basic")
@@ -42,6 +43,26 @@ def test_a_port_is_named_where_the_network_is_restricted() -> None:
     some = ConfinementSpec(profile="basic", tcp_ports=(443,))
     assert "network = { tcp_ports = [443, 8443] }" in denials.advice([line], some)
     assert denials.advice([line], BASIC) == ""
+
+
+@pytest.mark.parametrize(
+    ("right", "path", "advice"),
+    [
+        ("unix_sockets", "/run/x", "connect to the unix socket /run/x: add unix_sockets"),
+        ("datagrams", "", "make a unix socket for datagrams: add unix_sockets with the path"),
+        ("tcp_ports", "443", "connect to port 443: add network = { tcp_ports = [443] } to its"),
+        ("abstract_sockets", "x", 'the abstract unix socket x: only sandbox = "none" allows that'),
+        ("network", "IPv6", 'make a socket of IPv6: write network = "host" in its table'),
+        ("system_calls", "ptrace", 'make the system call ptrace: only sandbox = "none" allows'),
+    ],
+)
+def test_each_kind_of_right_is_counted_by_name_and_says_what_to_write(
+    right: denials.Right, path: str, advice: str
+) -> None:
+    denied = DeniedRight(right, path)
+    assert denials.denied_of(denials.counter_of(denied)) == denied
+    assert advice in denials.sentence(denied, BASIC)
+    assert denials.denied_of("throttled") is None
 
 
 def test_bubblewrap_without_namespaces_is_explained() -> None:

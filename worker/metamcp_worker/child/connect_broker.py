@@ -1,14 +1,18 @@
 """Connections of a confined server: the worker judges each `connect`, and makes those it allows.
 
 Owns: which unix sockets and ports a server reaches, connecting in its place, the mark of its
-connections to the gateway. Never: the filter that asks (`confinement.kernel`), files of a server
-(`confinement.rules`), answers to marked connections (`front.header_policy`).
+connections to the gateway, telling what is refused. Never: the filter that asks
+(`confinement.kernel`), files of a server (`confinement.rules`), answers to marked connections
+(`front.header_policy`).
 
 The filter of a server in the profile `basic` stops at each `connect` and asks this process, because
 Landlock has rules for abstract sockets and TCP ports, and none for sockets with a path. The call of
 the server never goes on: another thread could change the address or the descriptor after the look.
 The worker copies both, judges the copies, connects its copy of the socket and returns the outcome.
 A socket with a path is opened first, so what was judged is what is connected. `seccomp_unotify(2)`.
+
+The filter asks about each system call that fails, too: so the kernel itself tells what a sandbox
+refuses, and calls that are allowed cost nothing.
 """
 
 import asyncio
@@ -25,6 +29,7 @@ from functools import partial
 from typing import NamedTuple
 
 from metamcp_worker.confinement import kernel
+from metamcp_worker.confinement.denials import FAMILIES, DeniedRight
 from metamcp_worker.ipc.spec import CONFINED_HOST
 
 _RECEIVE, _REPLY, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
@@ -36,6 +41,9 @@ ADDRESS_BYTES_MAX = 128
 """Maximum bytes of an address: `struct sockaddr_storage`."""
 WAITING_MAX = 256
 """Maximum connections of a server that wait for their other end."""
+REFUSALS_MAX = 64
+"""Maximum different refusals that are told; a further one counts as another of its kind."""
+_PLAIN = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 _FAMILY_BYTES, _INT, _MAPPED = 2, 0xFFFFFFFF, bytes(10) + b"\xff\xff"
 FULL_PAUSE_S = 0.01
 """Seconds until the next try at a unix socket whose queue is full."""
@@ -82,12 +90,38 @@ def is_loopback(address: bytes) -> bool:
     return host[:1] == b"\x7f" or host in (bytes(4), bytes(16), bytes(15) + b"\x01")
 
 
-class ConnectBroker:
-    """Connects for one server until it ends. `listener`: descriptor that asks, which it owns."""
+def refused_call(number: int, arguments: tuple[int, ...]) -> DeniedRight:
+    """Return the right that a system call lacked which the filter does not allow."""
+    name, domain = kernel.call_name(number), arguments[0] & _INT
+    if name not in ("socket", "socketpair"):
+        return DeniedRight("system_calls", name)
+    if domain == socket.AF_UNIX:
+        return DeniedRight("datagrams", "")
+    if domain in FAMILIES and arguments[2] & _INT in (0, *_PLAIN):
+        return DeniedRight("network", FAMILIES[domain])
+    return DeniedRight("system_calls", f"socket of family {domain}, protocol {arguments[2] & _INT}")
 
-    def __init__(self, listener: int, rules: ConnectRules) -> None:
+
+class RightRefused(PermissionError):
+    """The sandbox of the server refuses it this right."""
+
+    def __init__(self, denied: DeniedRight, number: int = errno.EACCES) -> None:
+        super().__init__(number, os.strerror(number))
+        self.denied = denied
+
+
+class ConnectBroker:
+    """Connects for one server until it ends. `listener`: descriptor that asks, which it owns;
+    `on_refusal`: called with each right that the server lacked, before it hears of that."""
+
+    def __init__(
+        self, listener: int, rules: ConnectRules, on_refusal: Callable[[DeniedRight], None]
+    ) -> None:
         self._listener = listener
         self._rules = rules
+        self._on_refusal = on_refusal
+        self._refusals: set[DeniedRight] = set()
+        self._connect = kernel.CALLS["connect"][kernel.MACHINES.index(os.uname().machine)]
         self._loop = asyncio.get_running_loop()
         self._attempts: set[_Attempt] = set()
         self._poll = select.poll()
@@ -112,7 +146,12 @@ class ConnectBroker:
             fcntl.ioctl(self._listener, _RECEIVE, data)
         except OSError:  # the process has ended
             return
-        question, thread, _, _, _, _, number, place, size, *_ = _QUESTION.unpack(data)
+        question, thread, _, call, _, _, *arguments = _QUESTION.unpack(data)
+        if call != self._connect:
+            self._tell(refused_call(call, tuple(arguments)))
+            self._reply(question, errno.EPERM)
+            return
+        number, place, size, *_ = arguments
         try:
             address, sock = _copied(thread, number & _INT, place, size & _INT)
         except OSError as error:
@@ -125,10 +164,19 @@ class ConnectBroker:
             self._judge(attempt, thread, address)
             attempt.connect()
         except OSError as error:
+            if isinstance(error, RightRefused):
+                self._tell(error.denied)
             attempt.end(error.errno or errno.EACCES)
         if attempt.waits:
             self._attempts.add(attempt)
             attempt.on_end = partial(self._attempts.discard, attempt)
+
+    def _tell(self, denied: DeniedRight) -> None:
+        if denied not in self._refusals and len(self._refusals) >= REFUSALS_MAX:
+            alike = (one for one in self._refusals if one.right == denied.right)
+            denied = next(alike, denied)
+        self._refusals.add(denied)
+        self._on_refusal(denied)
 
     def _reply(self, question: int, error: int) -> None:
         with contextlib.suppress(OSError):  # the process has ended
@@ -151,7 +199,8 @@ class ConnectBroker:
                 return  # the kernel refuses it
             if address[2:3] == b"\0":
                 if not _is_own(address):
-                    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+                    name = address[3:].decode(errors="replace")
+                    raise RightRefused(DeniedRight("abstract_sockets", name), errno.EPERM)
             else:
                 attempt.opened = self._open(thread, address)
                 attempt.address = address[:2] + b"/proc/self/fd/%d\0" % attempt.opened
@@ -169,13 +218,13 @@ class ConnectBroker:
             if is_open(real, self._rules) and os.path.samestat(os.fstat(opened), os.stat(real)):
                 return opened
         os.close(opened)
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise RightRefused(DeniedRight("unix_sockets", os.fsencode(real).decode(errors="replace")))
 
     def _judge_port(self, sock: socket.socket, address: bytes) -> None:
         """Check the port, and mark a connection to the gateway. Raises OSError."""
         port, rules = port_of(address), self._rules
         if rules.tcp_ports and port not in rules.tcp_ports:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise RightRefused(DeniedRight("tcp_ports", str(port)))
         if port in rules.gateway and is_loopback(address):
             host = CONFINED_HOST
             if sock.family == socket.AF_INET6:

@@ -23,6 +23,7 @@ from metamcp_worker.ipc.codec import ID_FIRST
 from metamcp_worker.ipc.envelope import ENDS_BYTES, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Error
+from metamcp_worker.ipc.jsonrpc_bytes import is_error
 
 LOG_LINE_BYTES_MAX = 8 * 1024
 """Maximum bytes of a log line, enough for a stack frame or a JSON log record; a longer line is cut,
@@ -402,6 +403,23 @@ class Faults:
             f"answered {method}{place} as {what}, which clients cannot read; its author can mend it"
         )
         return self.body(Code.INTERNAL_ERROR, why, {"reason": "invalid_result"})
+
+    def explained(self, result: bytes, error: bytes, refusal: str) -> tuple[bytes, bytes]:
+        """Return result and error of a call, one of them empty, with a sentence about what the
+        sandbox refused meanwhile, if the call failed; the same bytes if it did not."""
+        text = f"MetaMCP: while server '{self._server}' worked on this, {refusal}"
+        if not error and not is_error(result):
+            return result, error
+        try:
+            members = codec.level(error or result)
+            if error:
+                words = codec.text(members.get("message", Raw(b'""'))) or ""
+                return b"", codec.dump(members | {"message": f"{words}; {text}" if words else text})
+            items = codec.typed(list[Raw], members.get("content", Raw(b"[]")))
+            items.append(Raw(codec.dump({"type": "text", "text": text})))
+            return codec.dump(members | {"content": items}), b""
+        except codec.Malformed:
+            return result, error
 
     def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> ReplyToFront:
         why = f"did not answer {method} within {timeout_s:g} s"

@@ -22,12 +22,13 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from metamcp_worker.child.connect_broker import ConnectBroker, ConnectRules
 from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, process_exit
 from metamcp_worker.confinement import launch
+from metamcp_worker.confinement.denials import counter_of
 from metamcp_worker.confinement.launch import NOT_THERE, Confined, first_started
 from metamcp_worker.ipc.packets import close_all
 from metamcp_worker.ipc.spec import ConfinementSpec, LimitsSpec, ServerSpec
@@ -47,8 +48,9 @@ FIRST_LINE_BYTES_MAX = 256
 """Bytes of the first line of a script that are read; the kernel does not read more either."""
 
 
-def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
-    """Start the server's command. Raises SpawnFailed."""
+def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "CommandProcess":
+    """Start the server's command. `count`: called with a counter of `denials.counter_of` for
+    each right that its sandbox refuses, as the kernel tells. Raises SpawnFailed."""
     if not spec.command:
         raise SpawnFailed(f"cannot start {spec.name}: it has neither a command nor a module")
     _enter(spec)
@@ -75,11 +77,13 @@ def spawn(spec: ServerSpec, on_exit: Exited) -> "CommandProcess":
             os.close(confined.listener)
         _undo(pid)
         raise SpawnFailed(f"cannot start {spec.name}: {refused}")
-    broker = _broker(spec.confinement, confined)
+    broker = _broker(spec.confinement, confined, count)
     return CommandProcess(pid, (to_stdin, from_stdout, from_stderr), on_exit, confined, broker)
 
 
-def _broker(spec: ConfinementSpec, confined: Confined | None) -> ConnectBroker | None:
+def _broker(
+    spec: ConfinementSpec, confined: Confined | None, count: Callable[[str], None]
+) -> ConnectBroker | None:
     """Return what connects for this server, None if its own calls do."""
     if confined is None or confined.listener < 0:
         return None
@@ -91,7 +95,7 @@ def _broker(spec: ConfinementSpec, confined: Confined | None) -> ConnectBroker |
         tcp_ports=spec.tcp_ports,
         gateway=spec.gateway_ports,
     )
-    return ConnectBroker(confined.listener, rules)
+    return ConnectBroker(confined.listener, rules, lambda denied: count(counter_of(denied)))
 
 
 def _enter(spec: ServerSpec) -> None:

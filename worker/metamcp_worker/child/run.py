@@ -32,6 +32,7 @@ from metamcp_worker.child.report import Report
 from metamcp_worker.child.server_session import LINES_PER_MESSAGE, ServerSession
 from metamcp_worker.child.stdio import StdioTransport
 from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
+from metamcp_worker.confinement.denials import denied_of
 from metamcp_worker.ipc import codec, figures, frames, messages, packets
 from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.errors import Code, TooLarge
@@ -113,7 +114,7 @@ class ServerWorker:
         self._loop = asyncio.get_running_loop()
         self._channel = Channel(sock, self._ordered, self._supervisor_gone, self._fd_lost)
         self._report = Report(self._channel)
-        self.counted, self.secret = self._report.count, self._report.secret  # a Listener
+        self.secret = self._report.secret  # a Listener
         self._fronts = FrontPipes(self._front_says, self._front_gone)
         self._session: ServerSession | None = None
         self._connection: Transport | None = None
@@ -257,12 +258,9 @@ class ServerWorker:
         except SpawnFailed as failed:
             self._finish(Fail("spawn", str(failed)))
             return
-        pid, confined = self._connection.pid, self._connection.confined
-        if confined is None:
-            self._report.tell(Spawned(pid=pid))
-        else:
-            achieved, lacking = confined.achieved, confined.lacking
-            self._report.tell(Spawned(pid=pid, achieved=achieved, lacking=lacking))
+        confined = self._connection.confined
+        achieved, lacking = (confined.achieved, confined.lacking) if confined else ("", ())
+        self._report.tell(Spawned(pid=self._connection.pid, achieved=achieved, lacking=lacking))
         self._session = ServerSession(spec, version, self._spawned_at)
         self._do(self._session.start())
 
@@ -349,6 +347,12 @@ class ServerWorker:
     def failed(self, key: bytes, error: bytes) -> None:
         assert self._session is not None
         self._do(self._session.failed(key, error, self._loop.time()))
+
+    def counted(self, counter: str, times: int = 1) -> None:
+        self._report.count(counter, times)
+        if self._session is not None and (denied := denied_of(counter)) is not None:
+            self._session.refused(denied, monotonic())
+            self.logged()
 
     def lost(self, failure: Fail) -> None:
         self._finish(failure)
@@ -593,4 +597,4 @@ def launch(spec: ServerSpec, version: str, listener: TransportListener) -> Trans
         from metamcp_worker.child.custom_transport import custom
 
         return custom(spec, listener)
-    return StdioTransport(spec, lambda told: process.spawn(spec, told), listener)
+    return StdioTransport(spec, lambda told: process.spawn(spec, told, listener.counted), listener)

@@ -45,6 +45,7 @@ from metamcp_worker.child.subscriptions import (
     ModernSubscriptions,
     stripped,
 )
+from metamcp_worker.confinement.denials import DeniedRight, sentence
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.envelope import Envelope, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
@@ -96,6 +97,7 @@ class ServerSession:
         self._failed = False
         self._roots = spec.roots.encode()
         self._calls_from = now
+        self._refused_at, self._refusal = float("-inf"), ""
 
     @property
     def ready(self) -> bool:
@@ -168,6 +170,10 @@ class ServerSession:
     def reply(self, front: int, frame: frames.ReplyFrame, now: float) -> Actions:
         """Pass on the answer of a front to a question of the server."""
         return [*self._asks.replied(front, frame, now), *self._lent()]
+
+    def refused(self, denied: DeniedRight, now: float) -> None:
+        """Note that the sandbox refused the server this right, which calls may fail for."""
+        self._refused_at, self._refusal = now, sentence(denied, self._spec.confinement)
 
     def unasked(self, question: int, now: float) -> Actions:
         """Refuse a question of the server that could not be sent to its front."""
@@ -298,6 +304,8 @@ class ServerSession:
         if not error and not result.startswith(FIT):
             error = self._faults.unfit(found.method, result)
             actions += [CountOnce("broken_reply")] if error else []
+        if found.since <= self._refused_at:
+            result, error = self._faults.explained(result, error, self._refusal)
         self.timing.ended(found.method, now - found.since, error_type(error) if error else "")
         if self._asks.asking:
             actions += self._asks.over(key, told=True)

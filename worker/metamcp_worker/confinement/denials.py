@@ -1,13 +1,15 @@
-"""Rights that a confined server wanted and did not have, as its last words tell them.
+"""Rights that a confined server wanted and did not have: as the kernel or its last words tell them.
 
-Owns: the patterns of messages, and the advice. Never: reading the words, the rights themselves.
+Owns: the kinds of rights, the patterns of messages, the advice. Never: reading the words, the
+rights themselves.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from posixpath import dirname, isabs, normpath
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
+from metamcp_worker.ipc.messages import REFUSED
 from metamcp_worker.ipc.spec import ConfinementSpec
 
 _DENIED = re.compile(
@@ -24,11 +26,59 @@ _CONNECT = re.compile(r"\bconnect\w*\b.*?:(\d{1,5})\b")
 _NAMESPACES = re.compile(r"^bwrap: .*(?:namespace|uid map|[Pp]ermission|not permitted)")
 
 
-class DeniedRight(NamedTuple):
-    """A right that was denied. `path`: for `connect` the number of a port."""
+Right = Literal[
+    "read", "write", "unix_sockets", "datagrams", "abstract_sockets", "tcp_ports", "network",
+    "system_calls",
+]  # fmt: skip
+"""Kinds of rights; the first three and `tcp_ports` are named as in the table of a server."""
+_DEEDS: dict[Right, str] = {
+    "unix_sockets": "connect to the unix socket ",
+    "datagrams": "make a unix socket for datagrams",
+    "abstract_sockets": "connect to the abstract unix socket ",
+    "tcp_ports": "connect to port ",
+    "network": "make a socket of ",
+    "system_calls": "make the system call ",
+}
+FAMILIES = {2: "IPv4", 10: "IPv6"}
+"""Names of the domains of sockets that a network has."""
 
-    right: Literal["read", "write", "connect"]
+
+class DeniedRight(NamedTuple):
+    """A right that was denied. `path`: of a file or socket, the number of a port, the name of a
+    system call or of a network; empty for `datagrams`."""
+
+    right: Right
     path: str
+
+
+def counter_of(denied: DeniedRight) -> str:
+    """Return the name under which this right is counted where it is refused."""
+    return f"{REFUSED}{denied.right} {denied.path}"
+
+
+def denied_of(counter: str) -> DeniedRight | None:
+    """Return the right that a counter is about; None for a counter of something else."""
+    right, _, path = counter.removeprefix(REFUSED).partition(" ")
+    return DeniedRight(cast("Right", right), path) if counter.startswith(REFUSED) else None
+
+
+def sentence(denied: DeniedRight, spec: ConfinementSpec) -> str:
+    """Return what the sandbox of a server does not let it do, and what to write to allow it."""
+    right, path = denied
+    what = f"{_DEEDS.get(right, f'{right} ')}{path}"
+    match right:
+        case "read" | "write" | "unix_sockets":
+            line = f'add {right} = ["{path}"] to its table'
+        case "datagrams":
+            line = "add unix_sockets with the path of the socket to its table"
+        case "tcp_ports":
+            ports = ", ".join(map(str, sorted({*spec.tcp_ports, int(path)})))
+            line = f"add network = {{ tcp_ports = [{ports}] }} to its table"
+        case "network":
+            line = 'write network = "host" in its table'
+        case _:
+            line = 'only sandbox = "none" allows that'
+    return f"its sandbox '{spec.profile}' does not let it {what}: {line}"
 
 
 def denials(
@@ -44,7 +94,7 @@ def denials(
         if not _DENIED.search(line):
             continue
         if restricted and (found := _CONNECT.search(line)):
-            yield DeniedRight("connect", found[1])
+            yield DeniedRight("tcp_ports", found[1])
             continue
         paths = (normpath(quoted or bare) for quoted, bare in _PATH.findall(line))
         for path in filter(isabs, paths):
@@ -64,13 +114,7 @@ def advice(lines: Iterable[str], spec: ConfinementSpec, granted: Iterable[str] =
     lines = list(lines)
     for line in filter(_NAMESPACES.match, lines):
         return f"this machine does not let bubblewrap make namespaces, as 'strict' needs: {line}"
-    for right, path in denials(lines, spec, granted):
-        what, line = f"{right} {path}", f'{right} = ["{path}"]'
-        if right == "connect":
-            ports = ", ".join(map(str, sorted({*spec.tcp_ports, int(path)})))
-            what, line = f"connect to port {path}", f"network = {{ tcp_ports = [{ports}] }}"
-        return f"its sandbox '{spec.profile}' does not let it {what}: add {line} to its table"
-    return ""
+    return next((sentence(one, spec) for one in denials(lines, spec, granted)), "")
 
 
 def _folder(path: str) -> str:

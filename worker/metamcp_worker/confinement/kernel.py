@@ -290,23 +290,25 @@ def filter_bytes(
     are not in `CALLS` with ENOSYS. `flags`: of `clone` and `unshare` that fail too, and `clone3`,
     whose flags no filter sees, is then unknown; `arguments`: calls that fail with other arguments
     than these; `asks`: whoever has the listener of `filter_asking` makes each `connect` in place of
-    the process, and `FAST_OPEN` fails; `datagrams`: whether there are unix sockets for datagrams,
-    which carry an address each."""
+    the process, `FAST_OPEN` fails, and it is asked to fail with EPERM, so that it knows of what is
+    refused; `datagrams`: whether there are unix sockets for datagrams, which carry an address
+    each."""
+    fail = _ASK if asks else _FAIL
     checks: dict[str, list[_Step]] = {name: [] for name in allowed}
     for name in () if datagrams else ("socket", "socketpair"):
-        checks[name] += _without_datagrams()
+        checks[name] += _without_datagrams(fail)
     bits = {"clone": (0, flags), "unshare": (0, flags)} if flags else {}
     if asks:
         bits |= {name: (position, FAST_OPEN) for name, position in SENDING.items()}
     for name, (position, forbidden) in bits.items():
-        checks[name] += [_load(position), (_ANY_BIT, 0, 1, forbidden), _FAIL]
+        checks[name] += [_load(position), (_ANY_BIT, 0, 1, forbidden), fail]
     for name, values_by_position in arguments.items():
         for position, values in values_by_position.items():
             checks[name].append(_load(position))
             checks[name] += [(_EQUAL, len(values) - i, 0, one) for i, one in enumerate(values)]
-            checks[name].append(_FAIL)
+            checks[name].append(fail)
     at = MACHINES.index(machine)
-    blocks = {numbers[at]: [_FAIL] for numbers in CALLS.values()}
+    blocks = {numbers[at]: [fail] for numbers in CALLS.values()}
     blocks |= {CALLS[name][at]: [*steps, _ALLOW] for name, steps in checks.items()}
     if flags:
         blocks[CALLS["clone3"][at]] = [_UNKNOWN]
@@ -343,11 +345,11 @@ def _load(position: int) -> _Step:
     return _LOAD, 0, 0, _FIRST_ARGUMENT + position * _ARGUMENT_BYTES
 
 
-def _without_datagrams() -> list[_Step]:
+def _without_datagrams(fail: _Step) -> list[_Step]:
     """Return the steps that refuse a unix socket for datagrams, and go on for all other sockets."""
     return [
         _load(0), (_EQUAL, 0, 5, UNIX), _load(1), (_AND, 0, 0, _TYPE_BITS),
-        (_EQUAL, 2, 0, _STREAM), (_EQUAL, 1, 0, _SEQUENCED), _FAIL,
+        (_EQUAL, 2, 0, _STREAM), (_EQUAL, 1, 0, _SEQUENCED), fail,
     ]  # fmt: skip
 
 
@@ -395,6 +397,12 @@ def _filter_order(program: bytes) -> tuple[bytes, object]:
     """Return the argument with which the kernel takes a filter, and the memory that it names."""
     held = ctypes.create_string_buffer(program)
     return struct.pack("@HP", len(program) // 8, ctypes.addressof(held)), held
+
+
+def call_name(number: int) -> str:
+    """Return the name of a system call in `CALLS` by its number on this machine."""
+    at = MACHINES.index(os.uname().machine)
+    return next((name for name, numbers in CALLS.items() if numbers[at] == number), str(number))
 
 
 def copy_descriptor(pidfd: int, number: int) -> int:

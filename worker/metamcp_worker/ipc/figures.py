@@ -35,6 +35,16 @@ class CallStats(Struct, frozen=True, gc=False):
     longest_s: float = 0.0
 
 
+class Refusals(Struct, frozen=True, kw_only=True):
+    """Rights of one kind that its sandbox refused a server. `right`, `what`: the last one, as in
+    `confinement.denials.DeniedRight`; `advice`: a sentence about it with what to write."""
+
+    right: str
+    count: int
+    what: str
+    advice: str
+
+
 class ToolStats(Struct, frozen=True, gc=False):
     """How often the tools of a server were called, and how often that failed, in columns, because
     there may be thousands of tools. `tools`: the server's own names."""

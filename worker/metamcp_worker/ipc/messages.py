@@ -237,6 +237,9 @@ class LogLines(Message, frozen=True, kw_only=True):
 HTTP = "http_"
 """Prefix of a counter in `Counted`, before a status: requests that a remote server answered with
 this status and without a message."""
+REFUSED = "refused_"
+"""Prefix of a counter in `Counted` for a right that a sandbox refused, which
+`confinement.denials.denied_of` reads."""
 THROTTLED = "throttled"
 """Counter in `Counted`: checks of a worker, several a second, that found its server over its budget
 of messages and so not read from."""
@@ -246,8 +249,8 @@ class Counted(Message, frozen=True, kw_only=True):
     """Events since the last message, by the name of the counter: `stray_stdout`, `late_reply`,
     `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`; `contested_request`: the
     unroutable requests that several callers could have caused. For failed requests to remote
-    servers: `HTTP` with the status, `broken_answer`, `too_large`. For kept results: `result_kept`,
-    `result_tokens_saved`."""
+    servers: `HTTP` with the status, `broken_answer`, `too_large`. For refused rights: names that
+    begin with `REFUSED`. For kept results: `result_kept`, `result_tokens_saved`."""
 
     counts: dict[str, int]
 
