@@ -135,8 +135,8 @@ def _configured(wish: InstallOptions) -> Goal | None:
     read.confirm(yes=wish.yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
     config, gateway = read.config, read.config.gateway
     listen = reachable(gateway.listen)
-    if "listen" in gateway.movable and (last := places.ports(gateway.state_dir)) is not None:
-        listen = replace(listen, port=last[0])
+    if port := places.client_port(gateway):
+        listen = replace(listen, port=port)
     return Goal(
         config.files[0], str(gateway.runtime_dir), url(config, listen), urls(config, listen)
     )

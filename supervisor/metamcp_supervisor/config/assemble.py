@@ -204,23 +204,26 @@ def assemble(
     default: GatewayConfig,
     files: tuple[Path, ...],
     transports: Callable[[], Collection[str]],
+    client_port: Callable[[GatewayConfig], int],
     findings: ConfigFindings,
 ) -> Config:
     """Join all files to a Config. `drafts`: the main file first; `overrides`: settings from outside
     of files, the strongest last; `default`: settings for everything that is not set; `transports`:
-    returns the transports of installed packages, called only when a server names one."""
+    returns the transports of installed packages, called only when a server names one;
+    `client_port`: returns the port for clients, 0 if it is not known before the start."""
     main, *included = drafts
     wrong = f"belongs into {main.site}, not into an included file"
     for draft in included:
         written = [key for key in _OF_MAIN if getattr(draft, key)]
         for key in (["gateway"] if draft.gateway != GatewayDraft() else []) + written:
             findings.error(draft.site.at(key), wrong)
-    servers = workspaces.with_borrowed(_servers(drafts, findings), drafts, findings)
+    layers = [main.gateway, *overrides]
+    gateway = _gateway(layers, default, findings)
+    read = network.without_self(drafts, gateway, client_port(gateway), findings)
+    servers = workspaces.with_borrowed(_servers(read, findings), drafts, findings)
     _check_transports(servers.values(), transports, findings)
     check_dependencies(servers, findings)
     namespaces = _namespaces(drafts, servers, findings)
-    layers = [main.gateway, *overrides]
-    gateway = _gateway(layers, default, findings)
     endpoints = _endpoints(drafts, servers, namespaces, gateway, findings)
     site = (_last_of_each(layers).listen or (None, _NOWHERE))[1]
     said_outside = any(layer.auth is not None for layer in overrides)

@@ -1,8 +1,8 @@
 """Rules for a gateway that other machines can reach: who is asked, and what is encrypted.
 
-Owns: which address is refused, the files of TLS at an address, whose tokens and which API keys an
-endpoint accepts. Never: certificates themselves (`certificates`), tokens themselves, reading other
-tables (`parse`).
+Owns: which address is refused, which URL is the gateway's own, the files of TLS at an address,
+whose tokens and which API keys an endpoint accepts. Never: certificates themselves
+(`certificates`), tokens themselves, reading other tables (`parse`).
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config import sections, units
 from metamcp_supervisor.config.config import Address, AnyAddress, Endpoint, GatewayConfig, Tls
-from metamcp_supervisor.config.document import ConfigFindings, Site, Table
+from metamcp_supervisor.config.document import ConfigDraft, ConfigFindings, ServerDraft, Site, Table
 from metamcp_supervisor.config.program import warn_of_literal, warn_of_short
 from metamcp_supervisor.config.references import Resolving
 from metamcp_worker.access import api_key
@@ -29,6 +29,39 @@ def refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> 
             f"other machines could reach {address}, and nothing there asks who they are; use"
             " 127.0.0.1, [::1] or localhost",
         )
+
+
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+_PORTS = {"http": 80, "https": 443}
+
+
+def is_own_url(url: str, gateway: GatewayConfig, port: int) -> bool:
+    """Whether a URL leads to this gateway, as far as its address tells. `port`: of the gateway for
+    clients, 0 if it is not known before the start."""
+    try:
+        parts = urlsplit(url)
+        host, url_port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return False
+    own = gateway.listen.host
+    local = units.is_loopback(own) or own in _ALL_ADDRESSES
+    named = host in (own, *gateway.allowed_hosts) or (local and units.is_loopback(host))
+    return named and url_port == port
+
+
+def without_self(
+    drafts: Iterable[ConfigDraft], gateway: GatewayConfig, port: int, findings: ConfigFindings
+) -> list[ConfigDraft]:
+    """Return the drafts without the servers whose URL is this gateway. `port`: see `is_own_url`."""
+
+    def judge(draft: ServerDraft) -> ServerDraft:
+        if draft.server is None or not is_own_url(draft.server.url or "", gateway, port):
+            return draft
+        what = f"the server '{draft.name}' is left out: its URL is this gateway"
+        findings.warning(draft.site, what)
+        return replace(draft, server=None)
+
+    return [replace(each, servers=tuple(map(judge, each.servers))) for each in drafts]
 
 
 def refuse_open_console(

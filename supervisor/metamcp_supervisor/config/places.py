@@ -19,9 +19,12 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from metamcp_supervisor import runtime
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.config.config import GatewayConfig
 
 VARIABLE = "METAMCP_CONFIG"
 SYSTEM_FILE = Path("/etc/metamcp/metamcp.toml")
@@ -205,6 +208,15 @@ def ports(state_dir: Path) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return (clients, ops) if all(0 < port < 65536 for port in (clients, ops)) else None
+
+
+def client_port(gateway: "GatewayConfig") -> int:
+    """Return the port where clients reach the gateway of this configuration; 0 if only its start
+    will tell."""
+    if "listen" not in gateway.movable:
+        return gateway.listen.port
+    last = ports(gateway.state_dir)
+    return 0 if last is None else last[0]
 
 
 def keep_ports(state_dir: Path, clients: int, ops: int) -> None:

@@ -148,6 +148,7 @@ def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
         ),
         files=tuple(reading.files),
         transports=lambda: installation.installed(installation.TRANSPORTS),
+        client_port=places.client_port,
         findings=findings,
     )
     if config.traces.endpoint and (why := installation.lacking(installation.TRACES)):

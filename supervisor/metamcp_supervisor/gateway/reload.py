@@ -262,6 +262,8 @@ class Reloads:
 
     def _apply(self, new: Config, found: ReloadPlan) -> None:
         """Put `new` into force; this cannot be refused any more."""
+        for warning in (each for each in new.warnings if each not in self._written.warnings):
+            self._journal.add("gateway", "note", str(warning))
         # Settings of [gateway], like addresses and directories, stay until the gateway restarts.
         self._written = replace(new, gateway=self.config.gateway)
         levels_set, self._overrides = self._overrides.of(GATEWAY), self._overrides.kept(new)

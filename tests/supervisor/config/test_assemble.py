@@ -29,7 +29,7 @@ def served(host: str, *written: bool | None) -> list[bool]:
         [ConfigDraft(site=SITE, endpoints=drafts)],
         [GatewayDraft(listen=(Address(host, 1), SITE))],
         default=GatewayConfig(state_dir=Path("/s"), runtime_dir=Path("/r")),
-        files=(), transports=tuple[str, ...],
+        files=(), transports=tuple[str, ...], client_port=lambda gateway: 1,
         findings=ConfigFindings(),
     )  # fmt: skip
     return [endpoint.sse for endpoint in found.endpoints.values()]

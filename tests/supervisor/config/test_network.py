@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.config.config import Address, GatewayConfig
+from metamcp_supervisor.config.network import is_own_url
 from tests.supervisor.configs import loaded, messages
 
 
@@ -97,3 +99,33 @@ def test_the_console_is_off_and_other_machines_reach_it_only_over_tls(tmp_path: 
     assert loaded(tmp_path, f'{wide}tls = "required"\n').gateway.console_listen is not None
     (said,) = messages(tmp_path, '[gateway]\nconsole_listen = "127.0.0.1:6271"\n')
     assert "127.0.0.1:6271 is taken by another listener of [gateway]" in said
+
+
+@pytest.mark.parametrize(
+    ("listen", "url", "own"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:6270/mcp", True),
+        ("127.0.0.1", "http://LOCALHOST:6270/metamcp/x/mcp?a=1", True),
+        ("127.0.0.1", "http://[::1]:6270/mcp", True),
+        ("127.0.0.1", "https://127.0.0.1:6270/sse", True),
+        ("127.0.0.1", "http://127.0.0.1:6271/mcp", False),
+        ("127.0.0.1", "http://127.0.0.1/mcp", False),
+        ("127.0.0.1", "http://box.example:6270/mcp", True),
+        ("127.0.0.1", "http://other.example:6270/mcp", False),
+        ("0.0.0.0", "http://localhost:6270/mcp", True),
+        ("10.0.0.1", "http://10.0.0.1:6270/mcp", True),
+        ("10.0.0.1", "http://127.0.0.1:6270/mcp", False),
+        ("127.0.0.1", "http://127.0.0.1:none/mcp", False),
+        ("127.0.0.1", "", False),
+    ],
+)
+def test_an_address_tells_whether_a_url_is_this_gateway(listen: str, url: str, own: bool) -> None:
+    folder = Path("/x")
+    gateway = GatewayConfig(
+        listen=Address(listen, 6270),
+        allowed_hosts=("box.example", "*.example"),
+        state_dir=folder,
+        runtime_dir=folder,
+    )
+    assert is_own_url(url, gateway, 6270) is own
+    assert not is_own_url(url, gateway, 0), "the port is not known yet"
