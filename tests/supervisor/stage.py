@@ -54,6 +54,7 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.spec import FrontSpec
 
 WAIT_S = 30.0
+GATEWAY_ID = "0123456789abcdef"
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -166,6 +167,7 @@ class Stage:
             pinned=Pinned(state_dir, self.journal, self.fronts.reconfigure),
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
+            gateway_id=lambda: GATEWAY_ID,
         )
 
     def spec(self) -> FrontSpec:

@@ -8,7 +8,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from msgspec import structs
 
@@ -49,6 +48,7 @@ from metamcp_worker.ipc.disclosure import Change, News
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
+from metamcp_worker.ipc.server_catalog import gateway_id
 from metamcp_worker.ipc.spec import FrontSpec
 
 HANDLE_KEY = "handles.key"
@@ -105,7 +105,7 @@ class Household:
     ) -> None:
         """Make the parts that are left; see the attributes. `config`: returns the one in force;
         `version`: of the gateway."""
-        self._journal = journal
+        self._journal, self._config = journal, config
 
         def note(sentence: str) -> None:
             journal.add("gateway", "error", sentence)
@@ -163,12 +163,12 @@ class Household:
         found = {name: each.connector for name, each in self.roles.items()}
         return {name: connector for name, connector in found.items() if connector is not None}
 
-    def handle_key(self, state_dir: Path) -> bytes:
+    def handle_key(self) -> bytes:
         """Return the key of ids and states that are of use to one client alone, which all fronts
         and later gateways on this state directory have. A key that cannot be kept lasts as long as
         this gateway; then an event says why."""
         if not self._handle_key:
-            path = state_dir / HANDLE_KEY
+            path = self._config().gateway.state_dir / HANDLE_KEY
             try:
                 self._handle_key = files.own_key(path, HANDLE_KEY_BYTES)
             except (OSError, Unresolved, ValueError) as unfit:
@@ -176,6 +176,10 @@ class Household:
                 self._handle_key = secrets.token_bytes(HANDLE_KEY_BYTES)
                 self._journal.add("gateway", "error", f"{LOST.format(path)}: {why}")
         return self._handle_key
+
+    def gateway_id(self) -> str:
+        """Return the id by which this gateway recognizes itself behind one of its servers."""
+        return gateway_id(self.handle_key())
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)

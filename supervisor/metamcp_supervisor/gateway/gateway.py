@@ -228,6 +228,7 @@ class Gateway:
             pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
             environ=environ,
             version=self.version,
+            gateway_id=self._house.gateway_id,
         )
 
     def _controlled(self, config: Config) -> Control:
@@ -374,8 +375,7 @@ class Gateway:
     def _front_spec(self) -> FrontSpec:
         pinned = self._tree.pinned
         found = specs.front_spec(self.config, self.version, self.listen, pinned)
-        key = self._house.handle_key(self.config.gateway.state_dir)
-        return structs.replace(self._house.with_roles(found), handle_key=key)
+        return structs.replace(self._house.with_roles(found), handle_key=self._house.handle_key())
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]

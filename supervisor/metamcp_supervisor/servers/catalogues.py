@@ -34,7 +34,7 @@ class CatalogueFigures:
     """Figures of one catalogue, without the definitions that lists leave out. `token_cost`:
     estimated for all tool definitions. `invalid`: how many definitions are not valid; `left_out`:
     place and reason of each, up to LEFT_OUT_MAX. `protocol`: revision that the server spoke;
-    `identity`: differs between versions of the server."""
+    `identity`: differs between versions of the server; `gateways`: as in `ServerCatalogue`."""
 
     tools: int = 0
     prompts: int = 0
@@ -47,6 +47,7 @@ class CatalogueFigures:
     left_out: tuple[str, ...] = ()
     protocol: str = ""
     identity: str = ""
+    gateways: tuple[str, ...] = ()
 
     @property
     def modern(self) -> bool:
@@ -73,6 +74,7 @@ def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
         left_out=tuple(map(str, invalid[:LEFT_OUT_MAX])),
         protocol=found.protocol,
         identity=hashlib.sha256(bytes(found.serverInfo)).hexdigest()[:16],
+        gateways=found.gateways,
     )
 
 

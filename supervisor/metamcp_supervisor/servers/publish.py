@@ -312,12 +312,25 @@ ARRIVED_S = 2.0
 """Seconds after such a try without a word of its failure, until the pipe counts as there."""
 
 
+IS_SELF = "it is this gateway, which cannot be its own server: take it out of the configuration"
+LEADS_BACK = (
+    "it leads back to this gateway: it is a gateway that serves this gateway's own tools, so take"
+    " the entry out of one of the two"
+)
+
+
 class Deliveries:
-    """`entries`: all servers, by name. `owed`: how many deliveries will be tried again.
-    `missing`: why a server that is ready cannot be called, as long as a pipe to it is missing."""
+    """`entries`: all servers, by name. `gateway_id`: returns the id of this gateway. `owed`: how
+    many deliveries will be tried again. `missing`: why a server that is ready cannot be called, as
+    long as a pipe to it is missing."""
 
     def __init__(
-        self, entries: Mapping[str, ServerEntry], routes: Routes, pinned: Pinned, journal: Journal
+        self,
+        entries: Mapping[str, ServerEntry],
+        routes: Routes,
+        pinned: Pinned,
+        journal: Journal,
+        gateway_id: Callable[[], str],
     ) -> None:
         self.owed = 0
         self.missing: dict[str, str] = {}
@@ -327,6 +340,7 @@ class Deliveries:
         self._entries = entries
         self._routes = routes
         self._journal = journal
+        self._gateway_id = gateway_id
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -371,7 +385,10 @@ class Deliveries:
         """Take in a server's catalogue, send it, and write to the journal what changed in it.
         Return why the server counts as broken, if it does."""
         try:
-            self.judged(entry, entry.offer, found := offer(data))
+            found = offer(data)
+            if (own := self._gateway_id()) in found.gateways:
+                return ExitClass.LOOP, IS_SELF if own == found.gateways[0] else LEADS_BACK
+            self.judged(entry, entry.offer, found)
             # Once a server asked for roots, that counts until it may be a different server.
             asks_roots = wider(found.asks_roots, entry.offer.asks_roots)
             entry.offer = replace(found, asks_roots=asks_roots)

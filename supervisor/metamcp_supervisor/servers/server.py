@@ -185,7 +185,9 @@ Step = tuple[ServerLife, tuple[Action, ...]]
 _WAITING = (ServerPhase.BACKOFF, ServerPhase.FAILED)
 _LEAVING = (ServerPhase.DRAINING, ServerPhase.STOPPING)
 _ALIVE = (ServerPhase.WARMING, ServerPhase.READY)
-_UNHEALED = (ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS, ExitClass.REDIRECT)
+_UNHEALED = (
+    ExitClass.SPAWN, ExitClass.AUTHORIZATION, ExitClass.TLS, ExitClass.REDIRECT, ExitClass.LOOP,
+)  # fmt: skip
 """Exit classes that need a person; waiting alone does not help."""
 
 

@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from metamcp_supervisor.config.config import Server
@@ -70,7 +70,8 @@ DRAIN_S = 30.0
 
 
 class Tree:
-    """`entries`: all servers, by name, in the order of the configuration."""
+    """`entries`: all servers, by name, in the order of the configuration. `gateway_id`: returns the
+    id of this gateway."""
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class Tree:
         pinned: Pinned,
         environ: Mapping[str, str],
         version: str,
+        gateway_id: Callable[[], str],
     ) -> None:
         self.crew = Crew(self, forker, hearts, journal, tokens, bounds, environ, version)
         self.bounds = bounds
@@ -100,7 +102,7 @@ class Tree:
         self._drain_s = DRAIN_S
         self._closed = False
         self.entries: dict[str, ServerEntry] = {}
-        self.deliveries = Deliveries(self.entries, routes, pinned, journal)
+        self.deliveries = Deliveries(self.entries, routes, pinned, journal, gateway_id)
         self.starting = Starting(self.entries, self._admitted)
         self.outages = Outages(self.entries, self.starting, self.feed)
         self.spares = Spares(self.crew, journal, self.feed)

@@ -92,6 +92,7 @@ class ExitClass(StrEnum):
     OPERATOR = "operator"
     TLS = "tls"
     REDIRECT = "redirect"
+    LOOP = "loop"
     FLOOD = "flood"
     CONFIGURATION = "configuration"
 
@@ -138,6 +139,8 @@ EXIT_MEANING: Mapping[ExitClass, str] = {
     "is not accepted; as with `spawn`",
     ExitClass.REDIRECT: "a server that is reached by URL redirects to another origin or in a "
     "circle; as with `spawn`",
+    ExitClass.LOOP: "it is this gateway, or a gateway that serves the tools of this one; as with "
+    "`spawn`",
     ExitClass.FLOOD: "it was `throttled` for a minute: it sends notifications, requests or noise "
     "without end; that is quarantine at once",
     ExitClass.CONFIGURATION: "its table in the configuration has a mistake, so it is not started; "

@@ -12,6 +12,7 @@ from msgspec import structs
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.entry import ServerSnapshot
 from metamcp_supervisor.servers.publish import AGAIN_S, ARRIVED_S, PublishedServer, Routes
+from metamcp_supervisor.servers.states import ExitClass
 from metamcp_worker.ipc import server_catalog
 from metamcp_worker.ipc.messages import (
     AttachFailed,
@@ -19,10 +20,11 @@ from metamcp_worker.ipc.messages import (
     AttachServer,
     Beat,
     Catalogue,
+    Listed,
     ServerState,
 )
 from tests.supervisor.gateway.test_upgrade_state import STATE
-from tests.supervisor.stage import Stage, front_up, played, states, until
+from tests.supervisor.stage import GATEWAY_ID, Stage, front_up, played, states, until
 
 pytestmark = pytest.mark.process
 
@@ -208,5 +210,29 @@ def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> N
         await stage.up("git")
         front.say(AttachFailed(what="git", number=0))
         await until(lambda: len(front.told(Catalogue)) == 2, "again")
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("gateways", "sentence"),
+    [
+        ((GATEWAY_ID,), "it is this gateway"),
+        (("another", GATEWAY_ID), "it leads back to this gateway"),
+    ],
+)
+def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_new_lists_are_not_told(
+    tmp_path: Path, gateways: tuple[str, ...], sentence: str
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        stage.tree.add(GIT)
+        worker = await stage.up("git")
+        told = len([m for m in front.heard if isinstance(m, Catalogue)])
+        known = server_catalog.unpack(stage.routes.handed("git").catalogue)
+        worker.say(Listed(), server_catalog.pack(structs.replace(known, gateways=gateways)))
+        await until(lambda: stage.tree.entries["git"].life.reason is ExitClass.LOOP, "recognized")
+        assert sentence in stage.tree.entries["git"].life.message
+        assert len([m for m in front.heard if isinstance(m, Catalogue)]) == told
 
     played(tmp_path, play)

@@ -16,7 +16,13 @@ from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.server_catalog import DISCOVER, Hint, ServerCatalogue
+from metamcp_worker.ipc.server_catalog import (
+    DISCOVER,
+    GATEWAYS,
+    Hint,
+    ServerCatalogue,
+    gateway_id,
+)
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, ResultLimits
 from tests.worker.front.offers import endpoint, offer, prompt, resource, template, tool
 
@@ -55,6 +61,25 @@ def test_a_definition_keeps_every_byte_but_its_name() -> None:
     assert answer == b'{"tools":[' + raw.replace(b'"t"', b'"a__t"') + b"]}"
     bare = view(endpoint("a", style="bare"), a=offer(Raw(raw)))
     assert bare.page("tools/list", {}, modern=False) == b'{"tools":[' + raw + b"]}"
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_a_list_names_the_gateways_that_it_comes_from(modern: bool) -> None:
+    """This one first; those behind a server only as long as the server is in the lists."""
+    found = Viewers()
+    spec = FrontSpec(version="1.2", endpoints=(endpoint("a", "b"),), hosts=(), handle_key=b"x")
+    found.configure(spec)
+    for server, ids in {"a": ("far", "farther"), "b": ("far", "other")}.items():
+        found.put(server, replace(offer("t"), gateways=ids))
+        found.set_listed(server, True)
+    own = gateway_id(b"x")
+    for listed, those in ((True, ["far", "farther", "other"]), (False, ["far", "farther"])):
+        found.set_listed("b", listed)
+        found.refresh()
+        seen = found.get("default")
+        assert seen is not None
+        for method in views.LIST_METHODS:
+            assert page(seen, method, modern=modern)["_meta"][GATEWAYS] == [own, *those]
 
 
 @pytest.mark.promise("M20")

@@ -44,3 +44,27 @@ def test_the_strictest_hint_counts() -> None:
     assert strictest([Hint(5, "public"), Hint(9, "public")]) == Hint(5, "public")
     assert strictest([Hint(5, "public"), Hint(9, "private")]) == Hint(5, "private")
     assert strictest([Hint(5, "public"), Hint()]) == Hint(0, "private")
+
+
+@pytest.mark.parametrize(
+    ("meta", "ids"),
+    [
+        (b'{"metamcp/gateways":["a","b"]}', ("a", "b")),
+        (b'{"metamcp/gateways":["a",1,null]}', ("a",)),
+        (b'{"metamcp/gateways":"a"}', ()),
+        (b'{"x":"metamcp/gateways"}', ()),
+        (b'"metamcp/gateways"', ()),
+        (b"", ()),
+    ],
+)
+def test_ids_of_gateways_are_read_from_a_result_and_anything_else_is_none(
+    meta: bytes, ids: tuple[str, ...]
+) -> None:
+    assert server_catalog.gateways({"_meta": Raw(meta)} if meta else {}) == ids
+
+
+def test_a_list_with_definitions_of_another_gateway_has_another_hash() -> None:
+    one = ServerCatalogue(protocol="2026-07-28", gateways=("a",))
+    assert server_catalog.list_hash(one) != server_catalog.list_hash(
+        ServerCatalogue(protocol="2026-07-28", gateways=("a", "b"))
+    )

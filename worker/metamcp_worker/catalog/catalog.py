@@ -55,8 +55,9 @@ class Merged(Struct, frozen=True):
     beginnings of these methods. `barred`: names that this owner does not get, where names are bare;
     None: it gets no name that is not in a table. `held`: it gets no such name of a tool in any
     case, because its server is held to what was approved. `closed`: servers that cannot be asked
-    for anything, because nothing of them is in view. `parts`: the same tools, server by server;
-    `listed`: the parts that make up the list of tools.
+    for anything, because nothing of them is in view. `gateways`: ids of the gateways that the lists
+    come from, but for this one. `parts`: the same tools, server by server; `listed`: the parts that
+    make up the list of tools.
     """
 
     endpoint: str
@@ -84,6 +85,7 @@ class Merged(Struct, frozen=True):
     kept: Mapping[exposed_names.Pair, str] = {}
     hidden: frozenset[exposed_names.Pair] = frozenset()
     aliases: Mapping[str, Owner] = {}
+    gateways: tuple[str, ...] = ()
     parts: tuple[ServerPart, ...] = ()
     listed: tuple[ServerPart, ...] = ()
 
@@ -260,6 +262,14 @@ class Catalog:
             kept=merge.kept,
             hidden=frozenset(merge.hidden),
             aliases=merge.aliases,
+            gateways=tuple(
+                dict.fromkeys(
+                    one
+                    for name, offer in offers.items()
+                    if name in self._listed
+                    for one in offer.gateways
+                )
+            ),
             parts=merge.parts,
             listed=merge.listed,
         )

@@ -116,13 +116,14 @@ class Owner(Struct, frozen=True, gc=False):
 class ServerOffer:
     """Offer of one server. `links`: the URIs that its tools name as their user interface;
     `has_app`: whether it has such a user interface of its own (MCP Apps); `kinds`: the lists that
-    it has, even if they are empty."""
+    it has, even if they are empty; `gateways`: as in `ServerCatalogue`."""
 
     def __init__(self, catalogue: ServerCatalogue, like: "ServerOffer | None" = None) -> None:
         """Read an offer. `like`: the server's offer in the other era; lists that are equal in both
         are kept once."""
         self.legacy = catalogue.protocol < MODERN_SINCE
         self.instructions = catalogue.instructions or ""
+        self.gateways = catalogue.gateways
         self.hints = {} if self.legacy else catalogue.hints  # its revision knows no such words
         self.items = {
             kind: _items(kind, catalogue.of(kind), modern=not self.legacy) for kind in KINDS

@@ -23,7 +23,7 @@ from metamcp_worker.catalog.offers import CAPABILITIES
 from metamcp_worker.ipc import codec, validation
 from metamcp_worker.ipc.disclosure import Shown
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.server_catalog import KEYS, KINDS
+from metamcp_worker.ipc.server_catalog import GATEWAYS, KEYS, KINDS
 from metamcp_worker.ipc.spec import EndpointSpec
 
 LIST_METHODS: Mapping[str, str] = {
@@ -104,7 +104,8 @@ class View:
     clients of the earlier era, where a server speaks both; `shown`: what is in view beside the
     built-in tools; `spec`: of the endpoint, or of the part of it that `endpoint` names; `whole`:
     name of the endpoint itself. `pages`: of a view with the same lists, to keep their bytes
-    once."""
+    once. `gateway`: id of this gateway, which results of lists have, with those of the gateways
+    behind it: a gateway finds itself there if it is its own server; empty for none."""
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class View:
         shown: Shown = _NOTHING,
         pages: ListPages | None = None,
         legacy: Merged | None = None,
+        gateway: str = "",
     ) -> None:
         self.legacy = merged if legacy is None else legacy
         self.endpoint = merged.endpoint
@@ -125,6 +127,7 @@ class View:
         self.shown = shown
         self.instructions: str | None = merged.instructions
         self._version = version
+        self._gateway = gateway
         self._capabilities: dict[bool, bytes] = {}
         self.pages = PageCache().pages() if pages is None else pages
         self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
@@ -203,11 +206,17 @@ class View:
         result[kind] = [Raw(definition) for definition in definitions]
         if end < len(entries):
             result["nextCursor"] = self._cursor(kind, entries[end - 1].key)
+        meta: dict[str, object] = {}
         if modern:
             result |= self.hint(kind)
-            result["_meta"] = {
-                "io.modelcontextprotocol/serverInfo": {"name": "metamcp", "version": self._version}
+            meta["io.modelcontextprotocol/serverInfo"] = {
+                "name": "metamcp",
+                "version": self._version,
             }
+        if self._gateway:
+            meta[GATEWAYS] = [self._gateway, *merged.gateways]
+        if meta:
+            result["_meta"] = meta
         return codec.dump(result), end
 
     def _start(self, kind: str, cursor: Raw | None, *, modern: bool) -> int:

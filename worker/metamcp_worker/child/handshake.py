@@ -23,6 +23,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
+from itertools import chain
 
 from msgspec import Raw, Struct
 
@@ -356,6 +357,7 @@ class Opening:
         self._relists = 0
         self._lists: dict[str, tuple[Raw, ...]] = {}
         self._hints: dict[str, Hint] = {}
+        self._gateways: dict[str, tuple[str, ...]] = {}
         self._list_hash = ""
         self._asks_roots: Asked = spec.asks_roots
         self.met: Met | None = None
@@ -480,6 +482,7 @@ class Opening:
             actions.append(WarnInLog(f"{done.failed}; the list stays as it was"))
         self._lists |= done.lists
         self._hints |= done.hints
+        self._gateways |= done.gateways
         found = self._catalogue()
         was_ready, before = self.ready, self._list_hash
         self._list_hash = server_catalog.list_hash(found)
@@ -504,6 +507,7 @@ class Opening:
             resourceTemplates=self._lists.get("resourceTemplates", ()),
             hints={**self._hints, DISCOVER: self.met.hint},
             asksRoots=self._asks_roots,
+            gateways=tuple(dict.fromkeys(chain.from_iterable(self._gateways.values()))),
         )
 
 

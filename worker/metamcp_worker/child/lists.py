@@ -17,7 +17,7 @@ from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.own_requests import OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.server_catalog import Hint, hint, strictest
+from metamcp_worker.ipc.server_catalog import Hint, gateways, hint, strictest
 
 PAGES_MAX = 100
 ITEMS_MAX = 3000
@@ -72,7 +72,8 @@ class ListReader:
     """Reader of some lists, for one pass. Send the request that `ask` returns and feed the answer,
     until `ask` returns None.
 
-    `lists`, `hints`: the definitions and hints by list; a list that could not be read is missing.
+    `lists`, `hints`, `gateways`: the definitions, the hints, and the ids of the gateways that they
+    come from, by list; a list that could not be read is missing.
     `warnings`: sentences. `failed`: why the tools could not be read, or empty; `ask` returns None
     then.
     """
@@ -81,6 +82,7 @@ class ListReader:
         self._todo = [kind for kind in server_catalog.KINDS if kind in set(kinds)]
         self.lists: dict[str, tuple[Raw, ...]] = {}
         self.hints: dict[str, Hint] = {}
+        self.gateways: dict[str, tuple[str, ...]] = {}
         self.warnings: list[str] = []
         self.failed = ""
         self._bytes = 0
@@ -110,6 +112,7 @@ class ListReader:
         for item in items:
             self._take(kind, item)
         self._page_hints.append(hint(page))
+        self._gateways |= dict.fromkeys(gateways(page))
         self._pages += 1
         self._turn(bytes(page.get("nextCursor", b"null")))
 
@@ -189,6 +192,7 @@ class ListReader:
             )
         self.lists[kind] = tuple(self._found.values())
         self.hints[kind] = strictest(self._page_hints)
+        self.gateways[kind] = tuple(self._gateways)
         self._begin()
 
     def _begin(self) -> None:
@@ -197,6 +201,7 @@ class ListReader:
         self._cursors: set[bytes] = set()
         self._cursor = b""
         self._page_hints: list[Hint] = []
+        self._gateways: dict[str, None] = {}
         self._pages: int = 0
         self._left_out = 0
         self._too_many = 0

@@ -20,7 +20,7 @@ from metamcp_worker.guard.policies import Policies, PolicyNote
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Shown, ViewOwner, ViewStats, within
 from metamcp_worker.ipc.saved_scripts import Script
-from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue
+from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue, gateway_id
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from metamcp_worker.search.index import Index
 
@@ -47,7 +47,7 @@ class Viewers:
         self._catalog = Catalog()
         self.indexes = Indexes()
         self._exposed: dict[str, Sequence[ListEntry]] = {}
-        self._version = ""
+        self._version = self._gateway = ""
         self._endpoints: dict[str, EndpointSpec] = {}
         self._merged: dict[str, Merged] = {}
         self._opened: dict[str, _Opened] = {}
@@ -140,6 +140,7 @@ class Viewers:
 
     def configure(self, spec: FrontSpec) -> None:
         self._version = spec.version
+        self._gateway = gateway_id(spec.handle_key) if spec.handle_key else ""
         before, self._endpoints = self._endpoints, {one.name: one for one in spec.endpoints}
         kept = {(server, tool): why for server, tool, why in spec.quarantined}
         self._catalog.keep_back(kept, frozenset(spec.held))
@@ -343,7 +344,9 @@ class Viewers:
             return alike
         else:
             merged, legacy, shown, pages = alike.merged, alike.legacy, alike.shown, alike.pages
-        view = View(merged, spec, self._version, whose.principal, shown, pages, legacy)
+        view = View(
+            merged, spec, self._version, whose.principal, shown, pages, legacy, self._gateway
+        )
         self._alike[like] = view
         return view
 

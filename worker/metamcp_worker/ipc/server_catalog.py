@@ -2,7 +2,8 @@
 
 Owns: the form and the hash of the catalogue blob, which goes from a child worker through the
 supervisor (which stores it on disk) to the fronts; cache hints of results; the definitions by their
-names or URIs. Never: exposed names, views, I/O.
+names or URIs; the ids of gateways, by which a gateway recognizes itself. Never: exposed names,
+views, I/O.
 
     {"protocol": "2025-11-25", "serverInfo": {…}, "capabilities": {…}, "instructions": "…" | null,
      "tools": […], "prompts": […], "resources": […], "resourceTemplates": […],
@@ -30,6 +31,33 @@ KINDS = ("tools", "prompts", "resources", "resourceTemplates")
 KEYS = {"tools": "name", "prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
 
 
+GATEWAYS = "metamcp/gateways"
+"""Key in the `_meta` of a result of a list: the ids of the gateway and of all gateways behind it
+whose definitions the list may have."""
+GATEWAYS_MAX = 64
+"""Maximum ids that are read from one result."""
+GATEWAY_ID_BYTES = 8
+"""Bytes of the id of a gateway, which has two hexadecimal digits for each."""
+
+
+def gateway_id(key: bytes) -> str:
+    """Return the id of the gateway with this key of its state directory, which stays secret."""
+    return hashlib.sha256(b"gateway\0" + key).hexdigest()[: 2 * GATEWAY_ID_BYTES]
+
+
+def gateways(result: Mapping[str, Raw]) -> tuple[str, ...]:
+    """Return the ids of gateways in a decoded result of a list, the gateway that answered first;
+    empty if another kind of server answered."""
+    meta = bytes(result.get("_meta", b""))
+    if GATEWAYS.encode() not in meta:
+        return ()
+    try:
+        ids = codec.items(codec.level(meta).get(GATEWAYS, Raw(b"[]")))
+    except codec.Malformed:
+        return ()
+    return tuple(filter(None, map(codec.text, ids[:GATEWAYS_MAX])))
+
+
 class Hint(Struct, frozen=True):
     """How long, and by whom, a result may be cached. Without a hint of the server, a result is not
     cached."""
@@ -45,7 +73,8 @@ DISCOVER = "discover"
 class ServerCatalogue(Struct, frozen=True, kw_only=True):
     """Catalogue of one server. `serverInfo` and `capabilities` are raw objects, the lists hold raw
     definitions. `hints`: of the lists that the server gave, by kind, and of its discovery.
-    `asksRoots`: when the server asked for the roots of its client, in this run or before."""
+    `asksRoots`: when the server asked for the roots of its client, in this run or before.
+    `gateways`: if the server is a gateway, its id first, then those of the gateways behind it."""
 
     protocol: str
     serverInfo: Raw = Raw(b"{}")  # noqa: N815 - the wire's own names
@@ -57,6 +86,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     resourceTemplates: tuple[Raw, ...] = ()  # noqa: N815 - as above
     hints: dict[str, Hint] = {}
     asksRoots: Asked = ""  # noqa: N815 - as above
+    gateways: tuple[str, ...] = ()
 
     def of(self, kind: str) -> Sequence[Raw]:
         """Return the definitions of one of `KINDS`."""
@@ -118,8 +148,9 @@ def unpack(data: bytes) -> ServerCatalogue:
 
 
 def list_hash(catalogue: ServerCatalogue) -> str:
-    """Return sixteen hex digits that change with every definition and with the order of them."""
-    digest = hashlib.sha256()
+    """Return sixteen hex digits that change with every definition, with the order of them, and
+    with the gateways that they come from."""
+    digest = hashlib.sha256("\n".join(catalogue.gateways).encode())
     for kind in KINDS:
         digest.update(kind.encode() + b"\n")
         for definition in catalogue.of(kind):
