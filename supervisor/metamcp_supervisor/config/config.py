@@ -374,6 +374,8 @@ class Server:
     era: Era = "auto"
     protocol: str | None = None
     """The only revision that it is asked for."""
+    extensions: Mapping[str, str] | None = None
+    """Extensions declared to a process that is not for a single client, with settings as JSON."""
     depends_on: tuple[str, ...] = ()
     spares: int = 0
     required: bool = False

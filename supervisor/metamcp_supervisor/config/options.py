@@ -352,6 +352,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*", "protocol", "choice", "", "restart",
            "The only revision that it is asked for, instead of the newest that it accepts.",
            ("2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "2024-10-07")),
+    Option("servers.*", "extensions", "table of values", "", "restart",
+           "Extensions that clients of a shared process are said to have; without it, MCP Apps."),
     Option("servers.*", "depends_on", "strings", "[]", "in place",
            "Servers that must be ready before this one starts, and that stop after it."),
     Option("servers.*", "required", "boolean", "false", "in place",

@@ -36,6 +36,7 @@ from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.program import warn_of_literal
 from metamcp_supervisor.config.references import Resolving, input_variable
 from metamcp_supervisor.config.show import looks_secret
+from metamcp_supervisor.config.tools import json_values
 from metamcp_supervisor.config.units import size_text
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.server_catalog import MODERN_SINCE
@@ -328,7 +329,8 @@ MESSAGE_BYTES_MIN = 64 * 1024
 
 
 def read_protocol(table: Table, server: Server) -> Server:
-    """Return the server with the era, the revision and the messages of its table."""
+    """Return the server with the era, the revision, the messages and the extensions of its
+    table."""
     era, protocol = table.choice("era") or server.era, table.choice("protocol")
     if protocol is not None:
         meant = "modern" if protocol >= MODERN_SINCE else "legacy"
@@ -339,7 +341,10 @@ def read_protocol(table: Table, server: Server) -> Server:
     if message_max > frames.MESSAGE_BYTES_MAX:
         largest = size_text(frames.MESSAGE_BYTES_MAX)
         table.error("message_max", f'is too large; the largest size here is "{largest}"')
-    return replace(server, era=cast("Era", era), protocol=protocol, message_max=message_max)
+    server = replace(server, era=cast("Era", era), protocol=protocol, message_max=message_max)
+    if table.has("extensions"):
+        server = replace(server, extensions=json_values(table, "extensions"))
+    return server
 
 
 def read_limits(table: Table, server: Server) -> Server:

@@ -340,6 +340,12 @@ def _embeddings(embeddings: Embeddings) -> dict[str, object]:
     }
 
 
+def _extensions(server: Server) -> dict[str, object]:
+    if server.extensions is None:
+        return {}
+    return {"extensions": {name: json.loads(text) for name, text in server.extensions.items()}}
+
+
 def server_table(server: Server) -> dict[str, object]:
     """Return a server as its table in the file would be."""
     return _run_or_reached(server) | {
@@ -350,6 +356,7 @@ def server_table(server: Server) -> dict[str, object]:
         "sharing": server.sharing,
         "era": server.era,
         **({"protocol": server.protocol} if server.protocol is not None else {}),
+        **_extensions(server),
         "spares": server.spares,
         "required": server.required,
         **({"recording": server.recording} if server.recording is not None else {}),

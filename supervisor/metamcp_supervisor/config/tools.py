@@ -162,7 +162,7 @@ def _read(table: Table, tool: str) -> ToolConfig:
         table.error("title", f"must have from 1 to {TITLE_CHARACTERS_MAX} characters")
     if description is not None and len(description) > DESCRIPTION_CHARACTERS_MAX:
         table.error("description", f"may have at most {DESCRIPTION_CHARACTERS_MAX} characters")
-    fixed, defaults = _values(table, "fixed"), _values(table, "defaults")
+    fixed, defaults = json_values(table, "fixed"), json_values(table, "defaults")
     for argument in fixed.keys() & defaults.keys():
         site = table.site.at("defaults", argument)
         what = f"'{shown(argument)}' is in 'fixed' too; an argument is in one of them"
@@ -193,8 +193,8 @@ def _aliases(table: Table) -> tuple[str, ...] | None:
     return found
 
 
-def _values(table: Table, key: str) -> dict[str, str]:
-    """Read arguments and their values, as JSON text."""
+def json_values(table: Table, key: str) -> dict[str, str]:
+    """Read names and their values, as JSON text."""
     inner = table.table(key)
     found: dict[str, str] = {}
     for name in sorted(inner.values) if inner is not None else ():

@@ -87,6 +87,11 @@ class PrivatePlaces(NamedTuple):
     ports: tuple[int, ...]
 
 
+EXTENSIONS = {"io.modelcontextprotocol/ui": '{"mimeTypes":["text/html;profile=mcp-app"]}'}
+"""Extensions that are declared to shared processes where the configuration names none. A client
+that does not know the user interface of a tool reads the text of its result."""
+
+
 def server_spec(
     server: Server,
     environ: Mapping[str, str],
@@ -139,6 +144,7 @@ def server_spec(
         roots=tenant.roots if tenant is not None else "",
         protocol=server.protocol or "",
         known_protocol=protocol,
+        extensions=dict(EXTENSIONS if server.extensions is None else server.extensions),
         asks_roots=asks_roots,
     )
 

@@ -61,7 +61,7 @@ WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
     "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
     "strict_listing", "limits", "results", "sandbox", "network", "needs",
-    "protocol",
+    "protocol", "extensions",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
@@ -150,7 +150,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
         "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
         "sharing": "shared", "era": "legacy", "protocol": "2025-03-26",
-        "tools": {"t": ToolConfig(hidden=True)},
+        "extensions": {"e": "{}"}, "tools": {"t": ToolConfig(hidden=True)},
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,
         "processes_max": 9, "nofile_max": 99, "limits": UseLimits(in_flight=1),
         "sandbox": "strict", "sandbox_required": True, "read": ("/r",), "write": ("/w",),

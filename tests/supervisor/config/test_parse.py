@@ -177,6 +177,7 @@ idle_stop = "5m"
 sharing = "auto"
 era = "legacy"
 protocol = "2025-03-26"
+extensions = { "com.example/x" = { y = 1 } }
 
 [servers.wiki]
 url = "https://wiki.example.com/${USER:-somebody}/mcp?key=${HOME}"

@@ -25,7 +25,13 @@ from msgspec import Raw, Struct
 from metamcp_worker.guard.guard_rules import CallGuard
 from metamcp_worker.ipc import codec, validation
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.server_catalog import KINDS, MODERN_SINCE, ServerCatalogue, keyed
+from metamcp_worker.ipc.server_catalog import (
+    KINDS,
+    MODERN_SINCE,
+    TASKS_EXTENSION,
+    ServerCatalogue,
+    keyed,
+)
 from metamcp_worker.ipc.validation import Fault
 
 _ARGUMENTS = "arguments"
@@ -216,7 +222,6 @@ LISTS = ("tools", "prompts", "resources")
 eras."""
 TASKS = "tasks"
 """Capability of revision 2025-11-25; in the next revision an extension takes its place."""
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 APPS_EXTENSION = "io.modelcontextprotocol/ui"
 _MERGED = frozenset({APPS_EXTENSION, TASKS_EXTENSION})
 """Extensions that several servers can have at once: one has no methods, the other has ids that name

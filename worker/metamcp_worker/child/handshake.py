@@ -38,7 +38,7 @@ from metamcp_worker.child.actions import (
     WarnInLog,
     WriteToServer,
 )
-from metamcp_worker.child.http_sessions import NOTHING, askable
+from metamcp_worker.child.http_sessions import askable, shared
 from metamcp_worker.child.jsonrpc_lines import (
     LEGACY,
     MODERN,
@@ -513,8 +513,15 @@ class Opening:
 
 def _declared(spec: ServerSpec) -> Raw:
     """Return the capabilities to declare in `initialize`: those of the only client, or all that any
-    of many clients might have. Over HTTP nothing is declared here, because the transport has a
-    session for each kind of client and declares in it what that kind can do."""
+    of many clients might have. Over HTTP only extensions are declared here, because the transport
+    has a session for each kind of client and declares in it what that kind can do."""
     if spec.caller:
         return Raw(askable(spec.caller.encode()))
-    return Raw(codec.dump(ROUTABLE) if spec.url is None else NOTHING)
+    routable = ROUTABLE if spec.url is None else {}
+    return Raw(codec.dump({**routable, **codec.level(shared(spec))}))
+
+
+def own_caller(spec: ServerSpec) -> bytes:
+    """Return the client on whose behalf the gateway's own requests are made, as in
+    `frames.CallFrame`: the only client, or one with the extensions that are declared for all."""
+    return spec.caller.encode() or b'{"clientCapabilities":%b}' % shared(spec)

@@ -5,8 +5,8 @@ must repeat. Never: opening, closing, messages, clocks.
 
 Client and server agree at the start of a session on the questions that the server may ask. So
 callers that can be asked the same things share a session that declares exactly those, and all
-others share the base session, which declares nothing. A server that gives no session id keeps
-nothing between two requests; then there is only the base session.
+others share the base session, which declares what the configuration says of all. A server that
+gives no session id keeps nothing between two requests; then there is only the base session.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,8 @@ from msgspec import Raw, Struct
 from metamcp_worker.child import request_headers
 from metamcp_worker.child.actions import ServerRequest
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.server_catalog import TASKS_EXTENSION
+from metamcp_worker.ipc.spec import ServerSpec
 
 SESSIONS_MAX = 16
 """Maximum number of sets of capabilities declared at once. A handful is in use; a hostile client
@@ -32,9 +34,9 @@ SUBSCRIPTIONS_MAX = 10_000
 """Maximum number of subscriptions remembered for one session; more are not repeated in a new
 session."""
 
-ASKABLE = ("elicitation", "roots", "sampling")
-"""Capabilities of a client that a server may ask it to use; other capabilities are not passed
-on."""
+ASKABLE = ("elicitation", "extensions", "roots", "sampling")
+"""Capabilities of a client that a server may ask it to use, and its extensions; other capabilities
+are not passed on."""
 
 SETTINGS = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 """Requests that change a setting of their session."""
@@ -101,11 +103,12 @@ class HttpSession:
 
 
 class HttpSessions:
-    """All sessions with one server. `capabilities`: declared in the base session. If they are not
-    empty, they are those of the only client, which has no other session."""
+    """All sessions with one server. `capabilities`: declared in the base session. `alone`: they are
+    those of the only client, which has no other session."""
 
-    def __init__(self, capabilities: bytes = NOTHING) -> None:
+    def __init__(self, capabilities: bytes = NOTHING, *, alone: bool = False) -> None:
         self.base = HttpSession(0, capabilities)
+        self._alone = alone
         self._more: dict[bytes, HttpSession] = {}
         self._left: list[HttpSession] = []
         self._vias = 0
@@ -119,7 +122,7 @@ class HttpSessions:
         """Return the session for this request, which may have to be opened; None if too many
         sessions are in use."""
         wanted = self._askable(request.caller) if request.caller and self.base.id else NOTHING
-        if wanted == NOTHING or self.base.capabilities != NOTHING:
+        if self._alone or wanted in (NOTHING, self.base.capabilities):
             return self.base
         found = self._more.get(wanted)
         if found is None and (len(self._more) < SESSIONS_MAX or self._make_room()):
@@ -183,10 +186,21 @@ def askable(caller: bytes) -> bytes:
             if bytes(declared.get(kind, b"")).startswith(b"{")
             and len(bytes(declared[kind])) <= CAPABILITIES_BYTES_MAX
         }
+        found.get("extensions", {}).pop(TASKS_EXTENSION, None)  # a session has tasks of its own
+        if found.get("extensions") == {}:
+            del found["extensions"]
         canonical = codec.dump(_sorted(found))
     except (codec.Malformed, RecursionError):
         return NOTHING
     return canonical if len(canonical) <= CAPABILITIES_BYTES_MAX else NOTHING
+
+
+def shared(spec: ServerSpec) -> bytes:
+    """Return the capabilities of all clients of a process that is not for one alone."""
+    if not spec.extensions:
+        return NOTHING
+    settings = {name: codec.value(text.encode()) for name, text in spec.extensions.items()}
+    return codec.dump({"extensions": _sorted(settings)})
 
 
 def _sorted(value: object) -> object:

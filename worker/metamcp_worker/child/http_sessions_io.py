@@ -16,7 +16,7 @@ from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
 from metamcp_worker.child.actions import Fail
 from metamcp_worker.child.http_exchange import Resume
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, ServerAnswer, exchange, tell
-from metamcp_worker.child.http_sessions import HttpSession, HttpSessions, askable
+from metamcp_worker.child.http_sessions import HttpSession, HttpSessions, askable, shared
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
 from metamcp_worker.child.lists import CHANGES
 from metamcp_worker.http.fetch import Broken, Unreachable
@@ -40,7 +40,8 @@ class Seats:
 
     def __init__(self, link: HttpTransport) -> None:
         caller = link.spec.caller.encode()
-        self.sessions = HttpSessions(askable(caller)) if caller else HttpSessions()
+        declared = askable(caller) if caller else shared(link.spec)
+        self.sessions = HttpSessions(declared, alone=bool(caller))
         self._link = link
         self._hello = b"{}"
         self._ids = itertools.count(1)

@@ -27,11 +27,12 @@ class OwnRequest(Struct, frozen=True):
 class Own:
     """Open requests of the gateway's own. `new_id`: function that returns an unused id. `stamp`:
     stamp of the revision that is spoken; before that is known, of the modern one, because the first
-    request is a modern one."""
+    request is a modern one. `caller`: the client for whom a request is made that names none."""
 
-    def __init__(self, version: str, new_id: Callable[[], bytes]) -> None:
+    def __init__(self, version: str, new_id: Callable[[], bytes], caller: bytes = b"") -> None:
         self.stamp = Stamp(jsonrpc_lines.MODERN, version)
         self._version = version
+        self._caller = caller
         self._new_id = new_id
         self._open: dict[bytes, RequestPurpose] = {}
 
@@ -47,7 +48,7 @@ class Own:
                 del self._open[key]
         key = self._new_id()
         self._open[key] = purpose
-        meta = b"" if ask.method == "initialize" else self.stamp.own(ask.caller)
+        meta = b"" if ask.method == "initialize" else self.stamp.own(ask.caller or self._caller)
         line = jsonrpc_lines.request(key, ask.method, ask.params, meta)
         return ServerRequest(key, line, ask.method, ask.params, ask.caller, own=True)
 

@@ -31,7 +31,7 @@ from metamcp_worker.child.actions import (
     WriteToServer,
 )
 from metamcp_worker.child.frontless_calls import Orphans
-from metamcp_worker.child.handshake import Opening
+from metamcp_worker.child.handshake import Opening, own_caller
 from metamcp_worker.child.hang_probe import Probing
 from metamcp_worker.child.jsonrpc_lines import FIT, Faults
 from metamcp_worker.child.lists import CHANGES, TaskOwners, declared
@@ -77,7 +77,7 @@ class ServerSession:
         self.timing = Timing()
         self.budget = Budget(now)
         self._updates = notices.Updates()
-        self._own = Own(version, self._calls.new_id)
+        self._own = Own(version, self._calls.new_id, own_caller(spec))
         self._opening = Opening(spec, version, self._own, now)
         self._task_owners = TaskOwners()
         self._asks = Asks(self._calls, self._faults, self._task_owners)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Raw
 
 from metamcp_worker.catalog.catalog import Merged
-from metamcp_worker.catalog.offers import TASKS_EXTENSION, Owner
+from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.request_facts import NAME_BYTES_MAX, McpRequest
@@ -29,6 +29,7 @@ from metamcp_worker.ipc.envelope import Envelope, KnownRequest
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import METHOD_BYTES_MAX
 from metamcp_worker.ipc.jsonrpc_bytes import NO_ID, NOT_FOUND_LEGACY, READ
+from metamcp_worker.ipc.server_catalog import TASKS_EXTENSION
 
 BESIDE_BYTES_MAX = 64 * 1024
 """Maximum bytes of a message beside its params, if repeated members have to be looked for; nothing

@@ -10,7 +10,6 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog.offers import TASKS_EXTENSION
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import client_questions
 from metamcp_worker.front.exchange import Exchange
@@ -23,6 +22,7 @@ from metamcp_worker.front.streams import Stream
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.server_catalog import TASKS_EXTENSION
 
 ACK_S_MAX = 5.0
 """Seconds for servers to confirm what one subscription wants of them. A resource that is not

@@ -22,6 +22,8 @@ from metamcp_worker.ipc.roots import Asked
 TTL_DIGITS_MAX = 15
 """Maximum digits of `ttlMs` (milliseconds): thirty thousand years, and a number that JavaScript
 still represents exactly."""
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+"""Extension of the modern era in place of the capability `tasks` of 2025-11-25."""
 MODERN_SINCE = "2026-07-28"
 """First protocol revision without sessions. Revisions are dates, so they compare as text."""
 KINDS = ("tools", "prompts", "resources", "resourceTemplates")

@@ -177,6 +177,8 @@ class ServerSpec(Discreet, frozen=True, kw_only=True):
     """The only revision with `initialize` that it is asked for; empty: whichever it accepts."""
     known_protocol: str = ""
     """Revision that it spoke last, empty if that is not known."""
+    extensions: dict[str, str] = {}
+    """Extensions declared to a process that is not for a single client, with settings as JSON."""
     caller: str = ""
     """JSON that the only client sends about itself; empty for a process that is for all clients."""
     roots: str = ""
