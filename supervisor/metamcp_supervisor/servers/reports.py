@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from metamcp_supervisor.fronts.front import FrontProcess, Questions, Shown
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
-from metamcp_supervisor.servers.per_client import CONTESTED, LENT_ROOTS
+from metamcp_supervisor.servers.per_client import CONTESTED
 from metamcp_supervisor.servers.server import Fact, ServerLife, WentDown
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
@@ -105,7 +105,7 @@ class Reports:
 
     def counted(self, copy: Copy, message: Counted) -> None:
         # A contested request is an unroutable one, and counts as such.
-        aside = (CONTESTED, LENT_ROOTS, THROTTLED)
+        aside = (CONTESTED, THROTTLED)
         counts = {name: n for name, n in message.counts.items() if name not in aside}
         self._metrics.server_counts(copy.entry.base, counts)
         now = asyncio.get_running_loop().time()
