@@ -41,7 +41,16 @@ def exposed(server: str, original: str, naming: NamingSpec) -> str:
         ("docker", "build_image", "docker_build_image"),
         ("server", "tool.with.multiple.dots", "server_tool_with_multiple_dots"),
         ("s3", "get/Object 2", "s3_get_Object_2"),
-        ("wetter", "größe", "wetter_gr__e"),
+        ("wetter", "größe", "wetter_grosse"),
+        ("ru", "Поиск файлов", "ru_Poisk_faylov"),
+        ("gr", "αναζήτηση", "gr_anazitisi"),
+        ("jp", "ファイル-けんさく", "jp_huairu-kensaku"),
+        ("kr", "검색", "kr_geomsaeg"),
+        ("cn", "搜索files", "cn_files"),
+        ("cn", "搜索", "cn_tool-557"),
+        ("cn", "搜  索/🔍", "cn_tool-4840"),
+        ("s", " !a -- b__c! ", "s_a_--_b_c"),
+        ("s", "__a__", "s___a__"),
     ],
 )
 def test_flat_style_follows_the_flattening_table(server: str, original: str, name: str) -> None:

@@ -3,16 +3,20 @@
 Owns: the naming rule, and the table from (server, original name) to exposed name. Never: looking
 anything up, and taking a name apart again: the identity of a tool is the pair, always.
 
-The rule has three steps. Join: server and original with the separator of the style; characters that
-clients do not accept become an underscore. Shorten: a name that is too long ends in a tail, which
+The rule has four steps. Spell: letters of other scripts become Latin ones where that needs no
+dictionary (Cyrillic, Greek, Japanese syllables, Korean, accents); what clients do not accept then
+becomes an underscore, and a name of which nothing is left a number, `tool-4821`. Join: server and
+original with the separator of the style. Shorten: a name that is too long ends in a tail, which
 is a hash of the pair. Part: if two pairs have the same name, *all* of them get such a tail, and a
 longer tail if names are still equal. A tail depends on its pair alone, so no name depends on the
 order in which servers came up.
 """
 
 import base64
+import functools
 import hashlib
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -34,6 +38,25 @@ not clash that often."""
 ALIAS_CHARACTERS_MAX = 128
 """Maximum characters of an alias. Lists do not show aliases, so the limits of clients do not apply;
 a longer name is not looked up."""
+
+NUMBERS = 10_000
+"""Number of numbers for names of which nothing is left; those with the same one part by tails."""
+LETTERS_KEPT = 4096
+"""Number of characters whose Latin spelling is remembered."""
+
+#: Latin spelling of small letters that do not consist of a letter and a mark.
+_LATIN = {
+    **dict(zip("абвгдезийклмнопрстуфхыэіґ", "abvgdeziyklmnoprstufhyeig", strict=True)),
+    "ё": "yo", "ж": "zh", "ц": "ts", "ч": "ch", "ш": "sh", "щ": "shch", "ъ": "", "ь": "",
+    "ю": "yu", "я": "ya", "є": "ye", "ї": "yi", "ў": "u", "ђ": "dj", "љ": "lj",
+    "њ": "nj", "ћ": "c", "џ": "dz",
+    **dict(zip("αβγδεζηικλμνοπρσςτυφ", "avgdeziiklmnoprsstyf", strict=True)),
+    "θ": "th", "ξ": "x", "χ": "ch", "ψ": "ps", "ω": "o",
+    "ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th",
+    "\u0458": "j", "\u0131": "i", "ー": "",
+}  # fmt: skip
+_SYLLABLES = ("HIRAGANA LETTER ", "KATAKANA LETTER ", "HANGUL SYLLABLE ")
+"""Beginnings of the names of characters whose end is how they are spoken."""
 
 Pair = tuple[str, str]
 _NONE: Mapping[Pair, str] = {}
@@ -172,16 +195,48 @@ def _name(pair: Pair, step: int, naming: NamingSpec) -> str:
 
 
 def _joined(pair: Pair, naming: NamingSpec) -> str:
-    server, original = pair
+    server, _ = pair
+    foreign = _FOREIGN_BUT_DOTS if _has_dots(naming) else _FOREIGN
     if naming.style == "bare":
-        name = original
+        name = _spelled(pair, foreign)
     else:
         separator = naming.separator or SEPARATORS[naming.style]
-        name = process_names.label(server) + separator + original
-    name = (_FOREIGN_BUT_DOTS if _has_dots(naming) else _FOREIGN).sub("_", name)
+        label = foreign.sub("_", process_names.label(server) + separator)
+        name = label + _spelled(pair, foreign)
     if naming.hyphens == "underscore":
         name = name.replace("-", "_")
     return name or "_"
+
+
+def _spelled(pair: Pair, foreign: re.Pattern[str]) -> str:
+    """Return the original name in characters that clients accept."""
+    original = pair[1]
+    latin = original if original.isascii() else "".join(map(_latin, original))
+    if foreign.search(latin) is None and latin == original:
+        return original
+    name = _RUN.sub("_", foreign.sub("_", latin)).strip("_")
+    if _READABLE.search(name) is None:
+        return f"tool-{int.from_bytes(_digest(pair, 0)) % NUMBERS}"
+    return name
+
+
+@functools.lru_cache(LETTERS_KEPT)
+def _latin(character: str) -> str:
+    """Return the Latin spelling of a character; an underscore if there is none."""
+    if character.isascii():
+        return character
+    small = character.lower()
+    known = _LATIN.get(small)
+    if known is not None:
+        return known if small == character else known.capitalize()
+    name = unicodedata.name(character, "")
+    for beginning in _SYLLABLES:
+        if name.startswith(beginning):
+            return name.removeprefix(beginning).rpartition(" ")[2].lower()
+    parts = unicodedata.normalize("NFKD", character)
+    if parts != character:
+        return "".join(map(_latin, parts))
+    return "" if unicodedata.combining(character) else "_"
 
 
 def _has_dots(naming: NamingSpec) -> bool:
@@ -190,9 +245,14 @@ def _has_dots(naming: NamingSpec) -> bool:
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _FOREIGN_BUT_DOTS = re.compile(r"[^A-Za-z0-9_.-]")
+_RUN = re.compile(r"__+")
+_READABLE = re.compile(r"[A-Za-z0-9]")
 
 
 def _tail(pair: Pair, salt: int) -> str:
+    return base64.b32encode(_digest(pair, salt)).decode("ascii").lower().rstrip("=")
+
+
+def _digest(pair: Pair, salt: int) -> bytes:
     text = "\0".join(pair) + (f"\0{salt}" if salt else "")
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return base64.b32encode(digest).decode("ascii").lower().rstrip("=")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
