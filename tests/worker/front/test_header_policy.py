@@ -61,6 +61,9 @@ def test_a_request_that_passes_gives_its_facts_without_blanks() -> None:
         ("GET", b"/sse?a", SSE, b"", b"a"),
         ("POST", b"/messages?session_id=1", MESSAGES, b"", b"session_id=1"),
         ("GET", b"/api", API, b"", b""),
+        ("POST", b"/mcp/", MCP, b"", b""),
+        ("GET", b"/sse/?a", SSE, b"", b"a"),
+        ("POST", b"http://localhost/messages/?session_id=1", MESSAGES, b"", b"session_id=1"),
         ("POST", b"/api/tools/a%2Fb?x=1?y", API, b"tools/a%2Fb", b"x=1?y"),
         ("GET", b"http://localhost/api//?q", API, b"/", b"q"),
     ],
@@ -82,8 +85,9 @@ def test_a_path_leads_to_an_endpoint_and_a_kind(
         ("GET", b"/messages", 405),
         ("DELETE", b"/api", 405),
         ("GET", b"/apis", 404),
-        ("GET", b"/sse/", 404),
-        ("GET", b"/mcp/", 404),
+        ("GET", b"/messages/", 405),
+        ("GET", b"/mcp//", 404),
+        ("GET", b"/", 404),
     ],
 )
 def test_each_kind_of_path_has_its_own_methods(method: str, target: bytes, status: int) -> None:

@@ -175,7 +175,8 @@ class KnownVerdict:
 
 class HeaderPolicy:
     """Header policy of one configuration. `hosts`: as in `request_head.Hosts`; `paths`: the route
-    of each path. A path that ends with a slash leads there with everything below it. `unlocked`:
+    of each path. A path that ends with a slash leads there with everything below it, and any other
+    path also with a slash at its end. `unlocked`:
     endpoints that ask for no credential."""
 
     def __init__(
@@ -297,7 +298,7 @@ class HeaderPolicy:
         for tree, leads in self._trees.items():
             if path.startswith(tree):
                 return leads, path[len(tree) :]
-        return None, b""
+        return self._paths.get(path.removesuffix(b"/")), b""
 
     def _check_caller(self, host: bytes | None, origin: bytes | None) -> HeaderRefusal | None:
         if host is None:
