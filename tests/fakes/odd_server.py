@@ -4,8 +4,9 @@
 
 The script is one object: "era" ("legacy" or "modern"), "capabilities" (raw JSON in a string), and
 "answers": by method, or by method and name, uri or task ("tools/call odd"), an object with a
-"result" or an "error" (raw JSON in a string). A result "PARAMS" is the parameters of the request as
-they came.
+"result" or an "error" (raw JSON in a string), or a list of such, one for each request and the last
+for all that follow; null is no answer. A result "PARAMS" is the parameters of the request as they
+came.
 """
 
 import json
@@ -30,6 +31,8 @@ def answer(script: dict[str, Any], message: dict[str, Any], line: str) -> None:
     number = json.dumps(message["id"])
     method, params = message["method"], message.get("params", {})
     found = opening(script, method) or scripted(script["answers"], method, params)
+    if found is None:
+        return
     if "error" in found:
         say(f'{{"jsonrpc":"2.0","id":{number},"error":{found["error"]}}}')
     else:
@@ -54,11 +57,11 @@ def opening(script: dict[str, Any], method: str) -> dict[str, str] | None:
     return None
 
 
-def scripted(
-    answers: dict[str, dict[str, str]], method: str, params: dict[str, Any]
-) -> dict[str, str]:
+def scripted(answers: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, str] | None:
     subject = params.get("name", params.get("uri", params.get("taskId")))
-    return answers.get(f"{method} {subject}") or answers.get(method) or {"error": UNKNOWN}
+    found = answers.get(f"{method} {subject}") or answers.get(method, {"error": UNKNOWN})
+    turns: list[dict[str, str] | None] = found if isinstance(found, list) else [found]
+    return turns.pop(0) if len(turns) > 1 else turns[0]
 
 
 def say(line: str) -> None:

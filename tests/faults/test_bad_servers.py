@@ -33,7 +33,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "deaf": ({**fake("--deaf"), "start_timeout": "1s"}, "start_timeout: "),
     "missing": ({"command": ["no-such-program"]}, "no program 'no-such-program' on the PATH"),
     "sorry": ({"command": ["sh", "-c", "echo no license >&2; exit 3"]}, "no license"),
-    "lists": (fake("--list-error"), "was refused"),
     "brief": (fake("--exit-after", "300"), "it ended"),
     "floods": (
         fake("--era", "legacy", "--stdout-flood"),

@@ -391,6 +391,7 @@ class Server:
     retry: Retry = "never"
     start_timeout_s: float = 30.0
     timeout_s: float = 60.0
+    list_timeout_s: float = 5.0
     stop_grace_s: float = 5.0
     probe_interval_s: float = 30.0
     hide_after_s: float = 3.0

@@ -380,6 +380,8 @@ OPTIONS: tuple[Option, ...] = (
            "How long starting and the first lists may take; `3m` for `npx`, `uvx` and their like."),
     Option("servers.*", "timeout", "duration", '"60s"', "in place",
            "How long one call may take before it is answered with an error."),
+    Option("servers.*", "list_timeout", "duration", '"5s"', "next start",
+           "How long its prompts, resources and templates may take; it is used without late ones."),
     Option("servers.*", "stop_grace", "duration", '"5s"', "next start",
            "How long a server may take to stop before it is killed."),
     Option("servers.*", "probe_interval", "duration", '"30s"', "next start",

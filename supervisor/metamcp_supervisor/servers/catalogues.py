@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import launched
@@ -33,8 +35,9 @@ LEFT_OUT_MAX = 50
 class CatalogueFigures:
     """Figures of one catalogue, without the definitions that lists leave out. `token_cost`:
     estimated for all tool definitions. `invalid`: how many definitions are not valid; `left_out`:
-    place and reason of each, up to LEFT_OUT_MAX. `protocol`: revision that the server spoke;
-    `identity`: differs between versions of the server; `gateways`: as in `ServerCatalogue`."""
+    place and reason of each, up to LEFT_OUT_MAX. `unread`: lists that it did not give. `protocol`:
+    revision that the server spoke; `identity`: differs between versions of the server; `gateways`:
+    as in `ServerCatalogue`."""
 
     tools: int = 0
     prompts: int = 0
@@ -45,6 +48,7 @@ class CatalogueFigures:
     asks_roots: Asked = ""
     invalid: int = 0
     left_out: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     protocol: str = ""
     identity: str = ""
     gateways: tuple[str, ...] = ()
@@ -72,10 +76,25 @@ def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
         asks_roots=found.asksRoots,
         invalid=len(invalid),
         left_out=tuple(map(str, invalid[:LEFT_OUT_MAX])),
+        unread=found.unread,
         protocol=found.protocol,
         identity=hashlib.sha256(bytes(found.serverInfo)).hexdigest()[:16],
         gateways=found.gateways,
     )
+
+
+def completed(data: bytes, before: bytes) -> bytes:
+    """Return a catalogue with the lists of the one before in place of those that the server did not
+    give; one that cannot be read as it is."""
+    try:
+        found = server_catalog.unpack(data)
+        if not found.unread or not before:
+            return data
+        last = server_catalog.unpack(before)
+    except codec.Malformed:
+        return data
+    kept = {kind: last.of(kind) for kind in found.unread if kind in server_catalog.KINDS}
+    return server_catalog.pack(structs.replace(found, **kept))
 
 
 def one_era(data: bytes) -> bytes:

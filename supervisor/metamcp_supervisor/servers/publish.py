@@ -117,7 +117,7 @@ class Routes:
         return before
 
     def handed(self, server: str) -> PublishedServer:
-        """Return the state that the program after this one needs."""
+        """Return what the fronts were told of a server last."""
         return self._known.get(server, PublishedServer())
 
     def go_on(self, found: ServerSnapshot, list_hash: str) -> None:
@@ -213,7 +213,8 @@ class Routes:
         damped_s = (
             catalog_changes.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
         )
-        if life.phase is ServerPhase.READY or (server.lazy and _at_rest(life) and known.catalogue):
+        at_rest = (server.lazy or known.listed) and _at_rest(life) and known.catalogue
+        if life.phase is ServerPhase.READY or at_rest:
             if known.listed or not damped_s:
                 self._turn(known, listed=True, counts=life.failures > 0)
             elif not known.planned:
@@ -289,7 +290,9 @@ def _state(server: Server, life: ServerLife, listed: bool, now: float) -> Server
         reason=str(life.reason or "") if state in DOWN else "",
         message=PARTED if life.parted else life.message if state in DOWN else "",
         retry_after_ms=_retry_after_ms(life, now),
-        hold_ms=round(server.start_timeout_s * 1000) if server.lazy or _starts(life) else -1,
+        hold_ms=round(server.start_timeout_s * 1000)
+        if server.lazy or _starts(life) or life.phase is ServerPhase.IDLE
+        else -1,
     )
 
 
@@ -405,7 +408,13 @@ class Deliveries:
         return None
 
     def judged(self, entry: ServerEntry, before: CatalogueFigures, now: CatalogueFigures) -> None:
-        """Write to the journal which definitions the lists leave out, if they changed."""
+        """Write to the journal which lists a server did not give, and which definitions the lists
+        leave out, if they changed."""
+        if now.unread and now.unread != before.unread:
+            missing = (
+                f"it did not give {', '.join(now.unread)}; 'metamcp logs {entry.base}' says why"
+            )
+            self._journal.add(entry.name, "left out", missing, entry.life.generation)
         if now.left_out and now.left_out != before.left_out:
             said = "; ".join(now.left_out[:LEFT_OUT_TOLD_MAX])
             if (more := now.invalid - LEFT_OUT_TOLD_MAX) > 0:

@@ -23,7 +23,12 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.bounds import Bounds
-from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
+from metamcp_supervisor.servers.catalogues import (
+    CatalogueFigures,
+    Catalogues,
+    completed,
+    offer,
+)
 from metamcp_supervisor.servers.crew import Crew, Spares
 from metamcp_supervisor.servers.entry import Copy, ServerEntry, news, patience, why
 from metamcp_supervisor.servers.per_client_io import Apart
@@ -330,6 +335,7 @@ class Tree:
     def _offers(self, entry: ServerEntry, blob: bytes) -> bool:
         """Take in a catalogue; if it cannot be used, the server counts as broken. Return whether it
         can be used."""
+        blob = completed(blob, self._routes.handed(entry.name).catalogue)
         broken = self.deliveries.offer(entry, blob)
         if broken is None:
             if entry.legacy or not entry.own:

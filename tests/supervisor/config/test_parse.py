@@ -147,6 +147,7 @@ restart_delay_max = "5s"
 retry = "idempotent"
 start_timeout = "1m"
 timeout = "90s"
+list_timeout = "2s"
 stop_grace = "500ms"
 probe_interval = "2m"
 hide_after = "1s"
@@ -284,7 +285,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     patience = (git.restarts_max, git.restart_window_s, git.restart_delay_max_s)
     assert patience == (3, 600.0, 5.0)
     assert (git.start_timeout_s, git.timeout_s) == (60.0, 90.0)
-    assert (git.stop_grace_s, git.hide_after_s) == (0.5, 1.0)
+    assert (git.list_timeout_s, git.stop_grace_s, git.hide_after_s) == (2.0, 0.5, 1.0)
     assert git.probe_interval_s == 120.0
     assert (git.concurrency, git.queue, git.message_max) == (1, 10, 8 * 1024 * 1024)
     assert (git.memory_max, git.memory_high, git.memory_rlimit) == (1536 << 20, 1 << 30, True)

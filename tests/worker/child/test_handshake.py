@@ -282,7 +282,3 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for() -> None:
     talk.tick(10)
     assert failure(talk).reason == "start_timeout"
     assert "initialize" in failure(talk).message
-    slow = Talk(start_timeout_s=10.0)
-    slow.answers("server/discover", modern())
-    slow.tick(10)
-    assert "its lists" in failure(slow).message

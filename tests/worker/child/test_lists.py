@@ -7,7 +7,14 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.child import lists
-from metamcp_worker.child.lists import ITEM_BYTES_MAX, ITEMS_MAX, PAGES_MAX, ListReader, declared
+from metamcp_worker.child.lists import (
+    ITEM_BYTES_MAX,
+    ITEMS_MAX,
+    PAGES_MAX,
+    ListReader,
+    Room,
+    declared,
+)
 from metamcp_worker.ipc.server_catalog import Hint
 
 
@@ -19,13 +26,13 @@ def tool(name: str, **more: object) -> dict[str, object]:
     return {"name": name, "inputSchema": {}, **more}
 
 
-def names(found: ListReader, kind: str = "tools") -> list[str]:
-    return [json.loads(bytes(one))["name"] for one in found.lists[kind]]
+def names(found: ListReader) -> list[str]:
+    return [json.loads(bytes(one))["name"] for one in found.items]
 
 
-def read(pages: list[dict[str, Any]], kinds: str = "tools") -> ListReader:
+def read(pages: list[dict[str, Any]], kind: str = "tools") -> ListReader:
     """A listing that was given these pages, as many as it asked for."""
-    found = ListReader(kinds.split())
+    found = ListReader(kind, Room())
     for page in pages:
         if found.ask() is not None:
             found.answered(raw(page))
@@ -36,11 +43,11 @@ def read(pages: list[dict[str, Any]], kinds: str = "tools") -> ListReader:
 def test_only_what_the_server_declares_is_asked_for() -> None:
     assert declared(Raw(b'{"tools":{},"prompts":null,"x":{}}')) == {"tools"}
     assert declared(Raw(b'{"resources":{}}')) == {"resources", "resourceTemplates"}
-    assert ListReader(declared(Raw(b"{}"))).ask() is None
+    assert declared(Raw(b"{}")) == frozenset()
 
 
 def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
-    found = ListReader(["tools"])
+    found = ListReader("tools", Room())
     cursors: list[bytes] = []
     for cursor in ("", "b", None):
         ask = found.ask()
@@ -54,9 +61,9 @@ def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
 
 def test_a_definition_stays_the_bytes_it_came_in() -> None:
     definition = b'{ "name":"x","inputSchema":{"maximum":1.0e2}, "x-y" : "\\u00e9" }'
-    found = ListReader(["tools"])
+    found = ListReader("tools", Room())
     found.answered(b'{"tools":[' + definition + b"]}")
-    assert [bytes(one) for one in found.lists["tools"]] == [definition]
+    assert [bytes(one) for one in found.items] == [definition]
 
 
 def test_a_cursor_that_comes_twice_ends_the_list() -> None:
@@ -83,7 +90,7 @@ def test_a_cursor_that_is_none_ends_the_list(cursor: object) -> None:
 
 def test_too_many_definitions_are_left_out_with_one_warning() -> None:
     found = read([{"tools": [tool(f"t{number}") for number in range(10_000)]}])
-    assert len(found.lists["tools"]) == ITEMS_MAX
+    assert len(found.items) == ITEMS_MAX
     (warning,) = found.warnings
     assert f"{10_000 - ITEMS_MAX} above the limit" in warning
 
@@ -96,7 +103,7 @@ def test_a_huge_definition_is_left_out_and_named() -> None:
 
 def test_of_two_definitions_with_one_name_the_first_counts() -> None:
     found = read([{"tools": [tool("a", n=1), tool("a", n=2)]}])
-    assert [json.loads(bytes(one))["n"] for one in found.lists["tools"]] == [1]
+    assert [json.loads(bytes(one))["n"] for one in found.items] == [1]
     assert found.warnings == ["left out of tools: a second 'a'; the first one counts"]
 
 
@@ -110,12 +117,12 @@ def test_what_comes_twice_is_left_out_and_warnings_are_few() -> None:
 def test_what_has_no_name_is_kept_for_who_judges_definitions() -> None:
     nameless = [None, 3, {}, {"name": 5}]
     found = read([{"tools": [*nameless, tool("a")]}])
-    assert [json.loads(bytes(one)) for one in found.lists["tools"][:4]] == nameless
+    assert [json.loads(bytes(one)) for one in found.items[:4]] == nameless
     assert found.warnings == []
 
 
-def test_tools_that_cannot_be_read_are_a_failure() -> None:
-    refused = ListReader(["tools", "prompts"])
+def test_a_list_that_cannot_be_read_is_a_failure() -> None:
+    refused = ListReader("tools", Room())
     refused.refused(b'{"code":-32603,"message":"lost"}')
     assert refused.failed == "tools/list was refused: lost (-32603)"
     assert refused.ask() is None
@@ -123,38 +130,24 @@ def test_tools_that_cannot_be_read_are_a_failure() -> None:
     assert "tools/list" in read([{}]).failed
 
 
-def test_another_list_that_fails_costs_only_itself() -> None:
-    found = ListReader(["prompts", "resources"])
-    found.refused(b"nonsense")
-    ask = found.ask()
-    assert ask is not None
-    assert ask.method == "resources/list"
-    found.silent()
-    assert found.ask() is None
-    assert (found.failed, found.lists) == ("", {})
-    assert len(found.warnings) == 2
-
-
 def test_a_server_with_resources_need_not_know_templates() -> None:
-    found = ListReader(["resources", "resourceTemplates"])
-    found.answered(raw({"resources": [{"uri": "a://b", "name": "b"}]}))
+    found = ListReader("resourceTemplates", Room())
     found.refused(b'{"code":-32601,"message":"unknown"}')
     assert found.ask() is None
-    assert found.warnings == []
-    assert [len(found.lists[kind]) for kind in ("resources", "resourceTemplates")] == [1, 0]
+    assert (found.failed, found.warnings, found.items) == ("", [], ())
 
 
 def test_a_list_may_be_kept_as_long_as_its_strictest_page() -> None:
     pages: list[dict[str, Any]] = [
         {"tools": [tool("a")], "nextCursor": "x", "ttlMs": 9000, "cacheScope": "public"},
         {"tools": [tool("b")], "ttlMs": 500, "cacheScope": "public"},
+    ]
+    assert read(pages).hint == Hint(500, "public")
+    pages = [
         {"prompts": [tool("c")], "ttlMs": 500, "cacheScope": "public", "nextCursor": "y"},
         {"prompts": [tool("d")], "ttlMs": 700, "cacheScope": "private"},
-        {"resources": []},
-        {"resourceTemplates": [], "ttlMs": 1e9, "cacheScope": 1},
     ]
-    found = read(pages, "tools prompts resources resourceTemplates")
-    assert found.hints == {
-        "tools": Hint(500, "public"), "prompts": Hint(500, "private"),
-        "resources": Hint(), "resourceTemplates": Hint(),
-    }  # fmt: skip
+    assert read(pages, "prompts").hint == Hint(500, "private")
+    assert read([{"resources": []}], "resources").hint == Hint()
+    pages = [{"resourceTemplates": [], "ttlMs": 1e9, "cacheScope": 1}]
+    assert read(pages, "resourceTemplates").hint == Hint()

@@ -8,7 +8,9 @@ import pytest
 from metamcp_worker.child.actions import (
     Action,
     CountOnce,
+    Fail,
     KeepResult,
+    Ready,
     Relisted,
     ReplyToFront,
     Stray,
@@ -16,12 +18,13 @@ from metamcp_worker.child.actions import (
     WarnInLog,
 )
 from metamcp_worker.child.handshake import RELISTS
+from metamcp_worker.child.lists import TOOLS_AGAIN_S
 from metamcp_worker.child.subscriptions import LISTEN_AGAIN_S
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Notice, Progress, Result
-from metamcp_worker.ipc.server_catalog import DISCOVER, Hint
+from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint
 from tests.worker.child.talk import ECHO, Talk, error_of, modern, ready_legacy, ready_modern
 
 
@@ -417,15 +420,98 @@ def test_lists_that_were_not_declared_are_not_read() -> None:
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_a_list_that_cannot_be_read_again_stays_as_it_was(how: str) -> None:
-    talk = ready_legacy(timeout_s=10.0)
+    talk = ready_legacy(timeout_s=10.0, start_timeout_s=10.0, probe_interval_s=100.0)
     talk.tells("notifications/tools/list_changed")
-    found = talk.refuses("tools/list", -32603) if how == "refused" else talk.tick(10)
+    found: list[Action] = []
+    for again_s in (*TOOLS_AGAIN_S, 0):
+        assert found == []
+        found = talk.refuses("tools/list", -32603) if how == "refused" else talk.tick(10)
+        talk.tick(again_s)
     assert len(found) == 1
     assert isinstance(found[0], WarnInLog)
+    assert "the list stays as it was" in found[0].text
     talk.tick(1)
     talk.tells("notifications/tools/list_changed")
     (again,) = talk.answers("tools/list", {"tools": []})
     assert isinstance(again, Relisted)
+
+
+LISTED = {
+    "tools/list": {"tools": [ECHO]},
+    "prompts/list": {"prompts": [{"name": "p"}]},
+    "resources/list": {"resources": [{"uri": "a://b", "name": "r"}]},
+    "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "a://{x}", "name": "t"}]},
+}
+
+
+@pytest.mark.promise("M15")
+@pytest.mark.parametrize("lost", LISTED)
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+def test_a_list_that_is_lost_costs_that_list_and_a_line(lost: str, how: str) -> None:
+    talk = Talk()
+    talk.answers("server/discover", modern({"tools": {}, "prompts": {}, "resources": {}}))
+    for method, result in LISTED.items():
+        if method != lost:
+            talk.answers(method, result)
+    if how == "fails":
+        talk.refuses(lost, -32603)
+    talk.tick(5)
+    kind = next(iter(LISTED[lost]))
+    found = talk.last_catalogue()
+    assert isinstance(found, Ready)
+    sizes = {one: len(found.catalogue.of(one)) for one in KINDS}
+    assert sizes == {one: int(one != kind) for one in KINDS}
+    assert found.catalogue.unread == (kind,)
+    assert (
+        len([one for one in talk.actions if isinstance(one, WarnInLog) and lost in one.text]) == 1
+    )
+    assert not any(isinstance(one, Fail) for one in talk.actions)
+
+
+def test_tools_that_fail_at_a_start_are_asked_for_again_and_come_later() -> None:
+    talk = Talk()
+    talk.answers("server/discover", modern({"tools": {}}))
+    for again_s in TOOLS_AGAIN_S:
+        talk.refuses("tools/list", -32603)
+        talk.tick(again_s)
+    talk.answers("tools/list", LISTED["tools/list"])
+    ready, relisted = [one for one in talk.actions if isinstance(one, Ready | Relisted)]
+    assert (ready.catalogue.tools, ready.catalogue.unread) == ((), ("tools",))
+    assert (len(relisted.catalogue.tools), relisted.catalogue.unread) == (1, ())
+
+
+def test_tools_that_the_server_does_not_have_are_asked_for_once() -> None:
+    talk = Talk()
+    talk.answers("server/discover", modern({"tools": {}}))
+    talk.refuses("tools/list", -32601)
+    assert isinstance(talk.last_catalogue(), Ready)
+    talk.tick(60)
+    assert len([one for one in talk.wrote if one["method"] == "tools/list"]) == 1
+
+
+def test_a_server_that_does_one_thing_at_a_time_is_asked_for_one_list_at_a_time() -> None:
+    talk = Talk(concurrency=1)
+    talk.answers("server/discover", modern({"tools": {}, "prompts": {}}))
+    assert talk.wrote[-1]["method"] == "tools/list"
+    talk.answers("tools/list", LISTED["tools/list"])
+    assert talk.wrote[-1]["method"] == "prompts/list"
+    talk.answers("prompts/list", LISTED["prompts/list"])
+    assert isinstance(talk.last_catalogue(), Ready)
+
+
+def test_a_list_that_is_not_answered_in_time_is_cancelled_and_does_not_keep_others_waiting() -> (
+    None
+):
+    talk = Talk()
+    talk.answers("server/discover", modern({"tools": {"listChanged": True}, "prompts": {}}))
+    talk.answers("prompts/list", LISTED["prompts/list"])
+    talk.tick(5)
+    talk.tells("notifications/prompts/list_changed")
+    talk.answers("prompts/list", {"prompts": []})
+    assert isinstance(talk.last_catalogue(), Relisted)
+    number = talk.asked("tools/list")["id"]
+    talk.tick(60)
+    assert talk.asked("notifications/cancelled")["params"]["requestId"] == number
 
 
 def test_a_draining_session_finishes_what_it_has_and_takes_no_more() -> None:

@@ -46,7 +46,7 @@ from metamcp_worker.child.jsonrpc_lines import (
     server_info,
     unauthorized,
 )
-from metamcp_worker.child.lists import ListReader, declared
+from metamcp_worker.child.lists import Listing, declared
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
@@ -347,18 +347,18 @@ class Opening:
             version, era=spec.era, now=now, probe_s=probe_s, capabilities=_declared(spec),
             protocol=spec.protocol, known=spec.known_protocol,
         )  # fmt: skip
-        self._listing: ListReader | None = None
-        self._page_by = 0.0
+        self._listing = Listing(
+            own, list_s=spec.list_timeout_s, tools_s=max(spec.timeout_s, spec.start_timeout_s),
+            at_once=spec.concurrency,
+        )  # fmt: skip
         self._changed: frozenset[str] = frozenset()
         self._said: set[str] = set()
         self._judged: set[str] = set()
         self._list_again_at = 0.0
         self._relist_s = RELIST_S_MIN
         self._relists = 0
-        self._lists: dict[str, tuple[Raw, ...]] = {}
-        self._hints: dict[str, Hint] = {}
-        self._gateways: dict[str, tuple[str, ...]] = {}
         self._list_hash = ""
+        self._unread: tuple[str, ...] = ()
         self._asks_roots: Asked = spec.asks_roots
         self.met: Met | None = None
 
@@ -375,7 +375,9 @@ class Opening:
         """Send the first request, because the server runs."""
         return [self._own.ask(RequestPurpose.HANDSHAKE, self._handshake.ask())]
 
-    def answered(self, purpose: RequestPurpose, result: bytes, error: bytes, now: float) -> Actions:
+    def answered(
+        self, key: bytes, purpose: RequestPurpose, result: bytes, error: bytes, now: float
+    ) -> Actions:
         """Handle the answer to a request of the gateway: a raw result or a raw error."""
         if error and not self.ready and (why := unauthorized(error, self._spec.name)):
             return [Fail("authorization", f"it {why}")]
@@ -383,13 +385,7 @@ class Opening:
             if error:
                 return self._shaken(self._handshake.failed(error, now), now)
             return self._shaken(self._handshake.answered(result), now)
-        if self._listing is None:
-            return []
-        if error:
-            self._listing.refused(error)
-        else:
-            self._listing.answered(result)
-        return self._next_page(now)
+        return [*self._listing.answered(key, result, error, now), *self._publish(now)]
 
     def changed(self, lists: Iterable[str], now: float, said: str = "") -> Actions:
         """Note that these lists may have changed, and read them. `said`: the notification that says
@@ -410,24 +406,21 @@ class Opening:
     @property
     def busy(self) -> bool:
         """Whether the server is not ready, its lists are being read, or they have changed."""
-        if not self.ready or self._listing is not None or self.met is None:
+        if not self.ready or self._listing.open or self.met is None:
             return True
         return bool(self._changed and self._changed & declared(self.met.capabilities))
 
     def tick(self, now: float) -> Actions:
-        if not self.ready:
+        if self.met is None:
             return self._start_tick(now)
-        if self._listing is not None and now >= self._page_by:
-            self._listing.silent()
-            return [*self._next_page(now), *self._relist(now)]
-        return self._relist(now)
+        return [*self._listing.tick(now), *self._publish(now), *self._relist(now)]
 
     def _start_tick(self, now: float) -> Actions:
         if now >= self._start_by:
-            waits = "the answer to initialize or server/discover" if not self.met else "its lists"
+            waits = "the answer to initialize or server/discover"
             message = f"it did not give {waits} within {self._spec.start_timeout_s:g} s"
             return [Fail("start_timeout", message)]
-        shaken = self._handshake.tick(now) if self.met is None else None
+        shaken = self._handshake.tick(now)
         return [] if shaken is None else self._shaken(shaken, now)
 
     def _shaken(self, found: OwnRequest | Met | HandshakeRefused, now: float) -> Actions:
@@ -440,69 +433,61 @@ class Opening:
         first: Actions = []
         if found.initialized:
             first = [WriteToServer(jsonrpc_lines.notification("notifications/initialized"))]
-        self._listing = ListReader(declared(found.capabilities))
-        return [*first, *self._next_page(now)]
+        reads = self._listing.read(declared(found.capabilities), now)
+        return [*first, *reads, *self._publish(now)]
 
     def _relist(self, now: float) -> Actions:
         """Read the changed lists again, unless lists were read just now or are being read."""
-        if not self.ready or self._listing is not None or self.met is None:
+        if not self.ready or not self._changed or self.met is None or self._listing.busy(now):
             return []
-        changed = self._changed & declared(self.met.capabilities) if self._changed else ()
+        changed = (self._changed & declared(self.met.capabilities)) - set(self._listing.open)
         if not changed or now < self._list_again_at:
             return []
-        self._changed = frozenset()
+        self._changed -= changed
         self._judged, self._said = self._said, set()
         quiet = now - self._list_again_at > self._relist_s
         self._relists = 1 if quiet else self._relists + 1
         slower = 2 ** max(0, self._relists - RELISTS)
         self._relist_s = min(RELIST_S_MAX, RELIST_S_MIN * slower)
         self._list_again_at = now + self._relist_s
-        self._listing = ListReader(changed)
-        return self._next_page(now)
+        return self._listing.read(changed, now)
 
-    def _next_page(self, now: float) -> Actions:
-        assert self._listing is not None
-        ask = self._listing.ask()
-        if ask is None:
-            return self._listed(self._listing)
-        self._page_by = now + self._spec.timeout_s
-        return [self._own.ask(RequestPurpose.LIST, ask)]
-
-    def _listed(self, done: ListReader) -> Actions:
-        self._listing = None
-        actions: Actions = [WarnInLog(text) for text in done.warnings]
-        if done.failed and not self.ready:
-            return [*actions, Fail("protocol", done.failed)]
-        if done.failed:
-            actions.append(WarnInLog(f"{done.failed}; the list stays as it was"))
-        self._lists |= done.lists
-        self._hints |= done.hints
-        self._gateways |= done.gateways
+    def _publish(self, now: float) -> Actions:
+        """Tell of the lists that were read, unless others will be read in a moment."""
+        listing = self._listing
+        if listing.busy(now) or (self.ready and not listing.news):
+            return []
+        listing.news = False
+        actions: Actions = [WarnInLog(text) for text in listing.warnings()]
+        for method in () if self.ready else listing.open.values():
+            actions.append(WarnInLog(f"{method} is not answered yet; the list follows"))
         found = self._catalogue()
-        was_ready, before = self.ready, self._list_hash
-        self._list_hash = server_catalog.list_hash(found)
+        was_ready, before = self.ready, (self._list_hash, self._unread)
+        self._list_hash, self._unread = server_catalog.list_hash(found), found.unread
         if not was_ready:
             return [*actions, Ready(found, self._list_hash)]
-        if self._list_hash != before:
+        if (self._list_hash, self._unread) != before:
             return [*actions, Relisted(found)]
         # Fronts pass it on where this is the only server, as it would say it without a gateway.
-        said = () if done.failed else sorted(self._judged)
+        said, self._judged = () if listing.failed else sorted(self._judged), set()
         return [*actions, *(TellFronts(Notice(method, b"{}")) for method in said)]
 
     def _catalogue(self) -> ServerCatalogue:
         assert self.met is not None
+        lists = self._listing.lists
         return ServerCatalogue(
             protocol=self.met.protocol,
             serverInfo=self.met.server_info,
             capabilities=self.met.capabilities,
             instructions=self.met.instructions,
-            tools=self._lists.get("tools", ()),
-            prompts=self._lists.get("prompts", ()),
-            resources=self._lists.get("resources", ()),
-            resourceTemplates=self._lists.get("resourceTemplates", ()),
-            hints={**self._hints, DISCOVER: self.met.hint},
+            tools=lists.get("tools", ()),
+            prompts=lists.get("prompts", ()),
+            resources=lists.get("resources", ()),
+            resourceTemplates=lists.get("resourceTemplates", ()),
+            hints={**self._listing.hints, DISCOVER: self.met.hint},
             asksRoots=self._asks_roots,
-            gateways=tuple(dict.fromkeys(chain.from_iterable(self._gateways.values()))),
+            gateways=tuple(dict.fromkeys(chain.from_iterable(self._listing.gateways.values()))),
+            unread=self._listing.unread,
         )
 
 

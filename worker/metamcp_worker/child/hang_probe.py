@@ -29,9 +29,10 @@ import math
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Fail, RequestPurpose, WarnInLog
 from metamcp_worker.child.handshake import Met
-from metamcp_worker.child.lists import ListReader, declared
+from metamcp_worker.child.lists import declared, first_page
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import LINGER_S_MAX, ServerCalls
+from metamcp_worker.ipc.server_catalog import KINDS
 from metamcp_worker.ipc.spec import ServerSpec
 
 PROBE_S_MAX = 10.0
@@ -56,7 +57,9 @@ class Probing:
         self._ask = OwnRequest(
             "server/discover" if met.protocol == jsonrpc_lines.MODERN else "ping"
         )
-        self._other = ListReader(declared(met.capabilities)).ask() or self._ask
+        lists = declared(met.capabilities)
+        first = next((kind for kind in KINDS if kind in lists), None)
+        self._other = self._ask if first is None else first_page(first)
         self._answers = met.protocol == jsonrpc_lines.MODERN  # which is how its handshake began
         self._ticked_at = self._quiet_since = self._asked_at = self._first_at = now
         self._first = b""

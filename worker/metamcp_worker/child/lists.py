@@ -1,23 +1,26 @@
 """Reading a server's lists: every page, with a guard against each way to make a list endless.
 
 Owns: which lists there are, paging, the limits of a catalogue, the warnings about definitions that
-are left out; the owner of each task in a list of tasks (`TaskOwners`). Never: lines, ids, clocks;
-names as clients see them; who an owner is, and which tasks a client sees (`front.task_ids`).
+are left out; when a list is late and when it is asked for again (`Listing`); the owner of each task
+in a list of tasks (`TaskOwners`). Never: clocks, names as clients see them; who an owner is, and
+which tasks a client sees (`front.task_ids`).
 
 A server of revision 2025-11-25 lists the tasks of all its clients, because they are one client to
 it. Mostly the tasks end with its process, so the worker of that process keeps the owners: it
 outlives a front, and all fronts ask it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Raw, Struct
 
+from metamcp_worker.child import jsonrpc_lines
+from metamcp_worker.child.actions import Actions, Drop, RequestPurpose
 from metamcp_worker.child.call_queue import SentCall
-from metamcp_worker.child.own_requests import OwnRequest
-from metamcp_worker.ipc import codec, server_catalog
+from metamcp_worker.child.own_requests import Own, OwnRequest
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.server_catalog import Hint, gateways, hint, strictest
+from metamcp_worker.ipc.server_catalog import KINDS, Hint, gateways, hint, strictest
 
 PAGES_MAX = 100
 ITEMS_MAX = 3000
@@ -33,6 +36,8 @@ comes twice."""
 WARNINGS_MAX = 20
 """Maximum number of left out definitions that are reported one by one; only the number of further
 ones is reported."""
+
+TOOLS = "tools"
 
 #: list, by the name of its array in answers -> (method, what identifies an item, capability)
 _LISTS: Mapping[str, tuple[str, str, str]] = {
@@ -60,6 +65,11 @@ def declared(capabilities: Raw) -> frozenset[str]:
     )
 
 
+def first_page(kind: str) -> OwnRequest:
+    """Return the request for the first page of a list."""
+    return OwnRequest(_LISTS[kind][0])
+
+
 class _Error(Struct):
     code: int = 0
     message: str = ""
@@ -68,88 +78,103 @@ class _Error(Struct):
 _read_error = codec.reader(_Error)
 
 
-class ListReader:
-    """Reader of some lists, for one pass. Send the request that `ask` returns and feed the answer,
-    until `ask` returns None.
+class Room(Struct):
+    """Bytes of all definitions of a server that were read in one pass."""
 
-    `lists`, `hints`, `gateways`: the definitions, the hints, and the ids of the gateways that they
-    come from, by list; a list that could not be read is missing.
-    `warnings`: sentences. `failed`: why the tools could not be read, or empty; `ask` returns None
-    then.
+    taken_bytes: int = 0
+
+
+class ListReader:
+    """Reader of one list. Send the request that `ask` returns and feed the answer, until `ask`
+    returns None.
+
+    `items`, `hint`: the definitions, and how long they may be kept. `gateways`: ids of the gateways
+    that they come from. `warnings`: sentences.
+    `failed`: why the list could not be read, or empty; `unknown`: the server has no such list.
     """
 
-    def __init__(self, kinds: Iterable[str]) -> None:
-        self._todo = [kind for kind in server_catalog.KINDS if kind in set(kinds)]
-        self.lists: dict[str, tuple[Raw, ...]] = {}
-        self.hints: dict[str, Hint] = {}
-        self.gateways: dict[str, tuple[str, ...]] = {}
+    def __init__(self, kind: str, room: Room) -> None:
+        self.method, self._key, _ = _LISTS[kind]
+        self.items: tuple[Raw, ...] = ()
+        self.hint = Hint()
+        self.gateways: tuple[str, ...] = ()
         self.warnings: list[str] = []
         self.failed = ""
+        self.unknown = False
+        self._kind = kind
+        self._room = room
         self._bytes = 0
-        self._begin()
+        self._ended = False
+        self._found: dict[str | int, Raw] = {}
+        self._cursors: set[bytes] = set()
+        self._cursor = b""
+        self._page_hints: list[Hint] = []
+        self._pages = 0
+        self._left_out = 0
+        self._too_many = 0
 
     def ask(self) -> OwnRequest | None:
         """Return the request for the next page, or None when all is read or the listing failed."""
-        if not self._todo or self.failed:
+        if self._ended or self.failed:
             return None
         params = b'{"cursor":%b}' % self._cursor if self._cursor else b"{}"
-        return OwnRequest(_LISTS[self._todo[0]][0], params)
+        return OwnRequest(self.method, params)
 
     def answered(self, result: bytes) -> None:
         """Take the raw result of the last `ask`. Half of a surrogate pair is replaced, because
         clients that cannot read it would lose the definitions of all servers."""
-        kind = self._todo[0]
         whole, result = result, codec.readable(result)
         if result != whole:
-            told = f"{_LISTS[kind][0]}: U+FFFD stands for each half of a surrogate pair"
+            told = f"{self.method}: U+FFFD stands for each half of a surrogate pair"
             self.warnings.append(told)
         try:
             page = codec.level(result)
-            items = codec.items(page.get(kind, Raw(b"null")))
+            items = codec.items(page.get(self._kind, Raw(b"null")))
         except codec.Malformed:
-            self._broke(f"{_LISTS[kind][0]} was answered without an array '{kind}'")
+            self._fail(f"{self.method} was answered without an array '{self._kind}'")
             return
         for item in items:
-            self._take(kind, item)
+            self._take(item)
         self._page_hints.append(hint(page))
-        self._gateways |= dict.fromkeys(gateways(page))
+        self.gateways = tuple(dict.fromkeys((*self.gateways, *gateways(page))))
         self._pages += 1
         self._turn(bytes(page.get("nextCursor", b"null")))
 
     def refused(self, error: bytes) -> None:
         """Take the error with which the last `ask` was answered."""
-        method = _LISTS[self._todo[0]][0]
         try:
             reason = _read_error(error)
         except codec.Malformed:
             reason = _Error(message="an error that cannot be read")
-        if reason.code == Code.METHOD_NOT_FOUND and method == "resources/templates/list":
+        self.unknown = reason.code == Code.METHOD_NOT_FOUND
+        if self.unknown and self._kind == "resourceTemplates":
             self._end()  # Many servers with resources have no templates and do not know the method.
             return
-        self._broke(f"{method} was refused: {reason.message[:200]} ({reason.code})")
+        self._fail(f"{self.method} was refused: {reason.message[:200]} ({reason.code})")
 
     def silent(self) -> None:
         """Note that the last `ask` was not answered in time."""
-        self._broke(f"{_LISTS[self._todo[0]][0]} was not answered in time")
+        self._fail(f"{self.method} was not answered in time")
 
-    def _take(self, kind: str, item: Raw) -> None:
+    def _take(self, item: Raw) -> None:
         size = len(bytes(item))
-        name = _identity(item, _LISTS[kind][1])
+        name = _identity(item, self._key)
         told = "one without a name" if name is None else repr(name[:128])
         if size > ITEM_BYTES_MAX:
-            self._leave_out(kind, f"{told}, {size} bytes, the limit is {ITEM_BYTES_MAX}")
+            self._leave_out(f"{told}, {size} bytes, the limit is {ITEM_BYTES_MAX}")
         elif name in self._found:
-            self._leave_out(kind, f"a second {told}; the first one counts")
-        elif len(self._found) >= ITEMS_MAX or self._bytes + size > LISTING_BYTES_MAX:
+            self._leave_out(f"a second {told}; the first one counts")
+        elif len(self._found) >= ITEMS_MAX or self._room.taken_bytes + size > LISTING_BYTES_MAX:
             self._too_many += 1
         else:
             self._found[len(self._found) if name is None else name] = item
             self._bytes += size
+            self._room.taken_bytes += size
 
-    def _leave_out(self, kind: str, what: str) -> None:
+    def _leave_out(self, what: str) -> None:
         self._left_out += 1
         if self._left_out <= WARNINGS_MAX:
-            self.warnings.append(f"left out of {kind}: {what}")
+            self.warnings.append(f"left out of {self._kind}: {what}")
 
     def _turn(self, cursor: bytes) -> None:
         """Turn to the page that `cursor` names; an empty string names a page too."""
@@ -168,43 +193,161 @@ class ListReader:
             self._cursor = cursor
 
     def _stop(self, why: str) -> None:
-        self.warnings.append(f"{_LISTS[self._todo[0]][0]} was read up to page {self._pages}: {why}")
+        self.warnings.append(f"{self.method} was read up to page {self._pages}: {why}")
         self._end()
 
-    def _broke(self, why: str) -> None:
-        kind = self._todo[0]
-        if kind == "tools":
-            self.failed = why
-            return
-        self.warnings.append(why)
-        self._todo.pop(0)
-        self._begin()
+    def _fail(self, why: str) -> None:
+        self.failed = why
+        self._room.taken_bytes -= self._bytes
 
     def _end(self) -> None:
-        kind = self._todo.pop(0)
         if self._left_out > WARNINGS_MAX:
             more = self._left_out - WARNINGS_MAX
-            self.warnings.append(f"left out of {kind}: {more} more of that sort")
+            self.warnings.append(f"left out of {self._kind}: {more} more of that sort")
         if self._too_many:
             self.warnings.append(
-                f"left out of {kind}: {self._too_many} above the limit of {ITEMS_MAX} definitions "
-                f"or {LISTING_BYTES_MAX} bytes"
+                f"left out of {self._kind}: {self._too_many} above the limit of {ITEMS_MAX} "
+                f"definitions or {LISTING_BYTES_MAX} bytes"
             )
-        self.lists[kind] = tuple(self._found.values())
-        self.hints[kind] = strictest(self._page_hints)
-        self.gateways[kind] = tuple(self._gateways)
-        self._begin()
+        self.items = tuple(self._found.values())
+        self.hint = strictest(self._page_hints)
+        self._ended = True
 
-    def _begin(self) -> None:
-        """Begin the next list, of which nothing is read yet."""
-        self._found: dict[str | int, Raw] = {}
-        self._cursors: set[bytes] = set()
-        self._cursor = b""
-        self._page_hints: list[Hint] = []
-        self._gateways: dict[str, None] = {}
-        self._pages: int = 0
-        self._left_out = 0
-        self._too_many = 0
+
+TOOLS_AGAIN_S = (1.0, 2.0, 4.0)
+"""Seconds after which the tools are asked for again, each time that this fails."""
+
+
+class _Reading(Struct):
+    """Reading of one list, since `begun`. `key`: of the open request, empty while the next one
+    waits. `due`: when the time for the answer is over, or the request is sent. `failures`: how
+    often it failed before."""
+
+    reader: ListReader
+    begun: float
+    due: float
+    key: bytes = b""
+    failures: int = 0
+
+
+class Listing:
+    """Reading of the lists of one server, all at the same time, so that a list that hangs or fails
+    costs itself only.
+
+    `list_s`: seconds for an answer, and for a list not to be late; `tools_s`: seconds for an answer
+    about tools. `at_once`: maximum number of open requests. `lists`, `hints`, `gateways`: as in
+    `ListReader`, by list, as far as they were read. `news`: whether reading a list has ended.
+    """
+
+    def __init__(self, own: Own, *, list_s: float, tools_s: float, at_once: int) -> None:
+        self.lists: dict[str, tuple[Raw, ...]] = {}
+        self.hints: dict[str, Hint] = {}
+        self.gateways: dict[str, tuple[str, ...]] = {}
+        self.news = False
+        self._own = own
+        self._list_s = list_s
+        self._tools_s = tools_s
+        self._at_once = at_once
+        self._room = Room()
+        self._readings: dict[str, _Reading] = {}
+        self._late: dict[str, list[bytes]] = {}
+        """Requests that were not answered in time, by list."""
+        self._failed: set[str] = set()
+        self._warnings: list[str] = []
+
+    def busy(self, now: float) -> bool:
+        """Whether a list is being read that is not late."""
+        return any(now < one.begun + self._list_s for one in self._readings.values())
+
+    @property
+    def failed(self) -> bool:
+        """Whether a list could not be read last time."""
+        return bool(self._failed)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Lists that were asked for and never read."""
+        asked = {*self._failed, *self._readings} - set(self.lists)
+        return tuple(kind for kind in KINDS if kind in asked)
+
+    @property
+    def open(self) -> dict[str, str]:
+        """Methods of the lists that are being read, by list."""
+        return {kind: one.reader.method for kind, one in self._readings.items()}
+
+    def warnings(self) -> list[str]:
+        """Take out the warnings about what was read."""
+        found, self._warnings = self._warnings, []
+        return found
+
+    def read(self, kinds: Collection[str], now: float) -> Actions:
+        """Begin to read these lists."""
+        self._room = Room()
+        self._failed -= set(kinds)
+        for kind in KINDS:
+            if kind in kinds:
+                for key in self._late.pop(kind, ()):
+                    self._own.take(key)
+                self._readings[kind] = _Reading(ListReader(kind, self._room), now, now)
+        return self.tick(now)
+
+    def answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
+        """Take the raw result or the raw error for a request."""
+        for kind, reading in self._readings.items():
+            if reading.key == key:
+                if error:
+                    reading.reader.refused(error)
+                else:
+                    reading.reader.answered(result)
+                self._turn(kind, reading, now)
+                break
+        return self.tick(now)
+
+    def tick(self, now: float) -> Actions:
+        """Send the requests that are due, and give up those that are not answered in time."""
+        actions: Actions = []
+        for kind, reading in list(self._readings.items()):
+            if reading.key and now >= reading.due:
+                # It stays open: the server may be at work on it.
+                self._late.setdefault(kind, []).append(reading.key)
+                line = jsonrpc_lines.cancelled(reading.key, b"timeout")
+                actions.append(Drop(reading.key, line))
+                reading.reader.silent()
+                self._turn(kind, reading, now)
+        for kind, reading in self._readings.items():
+            ask = None if reading.key or now < reading.due else reading.reader.ask()
+            if ask is not None and sum(bool(one.key) for one in self._readings.values()) < (
+                self._at_once
+            ):
+                request = self._own.ask(RequestPurpose.LIST, ask)
+                reading.key = request.key
+                reading.due = now + (self._tools_s if kind == TOOLS else self._list_s)
+                actions.append(request)
+        return actions
+
+    def _turn(self, kind: str, reading: _Reading, now: float) -> None:
+        """Go on after an answer, or after none in time: to the next page, the next try, the end."""
+        reader = reading.reader
+        if reader.ask() is not None:
+            reading.key, reading.due = b"", now
+            return
+        again = reader.failed and kind == TOOLS and not reader.unknown
+        if again and reading.failures < len(TOOLS_AGAIN_S):
+            due = now + TOOLS_AGAIN_S[reading.failures]
+            self._readings[kind] = _Reading(
+                ListReader(kind, self._room), reading.begun, due, b"", reading.failures + 1
+            )
+            return
+        del self._readings[kind]
+        self.news = True
+        self._warnings += reader.warnings
+        if reader.failed:
+            lost = "stays as it was" if kind in self.lists else "is left out"
+            self._warnings.append(f"{reader.failed}; the list {lost}")
+            self._failed.add(kind)
+        else:
+            self.lists[kind], self.hints[kind] = reader.items, reader.hint
+            self.gateways[kind] = reader.gateways
 
 
 def _identity(item: Raw, member: str) -> str | None:

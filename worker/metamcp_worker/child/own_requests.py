@@ -12,7 +12,7 @@ from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import RequestPurpose, ServerRequest
 from metamcp_worker.child.jsonrpc_lines import Stamp
 
-_ONE_AT_A_TIME = frozenset({RequestPurpose.HANDSHAKE, RequestPurpose.LIST, RequestPurpose.PROBE})
+_ONE_AT_A_TIME = frozenset({RequestPurpose.HANDSHAKE, RequestPurpose.PROBE})
 
 
 class OwnRequest(Struct, frozen=True):

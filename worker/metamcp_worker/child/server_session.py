@@ -348,7 +348,7 @@ class ServerSession:
             self.budget.spend(len(result) + len(error))
             return [] if lost else [CountOnce("late_reply" if used else "unknown_id")]
         if purpose is RequestPurpose.HANDSHAKE or purpose is RequestPurpose.LIST:
-            return self._opened(self._opening.answered(purpose, result, error, now), now)
+            return self._opened(self._opening.answered(key, purpose, result, error, now), now)
         if purpose is RequestPurpose.PROBE and not lost and self._probing is not None:
             self._probing.answered()
         if purpose is RequestPurpose.LISTEN:

@@ -76,7 +76,8 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     """Catalogue of one server. `serverInfo` and `capabilities` are raw objects, the lists hold raw
     definitions. `hints`: of the lists that the server gave, by kind, and of its discovery.
     `asksRoots`: when the server asked for the roots of its client, in this run or before.
-    `gateways`: if the server is a gateway, its id first, then those of the gateways behind it."""
+    `gateways`: if the server is a gateway, its id first, then those of the gateways behind it.
+    `unread`: kinds whose list the server has, but did not give."""
 
     protocol: str
     serverInfo: Raw = Raw(b"{}")  # noqa: N815 - the wire's own names
@@ -89,6 +90,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     hints: dict[str, Hint] = {}
     asksRoots: Asked = ""  # noqa: N815 - as above
     gateways: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def of(self, kind: str) -> Sequence[Raw]:
         """Return the definitions of one of `KINDS`."""

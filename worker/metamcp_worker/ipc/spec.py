@@ -158,6 +158,8 @@ class ServerSpec(Discreet, frozen=True, kw_only=True):
     confinement: ConfinementSpec = ConfinementSpec()
     start_timeout_s: float = 30.0
     timeout_s: float = 60.0
+    list_timeout_s: float = 5.0
+    """Seconds for each page of prompts, resources and templates, and for all lists at a start."""
     stop_eof_s: float = 1.0
     stop_grace_s: float = 5.0
     concurrency: int = 1024
