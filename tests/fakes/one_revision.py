@@ -4,7 +4,8 @@
     python tests/fakes/one_revision.py                        # on HTTP, all revisions and ways
 
 Over HTTP the URL says which server it is: `/2024-11-05/code/mcp` and, for the transport of 2024,
-`/2024-11-05/code/sse`. The version in `serverInfo` is how many times `initialize` came.
+`/2024-11-05/code/sse`. The version in `serverInfo` is how many times `initialize` came. The tool
+`end` ends a program with status 0.
 """
 
 import asyncio
@@ -50,7 +51,11 @@ class Server:
                     "capabilities": {"tools": {}},
                 }  # fmt: skip
             case "tools/list":
-                result = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+                schema = {"type": "object"}
+                names = ("echo", "end")
+                result = {"tools": [{"name": name, "inputSchema": schema} for name in names]}
+            case "tools/call" if params["name"] == "end":
+                raise SystemExit(0)
             case "tools/call":
                 text = f"{self.revision}, asked {self.tries} times"
                 result = {"content": [{"type": "text", "text": text}]}

@@ -1,6 +1,9 @@
 """Servers that start when they are called: listed without running, gone when nobody needs them."""
 
 import http.client
+import os
+import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import one_revision
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
@@ -36,6 +40,26 @@ def listed(client: Client) -> int:
         page = client.request("tools/list", {"cursor": page["nextCursor"]})["result"]
         count += len(page["tools"])
     return count
+
+
+@pytest.mark.promise("M76")
+@pytest.mark.parametrize("restart", ["on-failure", "never"])
+def test_a_call_starts_a_server_that_ended_by_itself_and_none_that_was_stopped(
+    restart: str,
+) -> None:
+    command = [sys.executable, one_revision.__file__, "2025-11-25", one_revision.PLAIN]
+    with Gateway({"one": {"command": command, "restart": restart}}) as gateway:
+        client = Client(gateway.port, MODERN)
+        assert "error" in client.call("one__end")
+        gateway.wait("one", state="idle")
+        assert client.tools() == ["one__echo", "one__end"]
+        assert client.text("one__echo").startswith("2025-11-25")
+        os.kill(gateway.server("one")["pid"], signal.SIGKILL)
+        until(lambda: "result" in client.call("one__echo"), "a call starts it again")
+        gateway.ctl("stop", "one", "--wait")
+        assert "error" in client.call("one__echo")
+        assert gateway.server("one")["state"] == "stopped"
+        client.close()
 
 
 @pytest.mark.promise("M76")

@@ -265,13 +265,12 @@ def _refused(life: ServerLife) -> Step:
 
 
 def _answers_clients(life: ServerLife, now: float) -> bool:
-    """Whether a client's call may start the server: not if an operator stopped it, and not against
-    its restart policy."""
+    """Whether a client's call may start the server: whatever ended it, unless it is an operator."""
     if life.phase is ServerPhase.IDLE or life.resting:
         return True
     often = life.called_at is not None and now - life.called_at < backoff.DEMAND_S_MIN
     alone = often or now < life.not_before
-    return life.phase in _WAITING and life.restart != "never" and not alone
+    return life.phase in _WAITING and not alone
 
 
 def _stop(life: ServerLife, restarting: bool, now: float) -> Step:
@@ -352,8 +351,7 @@ def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
     if fact.excused:
         return _retry(life, now, 0.0, fact.spare)
     if reason is ExitClass.CLEAN and life.restart != "always":
-        event = ServerEvent.RESTED if life.lazy else ServerEvent.RETIRE
-        return _moved(replace(life, probing=False), event)
+        return _moved(replace(life, probing=False), ServerEvent.RESTED)
     if life.restart == "never":
         return _moved(replace(life, probing=False, retry_at=None), ServerEvent.GIVE_UP)
     if planned_at is not None:

@@ -18,7 +18,7 @@ A server goes down in two ways. On request: ready -> draining -> stopping -> dis
 restart queues again. A lazy server that clients do not use goes the same way, to idle; there a call
 queues the server again. By itself: warming or ready -> backoff, failed, disabled or quarantined.
 The choice depends on numbers and policy, so `server` makes it and gives the table one of the events
-RETRY, GIVE_UP, RETIRE, QUARANTINE. The worker of an instance that went down may need a moment to
+RETRY, GIVE_UP, RESTED, QUARANTINE. The worker of an instance that went down may need a moment to
 leave: so GONE is an event of the resting phases too, and changes nothing there.
 
 `failed` does not last forever: a timer or a client's call starts a single attempt (half-open). Only
@@ -51,7 +51,6 @@ class ServerEvent(StrEnum):
     READY = "ready"
     RETRY = "retry"
     GIVE_UP = "give up"
-    RETIRE = "retire"
     QUARANTINE = "quarantine"
     DRAINED = "drained"
     GONE = "gone"
@@ -103,10 +102,9 @@ MEANING: Mapping[ServerEvent, str] = {
     "wait for the same whether it is back",
     ServerEvent.STOP: "it is to stop: by an operator, by a reload, or with the gateway",
     ServerEvent.ADMIT: "the start gate has a free place and no earlier instance is left",
-    ServerEvent.READY: "handshake done and lists read",
+    ServerEvent.READY: "handshake done, and lists read or given up",
     ServerEvent.RETRY: "it went down; the next start is planned",
     ServerEvent.GIVE_UP: "it went down too often, or in a way that time does not heal",
-    ServerEvent.RETIRE: "it went down and its restart policy leaves it down",
     ServerEvent.QUARANTINE: "it broke the limits again and again or sent without end, or an "
     "operator wants it so",
     ServerEvent.DRAINED: "nothing is in flight any more, or its time is up",
@@ -120,14 +118,14 @@ MEANING: Mapping[ServerEvent, str] = {
 
 EXIT_MEANING: Mapping[ExitClass, str] = {
     ExitClass.CLEAN: "it was ready and ended with status 0 although nobody asked; `on-failure` "
-    "leaves it down",
+    "leaves it down until a call needs it",
     ExitClass.EXIT: "it ended with another status, or before it was ready",
     ExitClass.SIGNAL: "a signal ended it",
     ExitClass.SPAWN: "its command could not be started, or what it needs for that is missing; time "
     "does not heal that, so the circuit opens at once and retries come at the slow rate, on "
     "demand, or with a new configuration",
     ExitClass.CONNECT: "a server that is reached by URL: no connection, or it ended it",
-    ExitClass.START_TIMEOUT: "handshake and lists were not done within `start_timeout`",
+    ExitClass.START_TIMEOUT: "the handshake was not done within `start_timeout`",
     ExitClass.AUTHORIZATION: "a server that is reached by URL wants to be authorized, which needs "
     "a person: `metamcp login`, or `headers` that it accepts; until then as with `spawn`",
     ExitClass.PROTOCOL: "it does not speak the protocol",
@@ -213,7 +211,6 @@ TABLE: Mapping[ServerPhase, Mapping[ServerEvent, Move]] = {
         ServerEvent.RESTED: (ServerPhase.IDLE, ()),
         ServerEvent.RETRY: (ServerPhase.BACKOFF, (Action.ARM_RETRY,)),
         ServerEvent.GIVE_UP: (ServerPhase.FAILED, (Action.ARM_RETRY,)),
-        ServerEvent.RETIRE: (ServerPhase.DISABLED, ()),
         ServerEvent.QUARANTINE: (ServerPhase.QUARANTINED, ()),
     },
     ServerPhase.DRAINING: {

@@ -132,10 +132,10 @@ def test_a_recovery_halves_what_counts_against_a_server() -> None:
     [
         ("always", ExitClass.CLEAN, ServerPhase.BACKOFF),
         ("always", ExitClass.EXIT, ServerPhase.BACKOFF),
-        ("on-failure", ExitClass.CLEAN, ServerPhase.DISABLED),
+        ("on-failure", ExitClass.CLEAN, ServerPhase.IDLE),
         ("on-failure", ExitClass.SIGNAL, ServerPhase.BACKOFF),
         ("on-failure", ExitClass.START_TIMEOUT, ServerPhase.BACKOFF),
-        ("never", ExitClass.CLEAN, ServerPhase.DISABLED),
+        ("never", ExitClass.CLEAN, ServerPhase.IDLE),
         ("never", ExitClass.EXIT, ServerPhase.FAILED),
         ("always", ExitClass.SPAWN, ServerPhase.FAILED),
         ("on-failure", ExitClass.SPAWN, ServerPhase.FAILED),
@@ -206,11 +206,18 @@ def test_a_clients_call_starts_what_waits_but_not_too_often() -> None:
     assert after(life, Start("client"), now=9.0 + backoff.DEMAND_S_MIN).phase is ServerPhase.QUEUED
 
 
-def test_a_clients_call_starts_nothing_that_was_stopped_or_must_not_restart() -> None:
+@pytest.mark.parametrize("restart", ["on-failure", "never"])
+@pytest.mark.parametrize("down", [CRASH, WentDown(ExitClass.CLEAN, "it ended")])
+def test_a_clients_call_starts_a_server_whatever_ended_it(restart: Restart, down: WentDown) -> None:
+    life = after(up(ServerLife(restart=restart)), down, WorkerLeft())
+    assert after(life, Start("client"), now=100.0).phase is ServerPhase.QUEUED
+
+
+def test_a_clients_call_starts_nothing_that_an_operator_stopped() -> None:
     stopped = after(up(ServerLife()), StopServer(), WorkerLeft())
     assert after(stopped, Start("client")).phase is ServerPhase.DISABLED
-    never = crashed(up(ServerLife(restart="never")))
-    assert after(never, Start("client"), now=100.0).phase is ServerPhase.FAILED
+    ended = after(up(ServerLife()), WentDown(ExitClass.CLEAN, "it ended"), WorkerLeft())
+    assert after(ended, StopServer(), Start("client")).phase is ServerPhase.DISABLED
 
 
 def test_an_operators_start_forgets_the_past() -> None:

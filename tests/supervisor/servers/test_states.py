@@ -44,7 +44,6 @@ MOVES = {
     (ServerPhase.READY, ServerEvent.RESTED): ServerPhase.IDLE,
     (ServerPhase.READY, ServerEvent.RETRY): ServerPhase.BACKOFF,
     (ServerPhase.READY, ServerEvent.GIVE_UP): ServerPhase.FAILED,
-    (ServerPhase.READY, ServerEvent.RETIRE): ServerPhase.DISABLED,
     (ServerPhase.READY, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
     (ServerPhase.DRAINING, ServerEvent.START): ServerPhase.DRAINING,
     (ServerPhase.DRAINING, ServerEvent.QUARANTINE): ServerPhase.QUARANTINED,
