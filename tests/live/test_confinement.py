@@ -278,6 +278,16 @@ def test_a_server_that_lacks_a_right_is_told_the_line_to_add(tmp_path: Path) -> 
         assert "sandbox     basic" in gateway.ctl("describe", "wants")
 
 
+def test_a_server_whose_database_is_to_be_made_in_the_home_is_told_the_line(tmp_path: Path) -> None:
+    script = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('CREATE TABLE t (a)')"
+    command = [sys.executable, "-c", script, str(tmp_path / "new.db")]
+    gateway = Gateway({"it": {"command": command, "restart": "never"}}, wait=False)
+    gateway.environ |= {"HOME": str(tmp_path)}
+    with gateway:
+        until(lambda: gateway.answers() and gateway.server("it")["message"], "it has failed")
+        assert f'write write = ["{tmp_path}"]' in gateway.server("it")["message"]
+
+
 @pytest.mark.skipif(not BWRAP, reason="bubblewrap is not installed")
 def test_the_home_of_a_strict_server_stays_and_temporary_files_go_with_the_process() -> None:
     with Gateway({"it": {"command": [*HOSTILE], "sandbox": "strict"}}) as gateway:

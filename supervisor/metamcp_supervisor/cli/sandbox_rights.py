@@ -128,7 +128,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 
 def _below(path: str, others: Iterable[str]) -> bool:
-    return any(f"{path}/".startswith(f"{one}/") for one in others)
+    return any(f"{path}/".startswith(f"{one.rstrip('/')}/") for one in others)
 
 
 def _readable(config: dict[str, Any]) -> Iterator[str]:

@@ -17,7 +17,9 @@ BASIC = ConfinementSpec(profile="basic")
             'read = ["/data/x.json"]',
         ),
         ("Error: EACCES: permission denied, open '/data/x.json'", 'read = ["/data/x.json"]'),
-        ("Error: EACCES: permission denied, mkdir '/data/new'", 'write = ["/data"]'),
+        ("Error: EACCES: permission denied, mkdir '/data/new'", 'write = ["/data/new/"]'),
+        ("Error: EACCES: permission denied, mkdtemp '/data/new'", 'write = ["/data"]'),
+        ("error: failed to create directory `/data/new`: Permission denied", '["/data/new/"]'),
         ("Error: EPERM: operation not permitted, unlink '/data/new'", 'write = ["/data"]'),
         ("open /data/x: permission denied", 'read = ["/data/x"]'),
         ("sh: 1: cannot create /data/x: Permission denied", 'write = ["/data"]'),
@@ -36,6 +38,21 @@ def test_the_path_and_the_line_to_add_are_named(line: str, advice: str) -> None:
     assert found.startswith("its sandbox 'basic' does not let it ")
     assert advice in found
     assert found.endswith(" to its table")
+
+
+def test_a_folder_that_a_traceback_says_was_to_be_made_is_named() -> None:
+    raised = "PermissionError: [Errno 13] Permission denied: '/home/ann/.papers'"
+    shown = ['  File "/usr/lib/python3.13/pathlib.py", line 1116, in mkdir', "    os.mkdir(self)"]
+    assert 'add write = ["/home/ann/.papers/"]' in denials.advice([*shown, raised], BASIC)
+    assert 'add read = ["/home/ann/.papers"]' in denials.advice([*shown, "Done", raised], BASIC)
+
+
+def test_a_database_that_stays_closed_is_named_where_the_server_names_none() -> None:
+    closed = "its command line names /home/ann/a.db, and /home/ann stays closed"
+    line = "sqlite3.OperationalError: unable to open database file"
+    assert denials.advice([line], BASIC, refused=[closed]) == closed
+    named = "cat: /data/x: Permission denied"
+    assert 'read = ["/data/x"]' in denials.advice([named], BASIC, refused=[closed])
 
 
 def test_a_port_is_named_where_the_network_is_restricted() -> None:

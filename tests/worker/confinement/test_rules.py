@@ -239,6 +239,17 @@ def test_no_value_opens_the_home_or_a_place_with_secrets_and_it_is_told(place: s
                 assert "that alone does not open it: write read = [" in sentence
 
 
+@pytest.mark.parametrize("path", [f"{HOME}/new.db", "/tmp/new.db", f"{HOME}/x.sqlite"])
+def test_a_file_to_be_made_in_a_folder_that_holds_more_is_told_with_the_line(path: str) -> None:
+    look = Machine("/usr/bin/server", f"{HOME}/x.sqlite", "/tmp/other")
+    found = granted(look, "server", path)
+    folder = path.rpartition("/")[0]
+    assert folder not in writable(found)
+    (sentence,) = found.refused
+    assert sentence.startswith(f"its command line names {path}, and {folder} stays closed")
+    assert f'write write = ["{folder}"]' in sentence
+
+
 def test_a_variable_of_the_gateway_opens_no_place_of_its_user() -> None:
     look = Machine("/usr/bin/server", f"{HOME}/.config/app/x", f"{HOME}/.ssh/id", "/ca/x.pem")
     known = ConfinementSpec(profile="basic")

@@ -91,8 +91,10 @@ class StdioTransport:
         if not words:
             return ""
         confined = self._host.confined
-        readable = confined.granted.read if confined is not None else ()
-        what = denials.advice(self._last_lines, self._spec.confinement, readable)
+        readable, refused = (
+            ((), ()) if confined is None else (confined.granted.read, confined.granted.refused)
+        )
+        what = denials.advice(self._last_lines, self._spec.confinement, readable, refused)
         advice = f"; {what}" if what else ""
         return f"{words}{advice}; 'metamcp logs {self._name}' has all of it"
 

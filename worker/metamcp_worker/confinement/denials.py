@@ -5,7 +5,8 @@ rights themselves.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from posixpath import dirname, isabs, normpath
 from typing import Literal, NamedTuple, cast
 
@@ -20,6 +21,9 @@ _TO_WRITE = re.compile(
     r"\b(?:mkdir|mkdtemp|unlink|rmdir|rename|symlink|link|copyfile|write|creat\w*|touch|chmod"
     r"|utime|ftruncate|truncate|Read-only|save|remove|delete)"
 )
+_MAKES_FOLDER = re.compile(r"\b(?:mkdir|makedirs|create directory)\b")
+_TRACE_LINES_MAX = 3
+"""Maximum lines of a traceback above the error that are looked at for what was called."""
 _DATABASE = re.compile(r"unable to open database file|attempt to write a readonly database", re.I)
 """Words of SQLite, which names no path."""
 _CONNECT = re.compile(r"\bconnect\w*\b.*?:(\d{1,5})\b")
@@ -85,10 +89,14 @@ def denials(
     lines: Iterable[str], spec: ConfinementSpec, granted: Iterable[str] = ()
 ) -> Iterator[DeniedRight]:
     """Yield the rights that these lines complain of. `granted`: paths that the server may read, so
-    that it can only have wanted to change them."""
+    that it can only have wanted to change them. A folder that it wanted to make ends with a slash,
+    as in `write`, for which the gateway makes it."""
     known = [path.rstrip("/") for path in granted]
     restricted = spec.network == "none" or bool(spec.tcp_ports)
+    trace = deque[str](maxlen=_TRACE_LINES_MAX)
     for line in lines:
+        makes_folder = any(map(_MAKES_FOLDER.search, (*trace, line)))
+        trace.append(line) if line[:1].isspace() else trace.clear()
         if _DATABASE.search(line):
             yield DeniedRight("write", ".")
         if not _DENIED.search(line):
@@ -99,22 +107,32 @@ def denials(
         paths = (normpath(quoted or bare) for quoted, bare in _PATH.findall(line))
         for path in filter(isabs, paths):
             readable = any(f"{path}/".startswith(f"{one}/") for one in known)
-            if readable or _TO_WRITE.search(line):
+            if makes_folder:
+                yield DeniedRight("write", f"{path}/")
+            elif readable or _TO_WRITE.search(line):
                 yield DeniedRight("write", _folder(path))
             else:
                 yield DeniedRight("read", path)
             break
 
 
-def advice(lines: Iterable[str], spec: ConfinementSpec, granted: Iterable[str] = ()) -> str:
+def advice(
+    lines: Iterable[str],
+    spec: ConfinementSpec,
+    granted: Iterable[str] = (),
+    refused: Sequence[str] = (),
+) -> str:
     """Return a sentence about the first right that these last lines of a server complain of, with
-    the line to add; empty if they complain of none."""
+    the line to add; empty if they complain of none. `refused`: sentences about paths that stay
+    closed though its command line names them, for a complaint without a path."""
     if spec.profile == "none":
         return ""
     lines = list(lines)
     for line in filter(_NAMESPACES.match, lines):
         return f"this machine does not let bubblewrap make namespaces, as 'strict' needs: {line}"
-    return next((sentence(one, spec) for one in denials(lines, spec, granted)), "")
+    for denied in denials(lines, spec, granted):
+        return refused[0] if denied.path == "." and refused else sentence(denied, spec)
+    return ""
 
 
 def _folder(path: str) -> str:

@@ -280,8 +280,7 @@ def has_own_home(spec: ConfinementSpec, home: str, *, usable: bool) -> bool:
 
 def settings(home: str, look: Look) -> list[str]:
     """Return the files of settings in the home of the operator that hold no secret."""
-    paths = [join(home, name) for name in SETTINGS]
-    texts = {path: look.head(path) for path in paths}
+    texts = {path: look.head(path) for path in (join(home, name) for name in SETTINGS)}
     return [
         path
         for path, text in texts.items()
@@ -306,7 +305,7 @@ def grants(
     """Return the paths of a server. `env`: as `environment` returned it."""
     closed = ClosedPlaces(spec, cwd, places.home, look)
     found = _Finder(spec, env, cwd, places, look, closed)
-    found.read += [*BASE, *found.etc()]
+    found.read += [*BASE, *([f"/etc/{name}" for name in ETC] if places.root else ["/etc"])]
     for program in found.on_path(command[0]):
         found.program(program)
     for folder in env.get("PATH", "").split(":"):
@@ -425,9 +424,6 @@ class _Finder:
                 )
             else:
                 yield path
-
-    def etc(self) -> list[str]:
-        return [f"/etc/{name}" for name in ETC] if self._places.root else ["/etc"]
 
     def wide(self, folder: str) -> bool:
         """Whether the folder is too wide to be granted without being written."""
@@ -570,6 +566,11 @@ class _Finder:
         there = kind != "folder" and self._look.kind(folder) == "folder"
         if with_others and there and not self.wide(folder):
             self.write.append(folder)
+        elif with_others and there and folder != "/":
+            self.refused.append(
+                f"{where} names {path}, and {folder} stays closed to new files, because it holds"
+                f' more: write write = ["{folder}"], or name a file in a folder of its own'
+            )
 
     def working_directory(self) -> None:
         """Grant the folder of the configuration or the one that the configuration names. In the
@@ -595,6 +596,5 @@ class _Finder:
 
     def home(self) -> None:
         """Grant what programs need of the home, and the caches in it."""
-        home = self._places.home
-        self.read += [join(home, name) for name in HOME_PROGRAMS]
-        self.write += [join(home, name) for name in HOME_CACHES]
+        self.read += [join(self._places.home, name) for name in HOME_PROGRAMS]
+        self.write += [join(self._places.home, name) for name in HOME_CACHES]
