@@ -4,6 +4,9 @@ Owns: the folders that they find, what is asked of them, what counts as equal. N
 needs; the table `public_servers.toml` has only what a README says.
 
     python -m tests.clients.survey [NAME ...]
+
+A line for each server: `equal`; `refused`, and the line for its table that the gateway names;
+`differs`, and no line; or `absent`, if it does not start without a sandbox either.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -29,7 +33,9 @@ TABLE = Path(__file__).with_name("public_servers.toml")
 START_S_MAX = 300
 PROFILES = ("none", "basic")
 LISTS = {"tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list"}
-CHANGING = re.compile(r"\d+|[0-9a-f]{7,}|/tmp/\S+")
+ADVICE = re.compile(r"(?:add|: write) (\w+ = .+?)(?: to its table|, or name | or write )")
+"""The line that the gateway names for a server that lacks a right."""
+CHANGING = re.compile(r"[0-9a-f]{7,}|\d+|/tmp/\S+")
 """What differs between two runs of one server: times, hashes, temporary files."""
 SECRET = "SECRET-OF-THE-HOME"
 KUBECONFIG = """\
@@ -44,9 +50,11 @@ users: [{name: ann, user: {token: t}}]
 
 @dataclass(slots=True)
 class Seen:
-    """What a client saw of a server: names of each list, and the answer of each call."""
+    """What a client saw of a server: names of each list, and the answer of each call. `advice`: the
+    line that the gateway names for its table."""
 
     state: str = ""
+    advice: str = ""
     lists: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     answers: list[str] = field(default_factory=list[str])
 
@@ -62,6 +70,8 @@ def furnish(folder: Path) -> dict[str, str]:
         "[user]\nname = Ann\nemail = ann@example.com\n"
     )
     (work / "file.txt").write_text("hello\n")
+    (work / "file.js").write_text("var a = 1;\n")
+    (work / "eslint.config.mjs").write_text("export default [{ rules: { 'no-var': 2 } }];\n")
     repository = work / "repository"
     subprocess.run(["git", "init", "--quiet"], cwd=repository, check=True)
     (repository / "untracked.txt").write_text("hello\n")
@@ -85,6 +95,7 @@ def look(entry: Mapping[str, Any], profile: str, folder: Path) -> Seen:
         "cwd": places["work"],
         "sandbox": profile,
         "start_timeout": f"{START_S_MAX}s",
+        "restart": "never",
     }
     gateway = Gateway({"it": server}, wait=False)
     gateway.environ |= {"HOME": places["home"]} | caches(folder.parent)
@@ -95,6 +106,7 @@ def look(entry: Mapping[str, Any], profile: str, folder: Path) -> Seen:
         except Failed as failure:
             logs = "\n".join(line.get("text", "") for line in gateway.logs("it")[-5:])
             seen.state = f"{failure}\n{logs}"
+            seen.advice = advice(seen.state)
             return seen
         with closing(Client(gateway.port)) as client:
             for name, method in LISTS.items():
@@ -105,7 +117,14 @@ def look(entry: Mapping[str, Any], profile: str, folder: Path) -> Seen:
                     "tools/call", {"name": f"it__{tool}", "arguments": filled(arguments, places)}
                 )
                 seen.answers.append(normal(answer, folder))
+        seen.advice = advice(gateway.ctl("describe", "it"))
     return seen
+
+
+def advice(text: str) -> str:
+    """The line to add that this text names."""
+    found = ADVICE.search(text)
+    return found[1] if found else ""
 
 
 def caches(folder: Path) -> dict[str, str]:
@@ -119,8 +138,8 @@ def normal(answer: Mapping[str, Any], folder: Path) -> str:
     return CHANGING.sub("#", text.replace(str(folder), "FOLDER"))
 
 
-def compare(name: str, entry: Mapping[str, Any], folder: Path) -> list[str]:
-    """Lines that say how the confined server differs from the one that is not confined."""
+def compare(name: str, entry: Mapping[str, Any], folder: Path) -> tuple[str, list[str]]:
+    """The word for this server, and lines that say how it differs where it is confined."""
     seen: dict[str, Seen] = {}
     for profile in PROFILES:
         own = folder / f"{name}-{profile}"
@@ -128,22 +147,27 @@ def compare(name: str, entry: Mapping[str, Any], folder: Path) -> list[str]:
         own.mkdir()
         seen[profile] = look(entry, profile, own)
         shutil.rmtree(own, ignore_errors=True)
+        if profile == "none" and seen[profile].state:
+            return "absent", [seen[profile].state]
     none, basic = (seen[profile] for profile in PROFILES)
-    if none.state:
-        return [f"does not start without a sandbox: {none.state}"]
     if basic.state:
-        return [f"does not start: {basic.state}"]
-    lines = [f"{what} differ" for what in LISTS if none.lists[what] != basic.lists[what]]
-    for (tool, _), left, right in zip(
-        entry.get("calls", []), none.answers, basic.answers, strict=True
-    ):
-        if left != right:
-            lines.append(f"{tool}:\n    none:  {left[:600]}\n    basic: {right[:600]}")
-    return lines
+        lines = [f"does not start: {basic.state}"]
+    else:
+        lines = [f"{what} differ" for what in LISTS if none.lists[what] != basic.lists[what]]
+        lines += [
+            f"{tool}:\n    none:  {left[:600]}\n    basic: {right[:600]}"
+            for (tool, _), left, right in zip(
+                entry.get("calls", []), none.answers, basic.answers, strict=True
+            )
+            if left != right
+        ]
+    if not lines:
+        return "equal", []
+    return ("refused", [basic.advice, *lines]) if basic.advice else ("differs", lines)
 
 
 def main() -> int:
-    """Print a line for each server; 1 if one differs."""
+    """Print a line for each server; 1 if one differs and nothing says why."""
     options = argparse.ArgumentParser(prog="tests.clients.survey")
     options.add_argument("--folder", type=Path, help="where the launchers keep their downloads")
     options.add_argument("names", nargs="*")
@@ -151,17 +175,17 @@ def main() -> int:
     table: dict[str, Any] = tomllib.loads(TABLE.read_text())
     names: Sequence[str] = wanted.names or list(table)
     os.environ["PATH"] = f"{ROOT}/.venv/packages/bin:{os.environ['PATH']}"
-    folder = wanted.folder or Path(tempfile.mkdtemp(prefix="survey-", dir="/var/tmp"))
+    folder = wanted.folder or Path(tempfile.mkdtemp(prefix="survey-", dir=Path.home()))
     folder.mkdir(exist_ok=True)
-    equal = 0
+    counts = Counter[str]()
     for name in names:
-        lines = compare(name, table[name], folder)
-        equal += not lines
-        sys.stdout.write(f"{'differs' if lines else 'equal':8} {name}\n")
+        word, lines = compare(name, table[name], folder)
+        counts[word] += 1
+        sys.stdout.write(f"{word:8} {name}\n")
         sys.stdout.writelines(f"  {line}\n" for line in lines)
         sys.stdout.flush()
-    sys.stdout.write(f"{equal} of {len(names)} servers are equal\n")
-    return 0 if equal == len(names) else 1
+    sys.stdout.write(", ".join(f"{number} {word}" for word, number in counts.items()) + "\n")
+    return 1 if counts["differs"] else 0
 
 
 if __name__ == "__main__":

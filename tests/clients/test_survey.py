@@ -18,4 +18,4 @@ def test_a_server_that_needs_nothing_is_equal_with_and_without_a_sandbox(tmp_pat
         "command": ["npx", "-y", "@modelcontextprotocol/server-everything@2026.8.31"],
         "calls": [["echo", {"message": "hello"}]],
     }
-    assert survey.compare("everything", entry, tmp_path) == []
+    assert survey.compare("everything", entry, tmp_path) == ("equal", [])
