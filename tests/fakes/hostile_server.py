@@ -3,14 +3,15 @@
     python tests/fakes/hostile_server.py
 
 Its tool `reach` makes every attempt on the targets that it is given, and returns the outcome of
-each: `done`, or the error. `bomb` forks a thousand times; `read`, `write` and `connect` use one
-path; `choke` takes processor time, files and priority from the processes that it is given;
+each: `done`, or the error. `bomb` forks on and on in each process; `read`, `write` and `connect`
+use one path; `choke` takes processor time, files and priority from the processes that it is given;
 `through` sends a first message to a URL, and `bridge` to a program. Nothing but the standard
 library is needed.
 """
 
 import ctypes
 import json
+import mmap
 import os
 import resource
 import signal
@@ -29,7 +30,7 @@ Json = dict[str, Any]
 
 INFO = {"name": "hostile", "version": "1"}
 WAIT_S = 2.0
-FORKS, BOMB_S = 1000, 60
+FORKS, BOMB_S = 6000, 5
 SEIZE = 0x4206
 NEW_USER, NEW_NAMES = 0x10000000, 0x04000000
 X86 = os.uname().machine == "x86_64"
@@ -64,11 +65,10 @@ def handled(method: str, params: Json) -> Json:
         tools[2]["annotations"] = {"readOnlyHint": True}
         return {"result": {"tools": tools}}
     if method == "tools/call":
-        if params["name"] == "bomb":
-            bomb()
         if params["name"] in USES:
             return used(params["name"], params["arguments"]["path"])
-        tool = {"choke": choke, "through": through, "bridge": bridge}.get(params["name"], reach)
+        every = {"choke": choke, "through": through, "bridge": bridge, "bomb": bomb}
+        tool = every.get(params["name"], reach)
         outcome = json.dumps(tool(params["arguments"]))
         return {"result": {"content": [{"type": "text", "text": outcome}]}}
     return {"error": {"code": -32601, "message": f"no {method}"}}
@@ -84,13 +84,25 @@ def used(how: str, path: str) -> Json:
     return {"result": {"content": [{"type": "text", "text": text}], "isError": failed}}
 
 
-def bomb() -> None:
-    """Linear and with an end: a test is not to take down the machine, if nobody stops it."""
-    for _ in range(FORKS):
-        if os.fork() == 0:
-            time.sleep(BOMB_S)
-            os._exit(0)
-    time.sleep(BOMB_S)
+def bomb(_: Json) -> Json:
+    """Each process forks on and on for a while. A test is not to take down the machine if nobody
+    stops it, so there is an end: of time, and of processes."""
+    made, until, own, refused = mmap.mmap(-1, 8), time.monotonic() + BOMB_S, os.getpid(), 0
+
+    def forks() -> int:
+        (count,) = struct.unpack("=Q", made[:8])
+        return int(count)
+
+    while time.monotonic() < until:
+        try:
+            if forks() < FORKS and os.fork() == 0:
+                os.setsid()  # no signal to the group of the server reaches it
+                made[:8] = struct.pack("=Q", forks() + 1)
+        except OSError as error:
+            refused = error.errno or 0
+    if os.getpid() != own:
+        os._exit(0)
+    return {"forks": forks(), "refused": os.strerror(refused)}
 
 
 def call(number: int, *arguments: Any) -> int:

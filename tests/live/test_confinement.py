@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.confinement import kernel
+from tests.live import processes
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.waiting import until
@@ -258,13 +260,41 @@ def test_a_confined_server_uses_an_endpoint_of_the_gateway_with_a_key_only() -> 
         assert "asks for no credential" in told
 
 
-def test_a_server_that_forks_on_and_on_is_killed_and_nobody_else_suffers() -> None:
-    servers = {"bomber": {"command": [*HOSTILE], "restart": "never"}, "good": fake()}
-    with Gateway(servers) as gateway, closing(Client(gateway.port)) as client:
-        assert "error" in client.call("bomber__bomb")
-        assert client.text("good__echo", text="here") == "here"
-        until(lambda: gateway.server("bomber")["state"] == "error", "the bomb is out")
-        assert "processes_max is 256" in gateway.server("bomber")["message"]
+@pytest.mark.skipif(not kernel.has_asking(), reason="no filter of this kernel asks")
+@pytest.mark.parametrize(
+    ("user", "profile"),
+    [
+        ("root", "basic"),
+        ("a user without privileges", "basic"),
+        pytest.param("root", "strict", marks=pytest.mark.skipif(not BWRAP, reason="no bwrap")),
+    ],
+)
+def test_a_server_that_forks_on_and_on_has_as_many_processes_as_it_may_and_nobody_else_suffers(
+    user: str, profile: str
+) -> None:
+    if user == "root" and os.geteuid():
+        pytest.skip("the tests do not run as root")
+    most, bomber = 64, {"command": [*HOSTILE], "sandbox": profile}
+    gateway = Gateway({"bomber": {**bomber, "processes_max": most}, "good": fake()})
+    if user != "root" and os.geteuid() == 0:
+        gateway.wrapper = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    with gateway, closing(Client(gateway.port)) as client, closing(Client(gateway.port)) as evil:
+        before = gateway.server("bomber")
+        quiet = processes.below(before["worker_pid"])
+        with ThreadPoolExecutor(1) as pool:
+            bomb = pool.submit(evil.text, "bomber__bomb")
+            counts = [0]
+            while not bomb.done():
+                assert client.text("good__echo", text="here") == "here"
+                counts.append(len(processes.below(before["worker_pid"])))
+        outcome = json.loads(bomb.result())
+        assert outcome["refused"] == "Resource temporarily unavailable"
+        assert most / 2 < outcome["forks"] < 2 * most  # a few were counted twice at most
+        assert max(counts) <= most
+        until(lambda: processes.below(before["worker_pid"]) == quiet, "its processes ended")
+        assert gateway.server("bomber")["pid"] == before["pid"]
+        gateway.ctl("set", "bomber", f"processes_max={2 * most}")
+        assert json.loads(evil.text("bomber__bomb"))["forks"] > most
 
 
 def test_a_server_that_lacks_a_right_is_told_the_line_to_add(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_server_that_leaks_is_replaced_and_its_call_in_flight_is_answered() ->
     ("limit", "tool", "arguments", "sentence"),
     [
         ({"memory_max": "128M"}, "leak", {"mib": 256}, "memory_max is 128 MiB"),
-        ({"processes_max": 1}, "spawn_daemon", {}, "processes_max is 1"),
+        ({"processes_max": 1, "sandbox": "none"}, "spawn_daemon", {}, "processes_max is 1"),
     ],
 )
 def test_a_server_above_its_hard_limit_is_killed_and_starts_again(

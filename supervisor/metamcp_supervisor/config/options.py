@@ -409,7 +409,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*", "cpu_max", "cores", "", "in place",
            'Processors that it may keep busy, `1.5` or `"150%"`; needs a delegated cgroup.'),
     Option("servers.*", "processes_max", "integer", "", "in place",
-           "Processes that it may have, `256` if it is confined; one that has more is killed."),
+           "Processes that it may have, `256` if confined; one that is not is killed above it."),
     Option("servers.*", "nofile_max", "integer", "", "next start",
            "Open files that each of its processes may have."),
     Option("servers.*", "sandbox", "choice", '"basic"', "restart",

@@ -58,6 +58,11 @@ class Leaf:
             quota = b"%d" % round(limits.cpu_max * CPU_PERIOD_US)
         _offer(self.path / "cpu.max", b"%b %d" % (quota, CPU_PERIOD_US))
 
+    @property
+    def holds_processes(self) -> bool:
+        """Whether the kernel limits the number of processes in the group."""
+        return (self.path / "pids.max").exists()
+
     def memory_bytes(self) -> int | None:
         """Return the bytes that the group holds, without cached files that the kernel may drop at
         any time; None if that is not known."""

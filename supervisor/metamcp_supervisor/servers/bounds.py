@@ -14,6 +14,8 @@ from metamcp_supervisor.processes.limits import Limiter, crowded_out, limits_of
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.specs import PrivatePlaces
 from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.runtime import logs
 
 
 class Bounds:
@@ -62,12 +64,16 @@ class Bounds:
 
     def redraw(self, entry: ServerEntry) -> None:
         """Put the current limits of a server in force for its copies."""
+        limits = limits_of(entry.server)
         for copy in entry.copies:
             try:
                 if copy.leaf is not None:
-                    copy.leaf.limit(limits_of(entry.server))
-            except OSError as error:
-                why = f"the new limits are not in force: {error.strerror}"
+                    copy.leaf.limit(limits)
+                if copy.instance is not None:
+                    copy.instance.tune(logs.current(), limits.processes_max or 0)
+            except (OSError, TooLarge) as error:
+                cause = error.strerror if isinstance(error, OSError) else error
+                why = f"the new limits are not in force: {cause}"
                 self._journal.add(entry.name, "note", why, copy.generation)
 
     def erase(self, copy: Copy) -> None:

@@ -158,9 +158,13 @@ class Instance:
         blob = packets.blob(codec.dump(spec))
         self._send(RunServer(generation=self.generation, version=version), [blob])
 
-    def tune(self, log: LogSpec) -> None:
-        """Set the log format and log levels of the worker."""
-        self._send(Tune(format=log.format, level=log.level, levels=log.levels))
+    def tune(self, log: LogSpec, processes_max: int = 0) -> None:
+        """Set the log format and log levels of the worker, and the maximum number of processes of
+        its server; 0: as before."""
+        words = Tune(
+            format=log.format, level=log.level, levels=log.levels, processes_max=processes_max
+        )
+        self._send(words)
 
     def attach(self, front: int, fd: int) -> None:
         """Give the worker `fd`, its end of the pipe to this front."""

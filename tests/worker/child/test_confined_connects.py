@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from metamcp_worker.child import process
 from metamcp_worker.child.transport import ServerExit
 from metamcp_worker.confinement import kernel
-from metamcp_worker.ipc.spec import ConfinementSpec, Profile, ServerSpec
+from metamcp_worker.ipc.spec import ConfinementSpec, LimitsSpec, Profile, ServerSpec
 
 pytestmark = [
     pytest.mark.process, pytest.mark.timeout(120), pytest.mark.promise("P10"),
@@ -217,11 +218,20 @@ forked.on('exit', () => {
 """
 
 
-def ran(folder: Path, command: tuple[str, ...], profile: Profile, **confinement: Any) -> Any:
-    """What a process printed as JSON, started as a worker starts its server."""
+def ran(
+    folder: Path,
+    command: tuple[str, ...],
+    profile: Profile,
+    lacked: Sequence[str] = (),
+    processes: int = 256,
+    **confinement: Any,
+) -> Any:
+    """What a process printed as JSON, started as a worker starts its server. `lacked`: what its
+    sandbox refused."""
     spec = ServerSpec(
         name="it", command=command, env={**os.environ, "TMPDIR": str(folder)},
         confinement=ConfinementSpec(profile=profile, folder=str(folder / "it"), **confinement),
+        limits=LimitsSpec(processes=processes),
     )  # fmt: skip
 
     refused: list[str] = []
@@ -240,7 +250,7 @@ def ran(folder: Path, command: tuple[str, ...], profile: Profile, **confinement:
 
     printed, complained, end = asyncio.run(run())
     assert end.code == 0, (end, complained.decode())
-    assert refused == []
+    assert refused == [*lacked]
     return json.loads(printed)
 
 
@@ -264,6 +274,67 @@ def test_a_connection_that_is_allowed_is_as_without_confinement(tmp_path: Path) 
         command = (sys.executable, script(tmp_path, WAYS), port)
         plain = ran(tmp_path, command, "none")
         assert ran(tmp_path, command, "basic") == plain
+
+
+FORKS = """
+import ctypes, errno, json, os, signal, subprocess, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+
+def clone(flags):
+    number = 56 if os.uname().machine == "x86_64" else 220
+    pid = libc.syscall(number, flags | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        os._exit(0)
+    if pid < 0:
+        return errno.errorcode[ctypes.get_errno()]
+    os.waitpid(pid, 0)
+    return "done"
+
+def thread():
+    done = []
+    one = threading.Thread(target=done.append, args=[1])
+    one.start()
+    one.join()
+    return done
+
+def as_many_as_it_may():
+    pids = []
+    try:
+        while len(pids) < 100:
+            if (pid := os.fork()) == 0:
+                signal.pause()
+            pids.append(pid)
+        return [len(pids), False]
+    except OSError as error:
+        return [len(pids), error.errno == errno.EAGAIN]
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+def one_after_the_other(count):
+    for _ in range(count):
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    return count
+
+print(json.dumps([
+    clone(0), clone(0x10000000), subprocess.run(["true"]).returncode, thread(),
+    libc.syscall(435, 0, 0), one_after_the_other(50), as_many_as_it_may(), clone(0),
+]))
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 8])
+def test_a_process_has_as_many_others_as_it_may_and_none_in_a_namespace_of_its_own(
+    tmp_path: Path, limit: int
+) -> None:
+    command = (sys.executable, script(tmp_path, FORKS))
+    *found, many, last = ran(tmp_path, command, "basic", ["refused_system_calls clone"], limit)
+    assert found == ["done", "EPERM", 0, [1], -1, 50]
+    assert many == ([7, True] if limit else [100, False])
+    assert last == "done"
 
 
 def test_python_shares_work_among_its_processes(tmp_path: Path) -> None:

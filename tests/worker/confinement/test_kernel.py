@@ -152,3 +152,20 @@ def test_a_filter_judges_arguments_flags_and_connections(machine: str, asks: boo
     assert of("setpriority", 0, 78, 5) == refused
     assert of("setpriority", 2, 0, 5) == refused
     assert of("read") == ALLOWED
+
+
+@pytest.mark.parametrize("machine", kernel.MACHINES)
+@pytest.mark.parametrize("flags", [0, 0x10000000])
+def test_a_filter_asks_about_each_new_process_and_about_no_thread(machine: str, flags: int) -> None:
+    program = kernel.filter_bytes(machine, kernel.ALLOWED, flags=flags, forks=True)
+    numbers = {name: pair[kernel.MACHINES.index(machine)] for name, pair in kernel.CALLS.items()}
+    thread = 0x003D0F00  # as the C library makes one
+    assert outcome(program, machine, numbers["clone"], thread) == ALLOWED
+    assert outcome(program, machine, numbers["clone"], 17) == ASKED
+    assert outcome(program, machine, numbers["clone"], 0x4111) == ASKED  # of posix_spawn
+    assert outcome(program, machine, numbers["clone3"]) == UNKNOWN
+    refused = REFUSED if flags else ASKED
+    assert outcome(program, machine, numbers["clone"], 17 | 0x10000000) == refused
+    if machine == "x86_64":
+        assert outcome(program, machine, numbers["fork"]) == ASKED
+        assert outcome(program, machine, numbers["vfork"]) == ASKED

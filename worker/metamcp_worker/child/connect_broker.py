@@ -1,8 +1,9 @@
-"""Connections of a confined server: the worker judges each `connect`, and makes those it allows.
+"""Connections and processes of a confined server: the worker judges each `connect`, makes those it
+allows, and judges each new process.
 
 Owns: which unix sockets and ports a server reaches, connecting in its place, the mark of its
-connections to the gateway, telling what is refused. Never: the filter that asks
-(`confinement.kernel`), files of a server (`confinement.rules`), answers to marked connections
+connections to the gateway, counting its processes, telling what is refused. Never: the filter that
+asks (`confinement.kernel`), files of a server (`confinement.rules`), answers to marked connections
 (`front.header_policy`).
 
 The filter of a server in the profile `basic` stops at each `connect` and asks this process, because
@@ -13,6 +14,9 @@ A socket with a path is opened first, so what was judged is what is connected. `
 
 The filter asks about each system call that fails, too: so the kernel itself tells what a sandbox
 refuses, and calls that are allowed cost nothing.
+
+Where no control group holds the number of processes, the filter asks about each fork, too. The call
+goes on, as no other thread can change its arguments, which are registers.
 """
 
 import asyncio
@@ -24,12 +28,14 @@ import select
 import socket
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from metamcp_worker.confinement import kernel
 from metamcp_worker.confinement.denials import FAMILIES, DeniedRight
+from metamcp_worker.confinement.launch import NAMESPACES, ProcessLimit
 from metamcp_worker.ipc.spec import CONFINED_HOST
 
 _RECEIVE, _REPLY, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
@@ -37,6 +43,10 @@ _QUESTION = struct.Struct("=QIIiIQ6Q")
 """Question of the kernel: id, thread, flags, number of the call, architecture, place, arguments."""
 _ANSWER = struct.Struct("=QqiI")
 """Answer: id, value, negative error number, flags."""
+CALLS_ASKED = ("connect", "clone", "fork", "vfork")
+"""System calls that are judged here."""
+_CONTINUE = 1
+"""Flag of an answer: the kernel makes the call."""
 ADDRESS_BYTES_MAX = 128
 """Maximum bytes of an address: `struct sockaddr_storage`."""
 WAITING_MAX = 256
@@ -47,6 +57,8 @@ _PLAIN = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 _FAMILY_BYTES, _INT, _MAPPED = 2, 0xFFFFFFFF, bytes(10) + b"\xff\xff"
 FULL_PAUSE_S = 0.01
 """Seconds until the next try at a unix socket whose queue is full."""
+SETTLE_S = 0.1
+"""Seconds until a process that was allowed is there and can be counted, on a busy machine."""
 
 
 class ConnectRules(NamedTuple):
@@ -111,17 +123,30 @@ class RightRefused(PermissionError):
 
 
 class ConnectBroker:
-    """Connects for one server until it ends. `listener`: descriptor that asks, which it owns;
-    `on_refusal`: called with each right that the server lacked, before it hears of that."""
+    """Connects for one server until it ends, and judges its new processes. `listener`: descriptor
+    that asks, which it owns; `limit`: of its processes; `on_refusal`: called with each right that
+    the server lacked, before it hears of that."""
 
     def __init__(
-        self, listener: int, rules: ConnectRules, on_refusal: Callable[[DeniedRight], None]
+        self,
+        listener: int,
+        rules: ConnectRules,
+        limit: ProcessLimit,
+        on_refusal: Callable[[DeniedRight], None],
     ) -> None:
         self._listener = listener
         self._rules = rules
         self._on_refusal = on_refusal
         self._refusals: set[DeniedRight] = set()
-        self._connect = kernel.CALLS["connect"][kernel.MACHINES.index(os.uname().machine)]
+        self._connect, self._clone, *others = map(kernel.number_of, CALLS_ASKED)
+        self._forking = {self._clone, *others}
+        self._limit = limit
+        self._count = 1
+        """Processes at the last count, and forks since."""
+        self._allowed = deque[float]()
+        """Times of these forks."""
+        self._forks: list[int] = []
+        """Questions about forks that wait for the next count."""
         self._loop = asyncio.get_running_loop()
         self._attempts: set[_Attempt] = set()
         self._poll = select.poll()
@@ -129,7 +154,7 @@ class ConnectBroker:
         self._loop.add_reader(listener, self._on_question)
 
     def close(self) -> None:
-        """Connect no more: calls of processes that are left fail with ENOSYS."""
+        """Judge no more: calls of processes that are left fail with ENOSYS."""
         if self._listener >= 0:
             self._loop.remove_reader(self._listener)
             os.close(self._listener)
@@ -148,8 +173,11 @@ class ConnectBroker:
             return
         question, thread, _, call, _, _, *arguments = _QUESTION.unpack(data)
         if call != self._connect:
-            self._tell(refused_call(call, tuple(arguments)))
-            self._reply(question, errno.EPERM)
+            if self._is_fork(call, arguments[0]):
+                self._on_fork(question)
+            else:
+                self._tell(refused_call(call, tuple(arguments)))
+                self._reply(question, errno.EPERM)
             return
         number, place, size, *_ = arguments
         try:
@@ -178,10 +206,51 @@ class ConnectBroker:
         self._refusals.add(denied)
         self._on_refusal(denied)
 
-    def _reply(self, question: int, error: int) -> None:
+    def _is_fork(self, call: int, flags: int) -> bool:
+        """Whether the filter asks about a new process. Else it does not allow the call."""
+        refused = call == self._clone and not self._limit.namespaces and flags & NAMESPACES
+        return call in self._forking and not refused
+
+    def _on_fork(self, question: int) -> None:
+        """Allow or refuse a fork. The processes are counted when the limit seems to be reached,
+        because some may have ended; so all forks between two counts pay for one. If that is not
+        enough, forks wait until all that were allowed can be counted."""
+        if not self._forks and self._count >= self._limit.most:
+            self._count_processes()
+        if self._forks or self._count >= self._limit.most:
+            if not self._forks:
+                self._loop.call_later(SETTLE_S, self._on_settled)
+            self._forks.append(question)
+        else:
+            self._judge_fork(question)
+
+    def _on_settled(self) -> None:
+        forks, self._forks = self._forks, []
+        self._allowed.clear()
+        self._count_processes()
+        for question in forks:
+            self._judge_fork(question)
+
+    def _judge_fork(self, question: int) -> None:
+        if self._count < self._limit.most:
+            self._count += 1
+            self._allowed.append(self._loop.time())
+            self._reply(question, 0, _CONTINUE)
+        else:
+            self._reply(question, errno.EAGAIN)
+
+    def _count_processes(self) -> None:
+        """Count the processes, and those that were allowed lately once more."""
+        while self._allowed and self._allowed[0] < self._loop.time() - SETTLE_S:
+            self._allowed.popleft()
+        self._count = self._limit.most
+        with contextlib.suppress(OSError):  # this process has no descriptor left
+            self._count = len(self._allowed) + sum(1 for _ in _processes_below(os.getpid()))
+
+    def _reply(self, question: int, error: int, flags: int = 0) -> None:
         with contextlib.suppress(OSError):  # the process has ended
             if self._listener >= 0:
-                fcntl.ioctl(self._listener, _REPLY, _ANSWER.pack(question, 0, -error, 0))
+                fcntl.ioctl(self._listener, _REPLY, _ANSWER.pack(question, 0, -error, flags))
 
     def _waits(self, question: int) -> bool:
         """Whether the process still waits, so its number meant this process until now."""
@@ -353,16 +422,24 @@ def _is_own(address: bytes) -> bool:
 
 def _links_below(pid: int) -> Iterator[str]:
     """Yield what the descriptors of the processes below this one lead to."""
+    for child in _processes_below(pid):
+        with contextlib.suppress(OSError):
+            for descriptor in os.listdir(f"/proc/{child}/fd"):
+                with contextlib.suppress(OSError):
+                    yield os.readlink(f"/proc/{child}/fd/{descriptor}")
+
+
+def _processes_below(pid: int) -> Iterator[str]:
+    """Yield the processes below this one. Raises OSError if this process has no descriptor left."""
     pids = [str(pid)]
     while pids:  # a server may make a chain of any length
         folder, children = f"/proc/{pids.pop()}/task", list[str]()
-        with contextlib.suppress(OSError):  # it has ended
+        try:
             for task in os.listdir(folder):
                 with open(f"{folder}/{task}/children") as file:
                     children += file.read().split()
-        for child in children:
-            with contextlib.suppress(OSError):
-                for descriptor in os.listdir(f"/proc/{child}/fd"):
-                    with contextlib.suppress(OSError):
-                        yield os.readlink(f"/proc/{child}/fd/{descriptor}")
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+        yield from children
         pids += children

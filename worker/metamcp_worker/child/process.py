@@ -65,7 +65,9 @@ def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "C
             pid = first_started(programs, partial(_spawned, spec, streams))
         else:
             limits, env = spec.confinement, spec.env
-            confined = launch.start(limits, spec.command, list(programs), env, streams)
+            confined = launch.start(
+                limits, spec.command, list(programs), env, streams, spec.limits.processes
+            )
             pid = confined.pid
     except (OSError, ValueError, launch.NotConfined) as error:
         close_all(ends)
@@ -84,7 +86,7 @@ def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "C
 def _broker(
     spec: ConfinementSpec, confined: Confined | None, count: Callable[[str], None]
 ) -> ConnectBroker | None:
-    """Return what connects for this server, None if its own calls do."""
+    """Return what judges calls of this server, None if it is not asked."""
     if confined is None or confined.listener < 0:
         return None
     real = os.path.realpath
@@ -95,7 +97,9 @@ def _broker(
         tcp_ports=spec.tcp_ports,
         gateway=spec.gateway_ports,
     )
-    return ConnectBroker(confined.listener, rules, lambda denied: count(counter_of(denied)))
+    return ConnectBroker(
+        confined.listener, rules, confined.limit, lambda denied: count(counter_of(denied))
+    )
 
 
 def _enter(spec: ServerSpec) -> None:

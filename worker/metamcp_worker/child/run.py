@@ -225,10 +225,10 @@ class ServerWorker:
                 self._finish(stop)
             case Tune() as tune:
                 self._report.tune(tune)
+                if tune.processes_max and self._connection and self._connection.confined:
+                    self._connection.confined.limit.most = tune.processes_max
             case ShowCalls(ticket=ticket):
                 self._report.waiting(ticket, self._session.waiting if self._session else [])
-            case _:
-                pass
         packets.close_all(fds)
 
     def _fd_lost(self, data: bytes) -> None:

@@ -32,7 +32,7 @@ _OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 TCP_ABI, _TCP, _CONNECT_TCP = 4, 0b11, 0b10
 SCOPE_ABI, _SCOPE = 6, 0b11
 
-_NEW_USER, _NEW_PROCESSES = 0x10000000, 0x20000000
+_NEW_USER, _NEW_PROCESSES, _THREAD = 0x10000000, 0x20000000, 0x00010000
 _NO_NEW_PRIVS, _SECCOMP, _FILTER_MODE = 38, 22, 2
 _CAP_AMBIENT, _CAP_CLEAR_ALL = 47, 4
 _SET_FILTER, _LISTENER_SIZES, _NEW_LISTENER, _UNINTERRUPTED = 1, 3, 1 << 3, 1 << 5
@@ -274,7 +274,7 @@ def drop_capabilities() -> None:
         return  # a unit of systemd may refuse the call
     _libc.prctl(_CAP_AMBIENT, _CAP_CLEAR_ALL, 0, 0, 0)
     if os.uname().machine in MACHINES:
-        _checked(_number("capset"), struct.pack("=Ii", _CAP_VERSION_3, 0), bytes(24))
+        _checked(number_of("capset"), struct.pack("=Ii", _CAP_VERSION_3, 0), bytes(24))
 
 
 def filter_bytes(
@@ -284,6 +284,7 @@ def filter_bytes(
     flags: int = 0,
     arguments: Mapping[str, AllowedArguments] = {},
     asks: bool = False,
+    forks: bool = False,
     datagrams: bool = True,
 ) -> bytes:
     """Return a filter that allows these system calls. All others fail with EPERM, and those that
@@ -291,8 +292,8 @@ def filter_bytes(
     whose flags no filter sees, is then unknown; `arguments`: calls that fail with other arguments
     than these; `asks`: whoever has the listener of `filter_asking` makes each `connect` in place of
     the process, `FAST_OPEN` fails, and it is asked to fail with EPERM, so that it knows of what is
-    refused; `datagrams`: whether there are unix sockets for datagrams, which carry an address
-    each."""
+    refused; `forks`: it judges each new process, but no new thread, and `clone3` is unknown, too;
+    `datagrams`: whether there are unix sockets for datagrams, which carry an address each."""
     fail = _ASK if asks else _FAIL
     checks: dict[str, list[_Step]] = {name: [] for name in allowed}
     for name in () if datagrams else ("socket", "socketpair"):
@@ -307,11 +308,15 @@ def filter_bytes(
             checks[name].append(_load(position))
             checks[name] += [(_EQUAL, len(values) - i, 0, one) for i, one in enumerate(values)]
             checks[name].append(fail)
+    if forks:
+        checks["clone"] += [_load(0), (_ANY_BIT, 1, 0, _THREAD), _ASK]
     at = MACHINES.index(machine)
     blocks = {numbers[at]: [fail] for numbers in CALLS.values()}
     blocks |= {CALLS[name][at]: [*steps, _ALLOW] for name, steps in checks.items()}
-    if flags:
+    if flags or forks:
         blocks[CALLS["clone3"][at]] = [_UNKNOWN]
+    for name in ("fork", "vfork") if forks else ():
+        blocks[CALLS[name][at]] = [_ASK]
     if asks:
         blocks[CALLS["connect"][at]] = [_ASK]
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), _FAIL]
@@ -374,8 +379,8 @@ def has_asking() -> bool:
     not a kernel or a unit that refuses that."""
     if not has_filters():
         return False
-    sizes = _call(_number("seccomp"), _LISTENER_SIZES, 0, bytes(6))
-    _call(_number("pidfd_getfd"), -1, 0, 0)
+    sizes = _call(number_of("seccomp"), _LISTENER_SIZES, 0, bytes(6))
+    _call(number_of("pidfd_getfd"), -1, 0, 0)
     return sizes == 0 and ctypes.get_errno() == errno.EBADF
 
 
@@ -384,7 +389,7 @@ def filter_asking(program: bytes) -> int:
     listener; -1 if this process has such a filter already, and this one is not in force. From Linux
     5.19 no signal but a deadly one interrupts a call that waits for the answer. Raises OSError."""
     order, _held = _filter_order(program)
-    number = _number("seccomp")
+    number = number_of("seccomp")
     for flags in (_NEW_LISTENER | _UNINTERRUPTED, _NEW_LISTENER):
         if (listener := _call(number, _SET_FILTER, flags, order)) >= 0:
             return listener
@@ -407,7 +412,7 @@ def call_name(number: int) -> str:
 
 def copy_descriptor(pidfd: int, number: int) -> int:
     """Return a copy of a descriptor of another process. Raises OSError."""
-    return _checked(_number("pidfd_getfd"), pidfd, number, 0)
+    return _checked(number_of("pidfd_getfd"), pidfd, number, 0)
 
 
 def connect(sock: int, address: bytes) -> None:
@@ -417,7 +422,7 @@ def connect(sock: int, address: bytes) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
     """Return the number of a system call on this machine, which is one of `MACHINES`."""
     return CALLS[name][MACHINES.index(os.uname().machine)]
 

@@ -51,16 +51,27 @@ class NotConfined(Exception):
     """The server cannot be confined as it must be. The text is a sentence about it."""
 
 
+class ProcessLimit:
+    """Maximum number of processes of a server, which the operator may change while it runs.
+    `namespaces`: whether new processes may have namespaces of their own."""
+
+    def __init__(self, most: int, *, namespaces: bool) -> None:
+        self.most = most
+        self.namespaces = namespaces
+
+
 class Confined(NamedTuple):
     """A started server. `achieved`: what confines it, such as `landlock-7 seccomp`; `lacking`: what
     it is not kept from; `granted`: paths that it may use; `tmp`: folder to remove after it;
-    `listener`: descriptor that asks about each `connect`, -1 without one."""
+    `listener`: descriptor that asks about each `connect` and each new process, -1 without one;
+    `limit`: of its processes."""
 
     pid: int
     achieved: str
     lacking: tuple[str, ...]
     granted: rules.FileRights
     tmp: str
+    limit: ProcessLimit
     listener: int = -1
 
 
@@ -107,9 +118,11 @@ def start(
     programs: Sequence[str],
     env: Mapping[str, str],
     streams: tuple[int, int, int],
+    processes_max: int = 0,
 ) -> Confined:
     """Start the first of these programs that can be started, with the arguments of `command`, in a
-    new session and confined. Raises NotConfined, and OSError about the program."""
+    new session and confined. `processes_max`: number of processes that it may have; 0 if nobody is
+    asked about new ones. Raises NotConfined, and OSError about the program."""
     version, filters, asks = kernel.landlock_version(), kernel.has_filters(), kernel.has_asking()
     root = os.geteuid() == 0
     sandboxed = rules.has_own_sandbox(spec, command, env, root=root) and spec.profile == "basic"
@@ -126,13 +139,15 @@ def start(
             programs = [_bubblewrap()]
         cell = _Cell(spec, version, filters, asks, places, command, env)
         cell.sandboxed, cell.free = sandboxed, not browsers
+        cell.counted = asks and processes_max > 0
         pid, granted, listener = cell.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
         remove(places.tmp)
         raise
     if asks and listener < 0 and spec.profile == "basic":
         lacking = rules.lacking(spec, version, filters=filters, asks=False)
-    return Confined(pid, cell.achieved, lacking, granted, places.tmp, listener)
+    limit = ProcessLimit(processes_max, namespaces=sandboxed or spec.profile == "strict")
+    return Confined(pid, cell.achieved, lacking, granted, places.tmp, limit, listener)
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -268,6 +283,8 @@ class _Cell:
         self._version, self._filters = version, filters
         self.sandboxed = False
         """Whether it starts a browser that makes namespaces for a sandbox of its own."""
+        self.counted = False
+        """Whether the worker is asked about each new process."""
         self.free = False
         """Whether nothing is put in force, because its browser could not start otherwise."""
         self._rules = self._filter_fd = -1
@@ -327,7 +344,7 @@ class _Cell:
         self, programs: Sequence[str], streams: tuple[int, int, int]
     ) -> tuple[int, rules.FileRights, int]:
         """Return the pid of the program, the paths that it may use, and the descriptor that asks
-        about its connections. Raises NotConfined and OSError."""
+        about what it does. Raises NotConfined and OSError."""
         report, told = socket.socketpair()
         fds: list[int] = []
         try:
@@ -386,8 +403,8 @@ class _Cell:
             os._exit(_NO_START)
 
     def _confine(self) -> int:
-        """Put everything in force for this process. Return the descriptor that asks about its
-        connections, -1 without one. Raises OSError."""
+        """Put everything in force for this process. Return the descriptor that asks about what it
+        does, -1 without one. Raises OSError."""
         if self.free:
             return -1
         kernel.no_new_privileges()
@@ -397,10 +414,14 @@ class _Cell:
             if not self._strict:
                 self._allow_process_files()
             kernel.restrict(self._rules)
+        if self._strict and self.counted:  # bubblewrap has the other filter
+            every = kernel.filter_bytes(os.uname().machine, kernel.CALLS, forks=True)
+            return kernel.filter_asking(every)
         if self._strict or not self._filter:
             return -1
         if self._asks:
-            asking = self._filter(asks=True, datagrams=bool(self._spec.unix_sockets))
+            datagrams = bool(self._spec.unix_sockets)
+            asking = self._filter(asks=True, forks=self.counted, datagrams=datagrams)
             if (listener := kernel.filter_asking(asking)) >= 0:
                 return listener
             if self._spec.required:

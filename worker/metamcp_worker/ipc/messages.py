@@ -163,11 +163,14 @@ class RunServer(Message, frozen=True, kw_only=True):
 
 
 class Tune(Message, frozen=True, kw_only=True):
-    """Log from now on as `spec.LogSpec` says, with the secrets that the process knows."""
+    """Log from now on as `spec.LogSpec` says, with the secrets that the process knows.
+    `processes_max`: maximum number of processes of the server from now on, if the worker holds one;
+    0: as before."""
 
     format: str
     level: str
     levels: dict[str, str]
+    processes_max: int = 0
 
 
 class AttachFront(Message, frozen=True, kw_only=True):

@@ -84,14 +84,16 @@ class LimitsSpec(Struct, frozen=True, kw_only=True):
     """Limits of the kernel for the processes of a command; 0: the same as for the gateway.
 
     `nofile`: open files of each process. `data_bytes`: private memory of each process. `nice`:
-    niceness of the processes. `cgroup`: directory of their leaf cgroup, empty for none. Core dumps
-    are off in any case: the memory of a server may hold secrets.
+    niceness of the processes. `cgroup`: directory of their leaf cgroup, empty for none.
+    `processes`: number of processes, which the worker holds; 0 if a cgroup does or nobody. Core
+    dumps are off in any case: the memory of a server may hold secrets.
     """
 
     nofile: int = 0
     data_bytes: int = 0
     nice: int = 0
     cgroup: str = ""
+    processes: int = 0
 
 
 Profile = Literal["none", "basic", "strict"]
