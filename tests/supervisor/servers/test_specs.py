@@ -19,6 +19,7 @@ from metamcp_supervisor.config.config import (
     ToolConfig,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
+from metamcp_supervisor.processes.limits import PROCESSES_MAX
 from metamcp_supervisor.servers.specs import (
     NICE,
     allowed_hosts,
@@ -110,10 +111,14 @@ def test_a_server_that_is_reached_is_described_whole() -> None:
 
 
 def test_a_server_is_told_the_limits_that_its_worker_puts(tmp_path: Path) -> None:
-    assert server_spec(SERVER, {}, probe=True).limits == LimitsSpec()
+    assert server_spec(SERVER, {}, probe=True).limits == LimitsSpec(processes=PROCESSES_MAX)
+    free = replace(SERVER, sandbox="none")
+    assert server_spec(free, {}, probe=True).limits == LimitsSpec()
     limited = replace(SERVER, memory_max=1 << 30, nofile_max=64, cpu_max=0.5, processes_max=3)
-    assert server_spec(limited, {}, probe=True).limits == LimitsSpec(nofile=64, nice=NICE)
+    held = LimitsSpec(nofile=64, nice=NICE, processes=3)
+    assert server_spec(limited, {}, probe=True).limits == held
     refused = replace(limited, memory_rlimit=True)
+    (tmp_path / "pids.max").write_text("max")  # the kernel counts
     spec = server_spec(refused, {}, probe=True, leaf=Leaf(tmp_path))
     assert spec.limits == LimitsSpec(nofile=64, data_bytes=1 << 30, nice=NICE, cgroup=str(tmp_path))
 
