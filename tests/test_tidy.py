@@ -95,14 +95,12 @@ PURE_BY_ROOM = {
     "metamcp_supervisor": "backoff verbs",
     "metamcp_supervisor.calls": "tool_call tool_form",
     "metamcp_supervisor.cli": "tool_costs",
-    "metamcp_supervisor.client_files": (
-        "clients entries json_edit texts toml_edit transfer yaml_edit"
-    ),
+    "metamcp_supervisor.client_files": ("clients json_edit texts toml_edit transfer yaml_edit"),
     "metamcp_supervisor.config": (
-        "assemble code_mode config confirmation consent_rules document engine_tables environment"
-        " foreign_files formats json_schema middleware_tables naming network options overrides"
-        " parse policy_rules program references reload sandboxes sections show tools units"
-        " workflow_files workspaces"
+        "assemble client_entries client_shapes code_mode config confirmation consent_rules document"
+        " engine_tables environment foreign_files formats json_schema middleware_tables naming"
+        " network options overrides parse policy_rules program references reload sandboxes sections"
+        " show tools units workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",
@@ -204,7 +202,11 @@ DEPENDENCIES = {
     "psutil": {"metamcp_supervisor.telemetry.usage"},
     "requests": {"metamcp_supervisor.telemetry.otlp"},
     "rich": {"metamcp_supervisor.cli.progress", "metamcp_supervisor.cli.show"},
-    "ruamel": {"metamcp_supervisor.client_files.yaml_edit", "metamcp_worker.engine.load"},
+    "ruamel": {
+        "metamcp_supervisor.client_files.yaml_edit",
+        "metamcp_supervisor.config.formats",
+        "metamcp_worker.engine.load",
+    },
     "tomlkit": {"metamcp_supervisor.client_files.toml_edit"},
     "uvloop": {"metamcp_worker.runtime.loop"},
 }

@@ -15,7 +15,7 @@ from mcp.client.client import Client as SdkClient
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from metamcp_supervisor.client_files import entries
+from metamcp_supervisor.client_files import clients
 from metamcp_supervisor.config import formats
 from tests.live.client import MODERN
 from tests.live.gateway import Gateway, fake
@@ -37,8 +37,10 @@ def gateway() -> Iterator[Gateway]:
         yield running
 
 
-def installed(gateway: Gateway, home: Path, client: str, *options: str) -> entries.ClientServer:
-    """The entry, as that client reads it."""
+def installed(
+    gateway: Gateway, home: Path, client: str, *options: str
+) -> tuple[tuple[str, ...], str]:
+    """The command and the URL of the entry, as that client reads it."""
     off = ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME")
     environ = {key: value for key, value in os.environ.items() if key not in off}
     subprocess.run(
@@ -59,7 +61,7 @@ def installed(gateway: Gateway, home: Path, client: str, *options: str) -> entri
         if path.suffix == ".yaml"
         else formats.json_loads(text)
     )
-    return entries.found("metamcp", values[place]["metamcp"])
+    return clients.target_of(values[place]["metamcp"])
 
 
 async def echoed(client: SdkClient) -> str:
@@ -78,11 +80,9 @@ def test_the_installed_command_leads_to_the_gateway(
     gateway: Gateway, tmp_path: Path, client: str, mode: str
 ) -> None:
     run = str(gateway.folder / "run")
-    found = installed(gateway, tmp_path, client, "--runtime-dir", run)
+    (program, *args), _ = installed(gateway, tmp_path, client, "--runtime-dir", run)
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    parameters = StdioServerParameters(
-        command=found.words[0], args=list(found.words[1:]), cwd=tmp_path, env=environ
-    )
+    parameters = StdioServerParameters(command=program, args=args, cwd=tmp_path, env=environ)
     text = asyncio.run(echoed(SdkClient(stdio_client(parameters), mode=mode)))
     assert "hello" in text
 
@@ -93,7 +93,7 @@ def test_the_installed_command_leads_to_the_gateway(
 def test_the_installed_url_is_that_of_the_running_gateway(
     gateway: Gateway, tmp_path: Path, client: str
 ) -> None:
-    found = installed(gateway, tmp_path, client, "--http")
-    assert found.url == gateway.url
-    text = asyncio.run(echoed(SdkClient(streamable_http_client(found.url), mode="legacy")))
+    _, url = installed(gateway, tmp_path, client, "--http")
+    assert url == gateway.url
+    text = asyncio.run(echoed(SdkClient(streamable_http_client(url), mode="legacy")))
     assert "hello" in text

@@ -1,7 +1,7 @@
 """Destination of an entry in a client: the command or the URL that our verbs write.
 
 Owns: finding this installation and the URL of an endpoint. Never: shapes of entries
-(`client_files.entries`), files (`install`).
+(`client_files.clients`), files (`install`).
 """
 
 import os
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from metamcp_supervisor.cli.connect import check_credentials
-from metamcp_supervisor.client_files import discovery, entries
+from metamcp_supervisor.client_files import clients, disk
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
     ClientProgram,
@@ -80,7 +80,7 @@ class InstallOptions:
                 )
             check_credentials(self.key_env, self.key_file, self.ca, self.url)
             return
-        if (self.http or self.url) and not entries.can_http(client.how(self.scope).shape):
+        if (self.http or self.url) and not clients.can_http(client.how(self.scope).shape):
             raise click.UsageError(f"the file of {client.title} can name commands only: no --http.")
 
 
@@ -147,14 +147,14 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
     if wish.url is not None and wish.trust:
         shared = wish.scope == "project"
         words = [*program(shared=shared), "connect", "--url", wish.url, *wish.trust]
-        return entries.entry(kept.shape, wish.name, words=words)
+        return clients.entry(kept.shape, wish.name, words=words)
     if wish.url is not None:
-        return entries.entry(kept.shape, wish.name, url=wish.url)
+        return clients.entry(kept.shape, wish.name, url=wish.url)
     found = goal(wish)
     if wish.http:
-        default = f"{entries.DEFAULT_ORIGIN}/mcp" if found is None else found.url
+        default = f"{clients.DEFAULT_ORIGIN}/mcp" if found is None else found.url
         place = default if found is None or not wish.endpoint else found.endpoints[wish.endpoint]
-        return entries.entry(kept.shape, wish.name, url=place)
+        return clients.entry(kept.shape, wish.name, url=place)
     shared = wish.scope == "project"
     if found is None or shared:  # other users have this file too, and other folders
         config, directory = None, wish.runtime_dir
@@ -171,7 +171,7 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
     if found is None:
         what = "the gateway needs a configuration, and none was found"
         click.echo(f"metamcp: warning: {what}; 'metamcp init' makes one", err=True)
-    return entries.entry(kept.shape, wish.name, words=words)
+    return clients.entry(kept.shape, wish.name, words=words)
 
 
 def program(*, shared: bool) -> tuple[str, ...]:
@@ -179,9 +179,9 @@ def program(*, shared: bool) -> tuple[str, ...]:
     for other machines too."""
     script = Path(sys.executable).parent / "metamcp"
     there = script.is_file() and os.access(script, os.X_OK)
-    return entries.command(
+    return clients.command(
         str(script) if there else "",
-        platform=discovery.PLATFORM,
+        platform=disk.PLATFORM,
         shared=shared,
         uvx=shutil.which("uvx"),
         module=(sys.executable, "-P", "-m", "metamcp_supervisor"),
@@ -193,7 +193,7 @@ def origins(*urls: str | None) -> set[str]:
     and those of `urls`."""
     status = _status(None)
     known = [*urls, status.url if status is not None else None]
-    found = {entries.DEFAULT_ORIGIN}
+    found = {clients.DEFAULT_ORIGIN}
     for place in filter(None, known):
         parts = urlsplit(place)
         found.add(f"{parts.scheme}://{parts.netloc}")
@@ -205,14 +205,14 @@ def own_verb(client: ClientProgram, wish: InstallOptions, values: Mapping[str, o
     import json
     import shlex
 
-    server = entries.found(wish.name, values)
-    verb = client.verb_http if server.url else client.verb
+    words, url = clients.target_of(values)
+    verb = client.verb_http if url else client.verb
     whole = {"name": wish.name, **values}
     return verb.format(
         scope=wish.scope,
         name=shlex.quote(wish.name),
-        command=shlex.join(server.words),
-        url=shlex.quote(server.url),
+        command=shlex.join(words),
+        url=shlex.quote(url),
         json=shlex.quote(json.dumps(whole, ensure_ascii=False)),
     )
 

@@ -2,7 +2,7 @@
 metamcp.toml, and write them as such files.
 
 Owns: which files are read, the output, and the writing. Never: what is copied and how
-(`client_files.transfer`, `client_files.export`), shapes of entries (`client_files.entries`).
+(`client_files.transfer`, `client_files.export`), shapes of entries (`config.client_entries`).
 """
 
 import os
@@ -14,7 +14,7 @@ import click
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.errors import Command, CommandRefused, say, tell, told
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.client_files import discovery, disk, texts, transfer
+from metamcp_supervisor.client_files import disk, transfer
 from metamcp_supervisor.client_files.clients import (
     CLIENTS,
     OTHERS,
@@ -22,7 +22,7 @@ from metamcp_supervisor.client_files.clients import (
     FileFormat,
     FileUnfit,
 )
-from metamcp_supervisor.client_files.discovery import ClientFile
+from metamcp_supervisor.client_files.disk import ClientFile
 from metamcp_supervisor.config import files, formats, places
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.config.naming import hint
@@ -32,9 +32,8 @@ from metamcp_supervisor.verbs import Exit
 if TYPE_CHECKING:
     from metamcp_supervisor.config.config import Config
 
-_LISTED = FileFormat("claude", "json", ("mcp_servers",))
-_ALIASES = FileFormat("claude", "json", ())
-"""Format of a file with a server at each member."""
+_ANY = FileFormat("claude", "json", ())
+"""Stands for the format of a file that is only read."""
 TOML = "toml"
 _SHORT = {"claude": "claude-code", "mcp-json": "claude-code", "gemini": "gemini-cli"}
 """Further words for forms of files; `mcp-json` is the file that most programs read."""
@@ -56,9 +55,15 @@ FORMS = (*CLIENTS, *_SHORT, TOML)
     "--from", "words", multiple=True, metavar="CLIENT|PATH", help="The same, or any file."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be added and write nothing.")
+@click.option("--strict", is_flag=True, help="Refuse files with anything that is not carried over.")
 @told
 def import_(
-    clients: tuple[str, ...], to: Path | None, include: bool, words: tuple[str, ...], dry_run: bool
+    clients: tuple[str, ...],
+    to: Path | None,
+    include: bool,
+    words: tuple[str, ...],
+    dry_run: bool,
+    strict: bool,
 ) -> None:
     """Copy the servers of other clients into metamcp.toml. Files of the clients do not change.
 
@@ -71,13 +76,11 @@ def import_(
         if words:
             found = [source for word in words for source in _named(word)]
         else:
-            found = discovery.every(destination.origins())
+            found = disk.every(destination.origins())
     if not words:
         _list(found)
         return
-    for source in found:
-        if source.why:
-            raise CommandRefused(f"{printable(str(source.path))} {source.why}", Exit.CONFIG)
+    _report(found, strict=strict)
     target = _target(to)
     try:
         content = disk.read(target)
@@ -85,7 +88,14 @@ def import_(
             _include(content, found, dry_run=dry_run)
             return
         there = table_of(formats.toml_loads(content.text).get("servers")) or {}
-        read = [transfer.ImportSource(printable(str(s.path)), s.base, s.servers) for s in found]
+        read = [
+            transfer.ImportSource(
+                printable(str(each.path)),
+                each.servers,
+                (str(target.parent), "" if each.base else str(places.folder_of(each.path))),
+            )
+            for each in found
+        ]
         begun = content.text if content.exists else server_entries.NEW
         moved = transfer.moved(read, there, begun)
     except (files.FileUnreadable, FileUnfit) as why:
@@ -104,14 +114,22 @@ def import_(
         _finish(content, moved.text, ", ".join(moved.names))
 
 
-def _include(content: disk.Content, found: list[ClientFile], *, dry_run: bool) -> None:
-    """Name the files in `include`. Raises CommandRefused, FileUnfit and BrokenSyntax."""
+def _report(found: list[ClientFile], *, strict: bool) -> None:
+    """Print what is not carried over, and what has another name here. `strict`: refuse files with
+    anything that is not carried over. Raises CommandRefused."""
     for source in found:
-        if not source.can_be_included:
-            raise CommandRefused(
-                f"{printable(str(source.path))} is not in a shape that can be included (JSON with"
-                " 'mcpServers' or 'servers'); leave --include out"
-            )
+        if source.why:
+            raise CommandRefused(f"{printable(str(source.path))} {source.why}", Exit.CONFIG)
+        for sentence in (*source.mistakes, *source.lost, *source.renamed):
+            click.echo(printable(sentence), err=True)
+    count = sum(len(source.mistakes) + len(source.lost) for source in found)
+    if strict and count:
+        what = "1 thing is" if count == 1 else f"{count} things are"
+        raise CommandRefused(f"{what} not carried over; nothing is written", Exit.CONFIG)
+
+
+def _include(content: disk.Content, found: list[ClientFile], *, dry_run: bool) -> None:
+    """Name the files in `include`. Raises FileUnfit and BrokenSyntax."""
     paths = [str(source.path) for source in found if source.servers]
     made = transfer.included(content.text, paths)
     if made == content.text:
@@ -151,18 +169,12 @@ def origin(word: str) -> Path:
     click.UsageError."""
     if (path := _path(word)) is not None:
         return path
-    sources = discovery.of_client(destination.known(word), destination.origins())
+    sources = disk.of_client(destination.known(word), destination.origins())
     if not sources:
         raise CommandRefused(
             f"{word} has no file here; 'metamcp import' lists those that there are"
         )
-    for source in sources:
-        if source.can_be_included:
-            return source.path
-    raise CommandRefused(
-        f"{printable(str(sources[0].path))} is in a form that 'metamcp up' does not read; run"
-        f" 'metamcp import {word}' first"
-    )
+    return next((each.path for each in sources if each.servers), sources[0].path)
 
 
 def _path(word: str) -> Path | None:
@@ -180,25 +192,15 @@ def _path(word: str) -> Path | None:
 def _named(word: str) -> list[ClientFile]:
     path = _path(word)
     if path is None:
-        return discovery.of_client(destination.known(word), destination.origins())
-    try:
-        kept = _kept(path, disk.read(path).text)
-    except (files.FileUnreadable, BrokenSyntax, FileUnfit):
-        kept = _ALIASES  # `_source` reads the file with it and reports what is wrong
-    client = ClientProgram(name=path.name, title=path.name, kept=kept, linux=(), darwin=())
-    source = discovery.read(client, "user", path, destination.origins())
-    if not source.servers and not source.why:
+        return disk.of_client(destination.known(word), destination.origins())
+    client = ClientProgram(name=path.name, title=path.name, kept=_ANY, linux=(), darwin=())
+    is_user = word in OTHERS or path in disk.user_files()
+    source = disk.read_servers(
+        client, "user" if is_user else "project", path, destination.origins()
+    )
+    if not (source.servers or source.why or source.mistakes or source.lost):
         raise CommandRefused(f"{printable(str(path))} has no servers to take over", Exit.CONFIG)
     return [source]
-
-
-def _kept(path: Path, text: str) -> FileFormat:
-    """Return the format of this file, with the place of its servers. Raises BrokenSyntax and
-    FileUnfit."""
-    suffix = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "json")
-    known = [client.kept for client in CLIENTS.values()]
-    fitting = [kept for kept in (*known, _LISTED) if kept.format.startswith(suffix)]
-    return next((kept for kept in fitting if texts.entries(kept, text)), _ALIASES)
 
 
 def _target(to: Path | None) -> Path:

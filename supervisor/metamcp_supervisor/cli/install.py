@@ -20,7 +20,7 @@ import click
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.destination import InstallOptions
 from metamcp_supervisor.cli.errors import Command, CommandRefused, tell, told
-from metamcp_supervisor.client_files import discovery, disk, entries, texts
+from metamcp_supervisor.client_files import clients, disk, texts
 from metamcp_supervisor.client_files.clients import (
     ClientProgram,
     FileFormat,
@@ -150,7 +150,7 @@ class _Target:
         return {
             name
             for name, values in self.found.items()
-            if entries.is_ours(entries.found(name, values), origins)
+            if clients.is_ours(*clients.target_of(values), origins)
         }
 
 
@@ -222,7 +222,7 @@ def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
 def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: bool) -> None:
     name, kept = wish.name, target.kept
     new = destination.entry(kept, wish)
-    origins = destination.origins(wish.url, entries.found(name, new).url)
+    origins = destination.origins(wish.url, clients.target_of(new)[1])
     ours = target.ours(origins)
     if (old := target.found.get(name)) and not _differ(name, old, new):
         ours.add(name)
@@ -232,7 +232,7 @@ def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: boo
             " choose another --name, or replace it with --force"
         )
     if name in ours:
-        new = entries.renewed(target.found[name], new)
+        new = clients.renewed(target.found[name], new)
     made = _edited(target, lambda: texts.put(kept, target.content.text, name, new))
     if made == target.content.text:
         click.echo(f"{target.label}: unchanged")
@@ -270,7 +270,7 @@ def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> Non
     before = backup.text if backup.exists else None
     if before is None and force and name not in ours:
         before = target.content.text  # the file was never ours: the rest belongs to its owner
-    restore = was is not None and not entries.is_ours(entries.found(name, was), origins)
+    restore = was is not None and not clients.is_ours(*clients.target_of(was), origins)
     made = _edited(
         target,
         lambda: texts.drop(target.kept, target.content.text, name, before, restore=restore),
@@ -312,8 +312,7 @@ def _earlier(kept: FileFormat, backup: disk.Content, name: str) -> Mapping[str, 
 
 def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> bool:
     """Whether the two entries lead to different commands or URLs."""
-    one, other = entries.found(name, old), entries.found(name, new)
-    return (one.words, one.url) != (other.words, other.url)
+    return clients.target_of(old) != clients.target_of(new)
 
 
 # What is there
@@ -345,7 +344,7 @@ def _candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
     return candidates(
         client,
         scope,
-        platform=discovery.PLATFORM,
+        platform=disk.PLATFORM,
         environ=os.environ,
         home=Path.home(),
         cwd=Path.cwd(),
@@ -389,7 +388,7 @@ def difference(label: str, old: str, new: str) -> None:
 
 
 def _warn_of_command(values: Mapping[str, object], wish: InstallOptions) -> None:
-    words = entries.found(wish.name, values).words
+    words, _ = clients.target_of(values)
     if words and "/" not in words[0] and shutil.which(words[0]) is None:
         click.echo(f"warning: '{words[0]}' is not on the PATH of this shell", err=True)
 

@@ -18,7 +18,7 @@ from metamcp_supervisor.cli.errors import Command, CommandRefused, told
 from metamcp_supervisor.cli.install import difference
 from metamcp_supervisor.client_files import disk, texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
-from metamcp_supervisor.config import files, foreign_files, naming, places, sources
+from metamcp_supervisor.config import client_shapes, files, naming, places, sources
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.config.naming import hint
@@ -209,14 +209,17 @@ def _file(given: Path | None) -> _File:
         raise CommandRefused(
             f"{label}{line}: {broken.message}; mend it first", Exit.CONFIG
         ) from None
-    shape = foreign_files.shape_of(values) if is_json else "servers"
-    if shape is None or shape == "mcp_servers":
+    found = client_shapes.places(values, label, "") if is_json else [("servers",)]
+    place = tuple(map(str, found[0])) if found else ("",)
+    servers: object = values
+    for key in place:
+        servers = (table_of(servers) or {}).get(key, {} if not is_json else None)
+    if table_of(servers) is None:
         text = f"{label} has no table of servers that could be edited; do it by hand"
         raise CommandRefused(text, Exit.CONFIG)
-    servers = values if shape == "aliases" else table_of(values.get(shape)) or {}
-    kept = replace(kept, place=() if shape == "aliases" else (shape,))
-    found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
-    return _File(content, kept, servers, found)
+    kept = replace(kept, place=place)
+    was_found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
+    return _File(content, kept, table_of(servers) or {}, was_found)
 
 
 def _edit(

@@ -1,13 +1,22 @@
-"""The MCP clients that MetaMCP can be installed in: where each keeps its servers on each platform.
+"""The MCP clients that MetaMCP can be installed in: where each keeps servers, and our entry there.
 
-Owns: the table of clients, and the choice between several files. Never: reading files, the content
-of entries (`entries`). docs/clients.md has a row for each client, with a link to its documentation.
+Owns: the table of clients, the choice between several files, the entry that we write in each shape,
+how it is recognized, and the command in it. Never: reading entries of other servers
+(`config.client_entries`), text (`json_edit`, `toml_edit`, `yaml_edit`). docs/clients.md has a row
+for each client, with a link to its documentation.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
+from urllib.parse import urlsplit
+
+from metamcp_supervisor.config import client_entries
+from metamcp_supervisor.config.client_shapes import UNKNOWN_CLIENT
+from metamcp_supervisor.config.document import list_of
+from metamcp_supervisor.config.program import is_bridge
 
 Format = Literal["json", "toml", "yaml-list", "yaml-mapping"]
 Shape = Literal[
@@ -220,3 +229,119 @@ def chosen(paths: tuple[Path, ...], there: Callable[[Path], bool]) -> tuple[Path
     existing = [path for path in paths if there(path)]
     path = existing[0] if existing else paths[0]
     return path, tuple(other for other in existing if other != path)
+
+
+# Our entry
+
+DEFAULT_ORIGIN = "http://127.0.0.1:6270"
+"""Origin of a gateway whose configuration does not set another one."""
+DESKTOP_PATH: Mapping[Platform, tuple[str, ...]] = {
+    "linux": ("/usr/local/bin", "/usr/bin", "/bin"),
+    "darwin": ("/usr/bin", "/bin"),
+}
+"""Folders in which every desktop program finds commands, no matter how it was started."""
+GOOSE_TIMEOUT_S = 300
+_ABOUT = "Every MCP server of this machine, behind one endpoint"
+_PASSING = re.compile(r"/(?:uv/archive-v\d+|\.cache/uv|Caches/uv|pipx/\.cache)/")
+"""Folders from which tools run a program once, and which they clean up later."""
+_OUR_PATH = re.compile(r"/mcp|/metamcp/[^/]+/mcp")
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_ADDRESSES = ("url", "httpUrl", "serverUrl", "uri")
+_COMPELLED = {"type", "command", "args", "cmd", *_ADDRESSES}
+"""Keys that say where an entry leads; all other keys in our entry belong to the user."""
+
+
+def command(
+    script: str, *, platform: Platform, shared: bool, uvx: str | None, module: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the command with which a client starts `metamcp`. `script`: path of the installed
+    script, empty without one; `shared`: the file is for other machines too; `uvx`: its path, if it
+    is installed; `module`: command that starts this installation without a script."""
+    if shared:
+        return ("metamcp",)
+    if script and _PASSING.search(script) and uvx:
+        return (uvx, "metamcp")
+    if not script:
+        return tuple(module)
+    if str(PurePath(script).parent) in DESKTOP_PATH[platform]:
+        return ("metamcp",)
+    return (script,)
+
+
+def entry(
+    shape: Shape, name: str, *, words: Sequence[str] = (), url: str = ""
+) -> dict[str, object]:
+    """Return our entry in the shape of a client: for the command `words`, or for `url`."""
+    program, args = (words[0], list(words[1:])) if words else ("", [])
+    started: dict[str, object] = {"command": program, "args": args}
+    if shape == "goose":
+        leads: dict[str, object] = {"cmd": program, "args": args} if words else {"uri": url}
+        return {
+            "enabled": True,
+            "type": "stdio" if words else "streamable_http",
+            "name": name,
+            "description": _ABOUT,
+            **leads,
+            "timeout": GOOSE_TIMEOUT_S,
+        }
+    if shape == "continue":
+        far: dict[str, object] = {"type": "streamable-http", "url": url}
+        return {"name": name, **({"type": "stdio", **started} if words else far)}
+    if shape == "opencode":
+        return (
+            {"type": "local", "command": list(words)} if words else {"type": "remote", "url": url}
+        )
+    if shape in ("claude", "vscode"):
+        return {"type": "stdio", **started} if words else {"type": "http", "url": url}
+    if shape == "zed":
+        return (
+            {"source": "custom", **started, "env": {}}
+            if words
+            else {"source": "custom", "url": url}
+        )
+    if words:
+        return started
+    if shape == "cline":
+        return {"type": "streamableHttp", "url": url}
+    return {{"windsurf": "serverUrl", "gemini": "httpUrl"}.get(shape, "url"): url}
+
+
+def can_http(shape: Shape) -> bool:
+    """Whether an entry of this shape can have a URL."""
+    return shape != "desktop"
+
+
+def renewed(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Return our entry with the user's additions and changes, but leading where `new` leads."""
+    kept = {key: value for key, value in old.items() if key not in _COMPELLED}
+    ahead = {key: value for key, value in new.items() if key in _COMPELLED or key not in kept}
+    if set(ahead) | set(kept) == set(old):
+        return {key: ahead.get(key, kept.get(key)) for key in old}  # in the order they stand in
+    return {**ahead, **kept}
+
+
+def target_of(values: Mapping[str, object]) -> tuple[tuple[str, ...], str]:
+    """Return the command and the URL of an entry of any shape; one of them is empty."""
+    read = client_entries.read(values, UNKNOWN_CLIENT, folder="", home="").values
+    program, args = read.get("command"), list_of(read.get("args")) or []
+    words = list_of(program) or ([program, *args] if program else [])
+    return tuple(map(str, words)), str(read.get("url", ""))
+
+
+def is_ours(words: Sequence[str], url: str, origins: Collection[str]) -> bool:
+    """Whether an entry leads to this gateway. `words`, `url`: its command or its URL; `origins`: of
+    the gateway, as `http://127.0.0.1:6270`."""
+    if is_bridge(words):
+        return True
+    if not url:
+        return False
+    try:
+        place = urlsplit(url)
+        local = place.hostname in _LOOPBACK
+    except ValueError:
+        return False
+    return (
+        local
+        and f"{place.scheme}://{place.netloc}" in origins
+        and bool(_OUR_PATH.fullmatch(place.path))
+    )

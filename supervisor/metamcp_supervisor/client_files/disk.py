@@ -1,15 +1,24 @@
-"""The file of a client on the disk: read unchanged, written whole or not at all, with a backup.
+"""The files of clients on the disk: which there are, with their servers; read unchanged, written
+whole or not at all, with a backup.
 
-Owns: bytes and modes, links, backups and their number. Never: the content of a file (`texts`).
+Owns: which files exist, bytes and modes, links, backups and their number. Never: places of files
+(`clients`), what a file means (`config.foreign_files`), changing its text (`texts`).
 """
 
 import contextlib
 import os
+import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metamcp_supervisor.config import files
+from metamcp_supervisor.client_files import clients
+from metamcp_supervisor.client_files.clients import CLIENTS, ClientProgram, Platform, Scope
+from metamcp_supervisor.config import client_shapes, files, foreign_files, formats, places
+from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.config.document import BrokenSyntax, ConfigDraft, ConfigFindings, Site
+from metamcp_supervisor.config.references import References, Unresolved
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
 """Maximum bytes of a file; some clients keep much more in it than servers."""
@@ -113,3 +122,118 @@ def forget(path: Path) -> None:
 
 def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
+
+
+# The servers in it
+
+PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
+_SCOPES: tuple[Scope, ...] = ("user", "project")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFile:
+    """File of a client, with the servers in it that are not this gateway. `base`: folder in which
+    they start, empty for a file of no folder; `why`: why the file cannot be read, else empty;
+    `lost`: what is not carried over; `mistakes`: of servers that are left out; `renamed`: servers
+    with another name here; all three as sentences."""
+
+    client: ClientProgram
+    path: Path
+    servers: tuple[Server, ...] = ()
+    base: str = ""
+    why: str = ""
+    lost: tuple[str, ...] = ()
+    mistakes: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()
+
+
+def every(origins: Collection[str]) -> list[ClientFile]:
+    """Return the files of all clients for this user and this folder. `origins`: of this gateway."""
+    return [file for client in CLIENTS.values() for file in of_client(client, origins)]
+
+
+def of_client(client: ClientProgram, origins: Collection[str]) -> list[ClientFile]:
+    """Return all files of a client that exist. `origins`: of this gateway."""
+    return [read_servers(client, scope, path, origins) for scope, path in _there(client)]
+
+
+def user_files() -> set[Path]:
+    """Return the files of all clients that belong to no folder, whether they exist or not."""
+    return {path for client in CLIENTS.values() for path in _candidates(client, "user")}
+
+
+def _candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
+    home, cwd = Path.home(), Path.cwd()
+    return clients.candidates(
+        client, scope, platform=PLATFORM, environ=os.environ, home=home, cwd=cwd
+    )
+
+
+def _there(client: ClientProgram) -> Iterator[tuple[Scope, Path]]:
+    for scope in _SCOPES:
+        for path in _candidates(client, scope):
+            if os.path.exists(path):  # False in a folder that may not be looked at
+                yield scope, path
+
+
+def read_servers(
+    client: ClientProgram, scope: Scope, path: Path, origins: Collection[str]
+) -> ClientFile:
+    """Return a file and its servers, or why it cannot be read. `scope`: "user" for a file that
+    belongs to no folder; `origins`: of this gateway."""
+    findings = ConfigFindings()
+    base = str(places.folder_of(path)) if scope == "project" else ""
+    try:
+        draft = _draft(path, base, findings)
+    except files.FileUnreadable as why:
+        return ClientFile(client, path, why=str(why))
+    except BrokenSyntax as broken:
+        line = f" (line {broken.line})" if broken.line else ""
+        return ClientFile(client, path, why=f"cannot be read: {broken.message}{line}")
+    servers = [
+        replace(each.server, url=each.server.url or each.server.url_written)
+        for each in draft.servers
+        if each.server is not None and not findings.mistake(each.site)
+    ]
+    others = (
+        each for each in servers if not clients.is_ours(each.command, each.url or "", origins)
+    )
+    return ClientFile(
+        client,
+        path,
+        tuple(others),
+        base,
+        lost=tuple(findings.lost),
+        mistakes=tuple(map(str, findings.everything())),
+        renamed=tuple(findings.renamed),
+    )
+
+
+def _draft(path: Path, base: str, findings: ConfigFindings) -> ConfigDraft:
+    """Read the servers of a file as the gateway reads them, but leave references as they are.
+    Raises files.FileUnreadable and BrokenSyntax."""
+    kind, document = formats.document(path, read(path).text, places.folder_of(path))
+    values, cwd = document.values, str(Path.cwd())
+    shape = client_shapes.places(values, document.label, cwd)
+    if shape is None or (kind == "toml" and not foreign_files.is_foreign(path.name, values)):
+        return ConfigDraft(site=Site(document))
+    return foreign_files.parse(
+        document,
+        References(environ={}, secret=_later, text_of=_text_of, later=True),
+        Path.home(),
+        findings,
+        project=cwd,
+        folder=base,
+        user_home="${HOME}",
+    )
+
+
+def _later(name: str) -> str:
+    raise AssertionError(name)  # nothing is resolved with `later`
+
+
+def _text_of(path: str) -> str:
+    try:
+        return files.text(Path(path))
+    except files.FileUnreadable as why:
+        raise Unresolved(f"{path} {why}") from None

@@ -12,26 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from metamcp_supervisor.client_files import entries, texts, transfer
+from metamcp_supervisor.client_files import clients, texts, transfer
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit, Shape
-from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.config import references, show
+from metamcp_supervisor.client_files.transfer import OWN, CannotHold, Moving
+from metamcp_supervisor.config import client_entries, references, show, units
 from metamcp_supervisor.config.config import Config, Server
 from metamcp_supervisor.config.document import list_of, table_of
-from metamcp_supervisor.config.program import start_timeout_s
-from metamcp_worker.ipc.process_names import DEFAULT, workspace_of
 from metamcp_worker.runtime.masking import looks_secret
 
-OWN = FileFormat("codex", "toml", ("servers",))
-"""How metamcp.toml keeps its servers."""
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)\}", re.ASCII)
 _BEARER = re.compile(r"Bearer \$\{(?:env:)?([A-Za-z_]\w*)\}", re.ASCII)
-_DEFAULT = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*):-[^}]*\}", re.ASCII)
 _GAP = "\0"
 """Character in the place of a reference; no value has it."""
-_FOLDERS = {"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"}
-_BOTH = ("command", "url", "transport", "headers", "env", "cwd", "enabled")
-"""Keys that most forms of files have in some way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +31,8 @@ class _Holds:
     """Things that a form of file can hold. `reference`: a reference to the variable NAME;
     `default`: the same with the default VALUE; `listed`: key of the variables that are passed on by
     name; `cwd`: whether a server can have a folder; `enabled`: key that says whether it runs;
-    `kinds`: the word for each transport; `env`: key of the environment."""
+    `kinds`: the word for each transport; `env`: key of the environment; `limits`: keys of time
+    limits with the seconds of one unit; `allowed`, `refused`: keys of the lists of tools."""
 
     reference: str = ""
     default: str = ""
@@ -48,29 +41,41 @@ class _Holds:
     enabled: Literal["", "enabled", "disabled"] = ""
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
     env: str = "env"
+    limits: Mapping[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
+    allowed: str = ""
+    refused: str = ""
 
 
 _HTTP_OR_SSE = {"http": "http", "sse": "sse"}
+_MS, _S = {"timeout": ("timeout", 0.001)}, {"timeout": ("timeout", 1.0)}
 _HOLDS: Mapping[Shape, _Holds] = {
-    "claude": _Holds("${NAME}", default="${NAME:-VALUE}", kinds=_HTTP_OR_SSE),
+    "claude": _Holds("${NAME}", default="${NAME:-VALUE}", kinds=_HTTP_OR_SSE, limits=_MS),
     "desktop": _Holds(),
     "cursor": _Holds("${env:NAME}"),
     "vscode": _Holds("${env:NAME}", cwd=True, kinds=_HTTP_OR_SSE),
-    "windsurf": _Holds("${env:NAME}", enabled="disabled"),
-    "codex": _Holds(listed="env_vars", cwd=True, enabled="enabled"),
-    "gemini": _Holds("${NAME}", cwd=True, kinds=_HTTP_OR_SSE),
-    "zed": _Holds(enabled="enabled"),
+    "windsurf": _Holds("${env:NAME}", enabled="disabled", refused="disabledTools"),
+    "codex": _Holds(
+        listed="env_vars", cwd=True, enabled="enabled",
+        limits={"timeout": ("tool_timeout_sec", 1.0),
+                "start_timeout": ("startup_timeout_sec", 1.0)},
+        allowed="enabled_tools", refused="disabled_tools",
+    ),
+    "gemini": _Holds("${NAME}", cwd=True, kinds=_HTTP_OR_SSE, limits=_MS, allowed="includeTools",
+                     refused="excludeTools"),
+    "zed": _Holds(enabled="enabled", limits=_S),
     "cline": _Holds(
-        cwd=True, enabled="disabled", kinds={"http": "streamableHttp", "sse": "sse"}
+        cwd=True, enabled="disabled", kinds={"http": "streamableHttp", "sse": "sse"}, limits=_S,
     ),
     "continue": _Holds(
-        "${{ secrets.NAME }}", cwd=True, kinds={"http": "streamable-http", "sse": "sse"}
+        "${{ secrets.NAME }}", cwd=True, kinds={"http": "streamable-http", "sse": "sse"},
+        limits={"start_timeout": ("connectionTimeout", 0.001)},
     ),
     "goose": _Holds(
         listed="env_keys", enabled="enabled", env="envs",
-        kinds={"http": "streamable_http", "sse": "sse"},
+        kinds={"http": "streamable_http", "sse": "sse"}, limits=_S, allowed="available_tools",
     ),
-    "opencode": _Holds("{env:NAME}", enabled="enabled", env="environment"),
+    "opencode": _Holds("{env:NAME}", enabled="enabled", env="environment",
+                       limits={"start_timeout": ("timeout", 0.001)}),
 }  # fmt: skip
 
 
@@ -81,10 +86,6 @@ class Exported:
     text: str
     names: tuple[str, ...]
     told: tuple[str, ...]
-
-
-class _CannotHold(Exception):
-    """A server has no place in the file; the text ends a sentence."""
 
 
 def exported(
@@ -100,8 +101,10 @@ def exported(
             common, ours, sentences = _settings(config.servers[name], title)
             lost = list(ours)
             entry = _entry(kept.shape, name, common, lost, home)
+            entry |= _limits(_HOLDS[kept.shape], ours, lost)
+            entry |= _switches(_HOLDS[kept.shape], ours, lost)
             text = texts.put(kept, text, name, entry)
-        except (_CannotHold, FileUnfit) as why:
+        except (CannotHold, FileUnfit) as why:
             told.append(f"{name} is left out: {why}")
             continue
         written.append(name)
@@ -125,7 +128,7 @@ def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Expor
     for name in names:
         try:
             common, ours, sentences = _settings(config.servers[name], "the gateway")
-        except _CannotHold as why:
+        except CannotHold as why:
             told.append(f"{name} is left out: {why}")
             continue
         text = texts.put(OWN, text, name, common | ours)
@@ -146,101 +149,29 @@ def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Expor
 
 
 def _settings(server: Server, who: str) -> tuple[dict[str, object], dict[str, object], list[str]]:
-    """Return the settings that other programs have too, the settings of this gateway alone that
-    differ from their defaults, and sentences. Both are as metamcp.toml writes them, with a
-    reference for each secret. Raises _CannotHold."""
-    if server.mistake:
-        raise _CannotHold("its table has a mistake, which 'metamcp config check' names")
-    if workspace_of(server.name) != DEFAULT:
-        raise _CannotHold("it belongs to a workspace")
-    moving = transfer.Moving()
-    folder = str(server.cwd or "")
-    found = ClientServer(
-        server.name,
-        words=_written(server.command_written, server.command),
-        env=_written_by_name(server.env_written, server.env),
-        cwd="" if folder == server.folder else folder,
-        url=_undefaulted(server.url_written or ""),
-        transport=server.transport,
-        headers=_written_by_name(server.headers_written, server.headers),
-        enabled=server.enabled,
-    )
-    source = transfer.ImportSource(server.source.partition(": ")[0], "", (), own=True, who=who)
-    common = transfer.settings(server.name, found, source, moving)
-    assert common is not None  # only without `own`
-    if not (found.words or found.url):
-        del common["url"]
-        common.pop("transport", "")
-    ours = _only_ours(server)
-    if server.options_written:
-        options = ClientServer(
-            server.name, env=_written_by_name(server.options_written, server.options)
-        )
-        ours["options"] = (transfer.settings(server.name, options, source, moving) or {})["env"]
-    if server.oauth_written is not None and (secret := server.oauth_written.client_secret):
-        variable = f"{server.name.upper().replace('-', '_')}_CLIENT_SECRET"
-        if not references.refers(secret):
-            what = "the client_secret of its oauth"
-            secret = moving.secret(server.name, variable, secret, what, source)
-        ours["oauth"] = {**(table_of(ours["oauth"]) or {}), "client_secret": secret}
-    return common, ours, moving.told
-
-
-def _only_ours(server: Server) -> dict[str, object]:
-    """Return the settings of this gateway alone that differ from their defaults."""
-    bare = Server(name=server.name, source=server.source)
-    timeout_s = start_timeout_s(server.command, bare.start_timeout_s)
-    default = replace(
-        bare, command=server.command, url=server.url, strict_listing=False,
-        start_timeout_s=timeout_s,
-    )  # fmt: skip
-    found, unset = show.server_table(server), show.server_table(default)
-    return {
-        key: value
-        for key, value in found.items()
-        if (key not in _BOTH or (key == "transport" and not server.url))
-        and value != unset.get(key, False)
-    }
-
-
-def _written(texts: Sequence[str], resolved: Sequence[str]) -> tuple[str, ...]:
-    """Return values as written, without defaults of secrets; resolved where all of their references
-    are to a folder of an editor."""
-    found: list[str] = []
-    for text, whole in zip(texts, resolved, strict=True):
-        inner = [piece for piece, is_reference in references.pieces(text) if is_reference]
-        found.append(whole if inner and _FOLDERS.issuperset(inner) else _undefaulted(text))
-    return tuple(found)
-
-
-def _undefaulted(text: str) -> str:
-    """Return a value whose references to secrets have no default, since the default is one."""
-    return _DEFAULT.sub(
-        lambda found: f"${{env:{found[1]}}}" if looks_secret(found[1]) else found[0], text
-    )
-
-
-def _written_by_name(values: Mapping[str, str], resolved: Mapping[str, str]) -> dict[str, str]:
-    found = _written(list(values.values()), [resolved[name] for name in values])
-    return dict(zip(values, found, strict=True))
+    """Return the settings of a server that other programs have too, those of this gateway alone,
+    and sentences. Raises CannotHold."""
+    moving = Moving(server.source.partition(": ")[0], who)
+    return *transfer.settings(server, moving, (server.folder,)), moving.told
 
 
 def _entry(
     shape: Shape, name: str, common: Mapping[str, object], lost: list[str], home: str
 ) -> dict[str, object]:
     """Return a server as an entry of a client, and add to `lost` what has no place in it. Raises
-    _CannotHold."""
+    CannotHold."""
     holds = _HOLDS[shape]
     words = [_needed(word, holds) for word in list_of(common.get("command")) or ()]
     url = _needed(common.get("url", ""), holds)
     transport = str(common.get("transport", "auto"))
     if not words and not url:
-        raise _CannotHold("it is neither a command nor a URL")
-    if url and not entries.can_http(shape):
-        raise _CannotHold("the file can name commands only")
-    found = entries.entry(shape, name, words=words, url=url)
+        raise CannotHold("it is neither a command nor a URL")
+    if url and not clients.can_http(shape):
+        raise CannotHold("the file can name commands only")
+    found = clients.entry(shape, name, words=words, url=url)
     if shape == "goose":
         found["description"] = name
+        del found["timeout"]
     if url and holds.kinds and not (shape == "gemini" and transport != "sse"):
         found.pop("httpUrl", "")
         address = {} if shape == "goose" else {"url": url}
@@ -257,7 +188,7 @@ def _entry(
             lost.append("cwd")
     if common.get("enabled", True) is False:
         if not holds.enabled:
-            raise _CannotHold("it is not enabled, and the file has no word for that")
+            raise CannotHold("it is not enabled, and the file has no word for that")
         found[holds.enabled] = holds.enabled == "disabled"
     return found
 
@@ -276,6 +207,36 @@ def _environment(holds: _Holds, env: Mapping[str, str], lost: list[str]) -> dict
             values[variable] = whole
     found: dict[str, object] = {holds.env: values} if values else {}
     return found | ({holds.listed: listed_names} if listed_names else {})
+
+
+def _limits(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dict[str, object]:
+    """Return the time limits of a server under the keys of a client."""
+    found: dict[str, object] = {}
+    for key, (theirs, unit_s) in holds.limits.items():
+        count = units.duration(ours[key]) / unit_s if key in ours else 0
+        if count and count == round(count):
+            found[theirs] = round(count)
+            lost.remove(key)
+    return found
+
+
+def _switches(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dict[str, object]:
+    """Return the lists of tools of a client, if they can say the same."""
+    tools = {
+        name: table_of(each) or {} for name, each in (table_of(ours.get("tools")) or {}).items()
+    }
+    switches = {name: each.get("enabled") for name, each in tools.items()}
+    allowed = [name for name, on in switches.items() if on]
+    refused = [name for name, on in switches.items() if on is False and name != "*"]
+    only = switches.get("*") is False
+    fits = all(each.keys() == {"enabled"} for each in tools.values()) and (
+        (bool(holds.allowed) if only else not allowed) and (not refused or bool(holds.refused))
+    )
+    if not tools or not fits:
+        return {}
+    lost.remove("tools")
+    found: dict[str, object] = {holds.allowed: allowed} if only else {}
+    return found | ({holds.refused: refused} if refused else {})
 
 
 def _headers(
@@ -305,10 +266,10 @@ def _headers(
 
 
 def _needed(value: object, holds: _Holds) -> str:
-    """Return a value without which a server does not work. Raises _CannotHold."""
+    """Return a value without which a server does not work. Raises CannotHold."""
     whole = _rendered(str(value), holds)
     if whole is None:
-        raise _CannotHold("its command or URL has a reference that the file cannot hold")
+        raise CannotHold("its command or URL has a reference that the file cannot hold")
     return whole
 
 
@@ -316,7 +277,7 @@ def _rendered(text: str, holds: _Holds) -> str | None:
     """Return a value of metamcp.toml as a client reads it; None if its file cannot hold it."""
     found: list[str] = []
     plain = "".join(_GAP if one else piece for piece, one in references.pieces(text))
-    if references.refers(plain) or transfer.referring(plain, "") != plain:
+    if references.refers(plain) or client_entries.refer(plain, "", "") != plain:
         return None  # plain text here, but a reference for the client or for `import`
     for piece, is_reference in references.pieces(text):
         variable = references.variable_of(piece) if is_reference else None

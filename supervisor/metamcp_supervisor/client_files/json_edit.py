@@ -1,7 +1,7 @@
 """An entry in the JSON file of a client, added and removed as text.
 
 Owns: the place of an entry in the text, its layout, and which characters are removed together with
-it. Never: the content of an entry (`entries`), files.
+it. Never: the content of an entry (`clients`), files.
 
 Everything else stays as it is, to the byte: comments, order, indentation, line ends. `texts`
 decodes the result of each edit and refuses an edit with any other effect.

@@ -21,9 +21,7 @@ def values(kept: FileFormat, text: str) -> Mapping[str, object]:
         return json_edit.values(text)
     if kept.format == "toml":
         return formats.toml_loads(text)
-    from metamcp_supervisor.client_files import yaml_edit
-
-    return yaml_edit.values(text)
+    return formats.yaml_loads(text)
 
 
 def entries(kept: FileFormat, text: str) -> Mapping[str, object]:

@@ -1,7 +1,7 @@
 """A table in a TOML file, added, changed and removed as text.
 
 Owns: where a table stands in the text, and which characters are removed together with it. Never:
-the content of the table (`entries`), the proof that nothing else changed (`texts`).
+the content of the table (`clients`), the proof that nothing else changed (`texts`).
 
 The table gets its own header, `[mcp_servers.metamcp]`, at the end of the file, and is found
 wherever it stands later. tomlkit reads and writes this table alone: it writes a whole file again

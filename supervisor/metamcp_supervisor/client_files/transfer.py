@@ -1,47 +1,47 @@
-"""Servers of other clients as tables of metamcp.toml.
+"""Servers as tables of metamcp.toml that hold no secret.
 
 Owns: which servers are imported, under which names, and how references and secrets in them are
-written. Never: reading the files of clients (`texts`), writing files.
+written. Never: reading the files of clients (`disk`, `config.foreign_files`), writing files.
 
 A secret is never copied: a reference to an environment variable takes its place, and a sentence
 says which variable has to be set.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from metamcp_supervisor.client_files import texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
-from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.config import formats, naming, show
+from metamcp_supervisor.config import formats, references, show
+from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.document import list_of, shown, table_of
+from metamcp_supervisor.config.program import start_timeout_s
+from metamcp_worker.ipc.process_names import DEFAULT, workspace_of
 from metamcp_worker.runtime.masking import Masks, looks_secret
 
+OWN = FileFormat("codex", "toml", ("servers",))
+"""How metamcp.toml keeps its servers."""
 _HARMLESS = {"accept", "accept-language", "content-type", "user-agent"}
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token) +", re.IGNORECASE)
-_OF_SECRETS = re.compile(r"\$\{\{\s*(?:secrets|inputs)\.([A-Za-z_]\w*)\s*\}\}", re.ASCII)
-_OF_OPENCODE = re.compile(r"(?<!\$)\{env:([A-Za-z_]\w*)\}", re.ASCII)
-_OF_SHELLS = re.compile(r"\$([A-Z_][A-Z0-9_]*)", re.ASCII)
-_BRACED = re.compile(r"\$\{([^}]*)\}")
-_KNOWN = re.compile(r"(?:env:)?[A-Za-z_]\w*(?::-.*)?|input:.+|file:.+", re.ASCII | re.DOTALL)
+_DEFAULT = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*):-[^}]*\}", re.ASCII)
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
-_FOLDER = "workspaceFolder"
-_OWN = FileFormat("codex", "toml", ("servers",))
-"""How metamcp.toml keeps its servers."""
+COMMON = ("command", "url", "transport", "headers", "env", "cwd", "enabled")
+"""Keys that most forms of files have in some way."""
+
+
+class CannotHold(Exception):
+    """A server has no place in a file; the text ends a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportSource:
-    """File to import from. `path`: for messages; `base`: the folder of its project, empty for a
-    file that does not belong to a project; `own`: its references are those of metamcp.toml; `who`:
-    the program that starts the servers."""
+    """File to import from. `path`: for messages; `folders`: in which a server starts without a word
+    about it."""
 
     path: str
-    base: str
-    servers: Sequence[ClientServer]
-    own: bool = False
-    who: str = "the gateway"
+    servers: Sequence[Server]
+    folders: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,22 @@ class Moved:
 
 @dataclass(slots=True)
 class Moving:
-    """State of an import. `variables`: the variables that stand for secrets, with the secrets."""
+    """State of an import or an export. `path`: the file that has the secrets; `who`: the program
+    that starts the servers; `variables`: the variables that stand for secrets, with the secrets."""
 
+    path: str = ""
+    who: str = "the gateway"
     told: list[str] = field(default_factory=list[str])
     variables: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
-    def secret(
-        self, server: str, variable: str, value: str, what: str, source: ImportSource
-    ) -> str:
+    def secret(self, server: str, variable: str, value: str, what: str) -> str:
         """Return a reference that takes the place of a secret, and note a sentence about it."""
         if self.variables.setdefault(variable, value) != value:
             variable = f"{_variable(server)}_{variable}"
             self.variables[variable] = value
         self.told.append(
-            f"{server}: {what} is not written: set {variable} in the environment of {source.who}"
-            f" (its value is in {shown(source.path)})"
+            f"{server}: {what} is not written: set {variable} in the environment of {self.who}"
+            f" (its value is in {shown(self.path)})"
         )
         return f"${{env:{variable}}}"
 
@@ -83,16 +84,10 @@ def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: st
     from_where: dict[str, str] = {}
     for source in sources:
         for server in source.servers:
-            name = naming.adapted(server.name) if naming.flaw(server.name) else server.name
-            if not name or not (server.words or server.url):
-                why = "has neither a command nor a URL" if name else "has no name that can be used"
-                moving.told.append(f"{shown(server.name)} in {source.path} is left out: it {why}")
-                continue
-            attempt = Moving(variables=dict(moving.variables))
-            table = settings(name, server, source, attempt)
-            if table is None:
-                moving.told += attempt.told
-            elif name in there or name in tables:
+            attempt = Moving(source.path, variables=dict(moving.variables))
+            common, ours = settings(server, attempt, source.folders)
+            table, name = common | ours, server.name
+            if name in there or name in tables:
                 other = tables.get(name) or table_of(there.get(name)) or {}
                 where = from_where.get(name, "metamcp.toml")
                 same = _leads(other) == _leads(table)
@@ -103,13 +98,11 @@ def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: st
                     " name; rename one"
                 )
             else:
-                if name != server.name:
-                    moving.told.append(f"{shown(server.name)} is called {name} here")
                 moving.told += attempt.told
                 moving.variables = attempt.variables
                 tables[name], from_where[name] = table, source.path
     for name, table in tables.items():
-        text = texts.put(_OWN, text, name, table)
+        text = texts.put(OWN, text, name, table)
     return Moved(text, tuple(tables), tuple(moving.told))
 
 
@@ -133,85 +126,108 @@ def _leads(table: Mapping[str, object]) -> tuple[object, object]:
 
 
 def settings(
-    name: str, server: ClientServer, source: ImportSource, moving: Moving
-) -> dict[str, object] | None:
-    """Return the settings of a server; None, with a sentence, if the server needs an editor."""
-    written = (
-        *server.words,
-        server.url,
-        server.cwd,
-        *server.env.values(),
-        *server.headers.values(),
-    )
-    if not source.base and any(f"${{{_FOLDER}" in text for text in written):
-        moving.told.append(
-            f"{name} in {source.path} is left out: it means the folder that an editor has open"
-        )
-        return None
+    server: Server, moving: Moving, folders: Collection[str]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the settings of a server that other programs have too, and the settings of this
+    gateway alone that differ from their defaults. Both are as metamcp.toml writes them, with a
+    reference for each secret. `folders`: those that are not written. Raises CannotHold."""
+    if server.mistake:
+        raise CannotHold("its table has a mistake, which 'metamcp config check' names")
+    if workspace_of(server.name) != DEFAULT:
+        raise CannotHold("it belongs to a workspace")
+    name = server.name
     found: dict[str, object] = {}
-    if server.words:
-        found["command"] = _command(name, server.words, source, moving)
-    else:
-        found["url"] = _url(name, server.url, source, moving)
+    if words := [_undefaulted(word) for word in server.command_written]:
+        found["command"] = _command(name, words, moving)
+    elif url := _undefaulted(server.url_written or ""):
+        found["url"] = _url(name, url, moving)
         if server.transport != "auto":
             found["transport"] = server.transport
-    if headers := _headers(name, server, source, moving):
+    if headers := _headers(name, _written(server.headers_written), moving):
         found["headers"] = headers
-    if env := _env(name, server, source, moving):
+    if env := _env(name, _written(server.env_written), moving):
         found["env"] = env
-    cwd = _referring(server.cwd, source)
-    if server.words and (cwd or source.base):
-        relative = bool(source.base) and not cwd.startswith(("/", "~", "$"))
-        found["cwd"] = f"{source.base}/{cwd}".rstrip("/") if relative else cwd
+    folder = str(server.cwd or "")
+    if words and folder and folder not in folders:
+        found["cwd"] = folder
     if not server.enabled:
         found["enabled"] = False
+    return found, _only_ours(server, moving)
+
+
+def _only_ours(server: Server, moving: Moving) -> dict[str, object]:
+    """Return the settings of this gateway alone that differ from their defaults."""
+    bare = Server(name=server.name, source=server.source)
+    timeout_s = start_timeout_s(server.command, bare.start_timeout_s)
+    default = replace(
+        bare, command=server.command, url=server.url, strict_listing=False,
+        start_timeout_s=timeout_s,
+    )  # fmt: skip
+    table, unset = show.server_table(server), show.server_table(default)
+    found = {
+        key: value
+        for key, value in table.items()
+        if (key not in COMMON or (key == "transport" and not server.url))
+        and value != unset.get(key, False)
+    }
+    if server.options_written:
+        found["options"] = _env(server.name, _written(server.options_written), moving)
+    if server.oauth_written is not None and (secret := server.oauth_written.client_secret):
+        if not references.refers(secret):
+            variable = f"{_variable(server.name)}_CLIENT_SECRET"
+            what = "the client_secret of its oauth"
+            secret = moving.secret(server.name, variable, secret, what)
+        found["oauth"] = {**(table_of(found["oauth"]) or {}), "client_secret": secret}
     return found
 
 
-def _command(name: str, words: Sequence[str], source: ImportSource, moving: Moving) -> list[str]:
+def _undefaulted(text: str) -> str:
+    """Return a value whose references to secrets have no default, since the default is one."""
+    return _DEFAULT.sub(
+        lambda found: f"${{env:{found[1]}}}" if looks_secret(found[1]) else found[0], text
+    )
+
+
+def _written(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: _undefaulted(text) for name, text in values.items()}
+
+
+def _command(name: str, words: Sequence[str], moving: Moving) -> list[str]:
     found: list[str] = []
     for word, masked in zip(words, show.masked(words), strict=True):
         if word != masked or _has_secret(word):
             variable = f"{_variable(name)}_ARGUMENT_{len(found)}"
             what = f"argument {len(found)} of its command"
-            found.append(moving.secret(name, variable, word, what, source))
+            found.append(moving.secret(name, variable, word, what))
         else:
-            found.append(_referring(word, source))
+            found.append(word)
     return found
 
 
-def _url(name: str, url: str, source: ImportSource, moving: Moving) -> str:
+def _url(name: str, url: str, moving: Moving) -> str:
     if show.masked_url(url) != url or _has_secret(url):
-        return moving.secret(name, f"{_variable(name)}_URL", url, "its URL", source)
-    return _referring(url, source)
+        return moving.secret(name, f"{_variable(name)}_URL", url, "its URL")
+    return url
 
 
-def _headers(
-    name: str, server: ClientServer, source: ImportSource, moving: Moving
-) -> dict[str, str]:
+def _headers(name: str, headers: Mapping[str, str], moving: Moving) -> dict[str, str]:
     found: dict[str, str] = {}
-    for header, value in server.headers.items():
-        written = _referring(value, source)
-        if header.lower() in _HARMLESS or written != value or "${" in value:
-            found[header] = written
+    for header, value in headers.items():
+        if header.lower() in _HARMLESS or "${" in value:
+            found[header] = value
             continue
         scheme = _SCHEME.match(value)
         head = scheme[0] if scheme else ""
         variable = f"{_variable(name)}_{_variable(header)}"
-        secret = value.removeprefix(head)
-        found[header] = head + moving.secret(name, variable, secret, header, source)
+        found[header] = head + moving.secret(name, variable, value.removeprefix(head), header)
     return found
 
 
-def _env(name: str, server: ClientServer, source: ImportSource, moving: Moving) -> dict[str, str]:
+def _env(name: str, env: Mapping[str, str], moving: Moving) -> dict[str, str]:
     found: dict[str, str] = {}
-    for variable, value in server.env.items():
-        written = _referring(value, source)
-        secret = value and (looks_secret(variable) or _has_secret(value))
-        if secret and written == value and "${" not in value:
-            found[variable] = moving.secret(name, variable, value, variable, source)
-        else:
-            found[variable] = written
+    for variable, value in env.items():
+        secret = value and (looks_secret(variable) or _has_secret(value)) and "${" not in value
+        found[variable] = moving.secret(name, variable, value, variable) if secret else value
     return found
 
 
@@ -222,29 +238,3 @@ def _has_secret(text: str) -> bool:
 
 def _variable(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name.upper()).strip("_")
-
-
-def _referring(text: str, source: ImportSource) -> str:
-    return text if source.own else referring(text, source.base)
-
-
-def referring(text: str, base: str) -> str:
-    """Rewrite the references of a client in the syntax of metamcp.toml. `base`: the folder of its
-    project."""
-    if whole := _OF_SHELLS.fullmatch(text):
-        return f"${{env:{whole[1]}}}"
-    text = _OF_SECRETS.sub(r"${env:\1}", text)
-    text = _OF_OPENCODE.sub(r"${env:\1}", text)
-    return _BRACED.sub(lambda found: _braced(found[0], found[1], base), text)
-
-
-def _braced(whole: str, inner: str, base: str) -> str:
-    if inner == _FOLDER:
-        return base
-    if inner == f"{_FOLDER}Basename":
-        return base.rpartition("/")[2]
-    if inner == "userHome":
-        return "${HOME}"
-    if inner in ("/", "pathSeparator"):
-        return "/"
-    return whole if _KNOWN.fullmatch(inner) else "$" + whole

@@ -8,7 +8,6 @@ ruamel.yaml says what a file means and where each item begins, and writes ours. 
 stays as it is: no library writes a whole YAML file again in the layout that it had.
 """
 
-import functools
 import io
 import re
 import textwrap
@@ -17,17 +16,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
-from ruamel.yaml.scanner import ScannerError
 
 from metamcp_supervisor.client_files.clients import FileUnfit
-from metamcp_supervisor.config.document import BrokenSyntax, list_of, printable, table_of
+from metamcp_supervisor.config.document import list_of, printable, table_of
+from metamcp_supervisor.config.formats import yaml_reader
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*", re.ASCII)
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 _DASH = re.compile(r" *-(?=\s)")
-_DATE = "tag:yaml.org,2002:timestamp"
 
 
 class _Mark(Protocol):
@@ -56,27 +53,6 @@ class _Section:
     value: tuple[int, int]
     items: tuple[tuple[str, int, int], ...]
     indent: str
-
-
-@functools.lru_cache(maxsize=8)
-def values(text: str) -> Mapping[str, object]:
-    """Return the decoded values; empty for an empty file. Raises BrokenSyntax and FileUnfit.
-
-    An edit asks again and again for the same few texts, and ruamel.yaml needs 4 ms for 1 KiB."""
-    try:
-        found: object = _reader().load(text)
-    except MarkedYAMLError as error:
-        raise _broken(error, is_late=isinstance(error, ScannerError)) from None
-    except YAMLError as error:
-        raise BrokenSyntax(printable(str(error).partition("\n")[0])) from None
-    except RecursionError:
-        raise BrokenSyntax("nested too deeply") from None
-    except (LookupError, TypeError, ValueError):  # of the library, for a value unlike its tag
-        raise BrokenSyntax("a value in it cannot be read") from None
-    table = table_of(found)
-    if table is None and found is not None:
-        raise FileUnfit("has no 'key: value' at its top")
-    return table or {}
 
 
 def put(text: str, key: str, name: str, entry: Mapping[str, object], *, listed: bool) -> str:
@@ -115,30 +91,12 @@ def drop(text: str, key: str, name: str, *, whole: bool) -> str:
     return text[:colon] + empty + _without(text, start, end)[colon:]
 
 
-def _reader() -> Any:
-    """Return what reads values as clients do: dates and values with other tags are texts."""
-    reader: Any = YAML(typ="safe", pure=True)
-    reader.composer.warn_double_anchors = False
-    made = reader.constructor
-    text = made.__class__.construct_yaml_str
-    made.yaml_constructors = {**made.yaml_constructors, _DATE: text, None: text}
-    return reader
-
-
-def _broken(error: Any, *, is_late: bool) -> BrokenSyntax:
-    """`is_late`: the scanner notices late that an end is missing, and says where it began."""
-    said = [part for part in (error.context, error.problem) if part and part[:6] != "while "]
-    problem = " ".join(said).partition(" with value ")[0]  # which may be a secret
-    mark: _Mark | None = (error.context_mark if is_late else None) or error.problem_mark
-    return BrokenSyntax(printable(problem), None if mark is None else mark.line + 1)
-
-
 # Where things stand
 
 
 def _section(text: str, key: str) -> _Section | None:
     """Find the section under `key`; None if it is missing. Raises FileUnfit."""
-    root: _Node | None = _reader().compose(text)
+    root: _Node | None = yaml_reader().compose(text)
     pairs = _pairs(root)
     at = next((at for at, (name, _) in enumerate(pairs) if name.value == key), None)
     if root is None or at is None:

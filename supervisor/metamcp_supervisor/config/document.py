@@ -79,12 +79,16 @@ class ConfigDocument:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Place in a file that a message points to."""
+    """Place in a file that a message points to. `renamed`: the file's own place of a key below it,
+    where that is another one."""
 
     document: ConfigDocument
     place: Place = ()
+    renamed: Mapping[str, Place] = field(default_factory=dict[str, Place], compare=False)
 
     def at(self, *keys: str | int) -> "Site":
+        if self.renamed and keys:
+            keys = (*self.renamed.get(str(keys[0]), keys[:1]), *keys[1:])
         return Site(self.document, self.place + keys)
 
     def line(self) -> int | None:
@@ -105,11 +109,15 @@ class Site:
 
 @dataclass(slots=True)
 class ConfigFindings:
-    """All errors and warnings found so far, so that they can be reported at once. `fatal`: whether
-    an error is not about single servers."""
+    """All errors and warnings found so far, so that they can be reported at once. `lost`: those of
+    the warnings that say what a file of another program has and is not carried over;
+    `renamed`: those about servers with another name here; `fatal`: whether an error is not about
+    single servers."""
 
     problems: list[Problem] = field(default_factory=list[Problem])
     warnings: list[str] = field(default_factory=list[str])
+    lost: list[str] = field(default_factory=list[str])
+    renamed: list[str] = field(default_factory=list[str])
     fatal: bool = False
     _unsaid: int = 0
     _server: Site | None = None
@@ -158,6 +166,11 @@ class ConfigFindings:
     def warning(self, site: Site, message: str) -> None:
         if len(self.warnings) < PROBLEMS_MAX:
             self.warnings.append(str(site.problem(message)))
+
+    def lose(self, site: Site, message: str) -> None:
+        """Add a warning about a thing in the file of another program that is not carried over."""
+        self.lost.append(str(site.problem(message)))
+        self.warning(site, message)
 
     def everything(self) -> tuple[Problem, ...]:
         """Return the errors, file by file, from top to bottom."""

@@ -1,23 +1,36 @@
-"""The JSON files of MCP clients and other gateways, read as they are.
+"""Files of MCP clients and other gateways, read as they are.
 
-Owns: the shapes of files, where each shape keeps its servers, and which of its keys mean something
-here. Never: changing such a file, settings that only metamcp.toml has (`parse`).
+Owns: the servers and endpoints of such a file, with every mistake and everything that is not
+carried over. Never: shapes and keys of clients
+(`client_shapes`, `client_entries`), changing such a file, settings
+that only metamcp.toml has (`parse`).
 
 The files are meant for other programs too, so unknown keys are not errors.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from metamcp_supervisor.config import engine_tables, naming, network, program, sections
-from metamcp_supervisor.config.config import Endpoint, OAuth
+from metamcp_supervisor.config import (
+    client_entries,
+    client_shapes,
+    engine_tables,
+    naming,
+    network,
+    program,
+    sections,
+    tools,
+)
+from metamcp_supervisor.config.client_entries import ClientEntry
+from metamcp_supervisor.config.client_shapes import ClientFacts, EntryPlace
+from metamcp_supervisor.config.config import Endpoint, OAuth, Server
 from metamcp_supervisor.config.document import (
     ConfigDocument,
     ConfigDraft,
     ConfigFindings,
     EndpointDraft,
+    Place,
     ServerDraft,
     Site,
     Table,
@@ -27,132 +40,224 @@ from metamcp_supervisor.config.document import (
     table_of,
 )
 from metamcp_supervisor.config.parse import described, segment, settled, unread
-from metamcp_supervisor.config.references import EditorInput, References, Resolving, for_server
+from metamcp_supervisor.config.references import (
+    EditorInput,
+    References,
+    Resolving,
+    Unresolved,
+    for_server,
+)
 from metamcp_supervisor.config.sections import RemoteSettings
-
-Shape = Literal["mcpServers", "servers", "mcp_servers", "aliases"]
-"""Shapes of files: Claude, Cursor and most others; VS Code; meta-mcp; mcpflip."""
 
 _LISTED_MAX = 8
 """Maximum number of ignored keys that a warning names."""
-
-_ADDRESSES = ("url", "serverUrl", "httpUrl", "uri")
-_KINDS = ("type", "transport", "transportType")
-"""Keys that can hold the kind of a server; the first one with a string counts."""
-_STARTED = {"stdio", "local"}
-_REMOTE: dict[str, str] = {
-    "http": "http", "https": "http", "streamable-http": "http", "streamablehttp": "http",
-    "remote": "auto", "sse": "sse", "url": "auto",
-}  # fmt: skip
-"""Kinds of remote servers, and the transport that each means."""
 _ELSEWHERE = {"--url", "--runtime-dir"}
 """Options of `metamcp connect` that name another gateway, unless the command has `--config` to
 start one itself, as `metamcp install` writes it."""
-_OAUTH_KEYS = ("clientId", "clientSecret", "clientMetadataUrl")
-_USED = {"command", "args", "env", "cwd", "disabled", "enabled", "headers", "oauth", *_ADDRESSES,
-         *_KINDS}  # fmt: skip
-_OF_CLIENTS = {
-    "alwaysAllow", "autoApprove", "description", "dev", "displayName", "gallery",
-    "icon", "iconPath", "icons", "id", "metadata", "name", "note", "notes",
-    "tags", "timeout", "title", "trust", "version",
-}  # fmt: skip
-"""Keys of a server that clients write for themselves and that have no effect here."""
 _OF_ENDPOINTS = {"namespaceId", "apiKeyRequired", "allowedApiKeys"}
-_TOP_OF_CLIENTS = {
-    "ai_api", "globalShortcut", "inputs", "mcpServers", "mcp_servers", "preferences", "servers",
-}  # fmt: skip
+_OF_OURS = {"endpoints", "gateway", "include", "namespaces", "servers"}
+_TOP_OF_CLIENTS = {"ai_api", "globalShortcut", "inputs", "preferences"}
+_DEFAULTS = Server(name="", source="")
 
 
-def shape_of(values: Mapping[str, object]) -> Shape | None:
-    """Return the shape of a file, by its content and not by its name; None if it is not known."""
-    if table_of(values.get("mcpServers")) is not None:
-        return "mcpServers"
-    if list_of(values.get("mcp_servers")) is not None:
-        return "mcp_servers"
-    tables = [table_of(value) for key, value in values.items() if not _is_comment(key)]
-    if any(table is None or not _is_entry(table) for table in tables):
-        servers = table_of(values.get("servers"))
-        return None if servers is None else "servers"
-    return "aliases"
+def is_foreign(name: str, values: Mapping[str, object]) -> bool:
+    """Whether a TOML file of this name is that of a client, such as Codex, and not a
+    metamcp.toml."""
+    return name != "metamcp.toml" and "mcp_servers" in values and not _OF_OURS & values.keys()
 
 
 def parse(
-    document: ConfigDocument, references: References, home: Path, findings: ConfigFindings
+    document: ConfigDocument,
+    references: References,
+    home: Path,
+    findings: ConfigFindings,
+    *,
+    project: str = "",
+    folder: str | None = None,
+    user_home: str | None = None,
 ) -> ConfigDraft:
-    site = Site(document)
-    shape = shape_of(document.values)
-    if shape is None:
+    """Read a file. `project`: folder whose servers of Claude Code's own file are meant; `folder`,
+    `user_home`: what `${workspaceFolder}` and `${userHome}` stand for, if not the folder of the
+    file and `home`."""
+    site, values = Site(document), document.values
+    found = client_shapes.places(values, document.label, project)
+    if found is None:
         findings.error(
             site,
             "has no servers in a known shape; there are 'mcpServers', 'servers' (VS Code),"
-            ' \'mcp_servers\' and {"name": {"command": …}}',
+            " 'mcp_servers', 'context_servers', 'mcp.servers' and {\"name\": {\"command\": …}}",
         )
         return ConfigDraft(site=site)
-    if shape != "aliases":
-        known = {*_TOP_OF_CLIENTS, *(("endpoints",) if _has_endpoints(document.values) else ())}
-        _warn_of_ignored(site, _unknown(document.values, known), findings)
-    references = replace(
+    client = client_shapes.client_of(values, document.label, found)
+    _warn_of_the_rest(site, values, found, client, findings)
+    if found == [("servers",)] or found[0][:1] == ("mcp",):
+        inner = table_of(values.get("mcp")) or values
+        references = replace(references, inputs=_inputs(inner))
+    top = Table(values, site, findings)
+    named = top.table("ai_api") if found != [()] else None
+    reader = _FileReader(
+        client,
+        findings,
         references,
-        inputs=_inputs(document.values) if shape == "servers" else {},
-        folders={
-            "workspaceFolder": str(document.base),
-            "workspaceFolderBasename": document.base.name,
-            "userHome": str(home),
-            "pathSeparator": "/",
-            "/": "/",
-        },
+        home,
+        folder=str(document.base) if folder is None else folder,
+        user_home=str(home) if user_home is None else user_home,
     )
-    endpoints = _endpoints(site, document.values, findings)
-    top = Table(document.values, site, findings)
-    named = top.table("ai_api") if shape != "aliases" else None
-    ai = engine_tables.read_ai_api(named, Resolving(references))
-    drafts: list[ServerDraft] = []
-    for place in _entries(shape, top):
-        with findings.about(place[0]):
-            drafts.append(_draft(place, findings, references, home))
-    return ConfigDraft(site=site, servers=tuple(drafts), endpoints=endpoints, ai=ai)
+    return ConfigDraft(
+        site=site,
+        servers=tuple(reader.servers(document, client_shapes.entries(values, found, client))),
+        endpoints=_endpoints(site, values, findings),
+        ai=engine_tables.read_ai_api(named, Resolving(references)),
+    )
 
 
-def _is_entry(table: Mapping[str, object]) -> bool:
-    return any(isinstance(table.get(key), str | list) for key in ("command", *_ADDRESSES))
-
-
-def _entries(shape: Shape, top: Table) -> Iterable[tuple[Site, str | None, object]]:
-    """Return the place of each server, its name if that is its key, and its value."""
-    if shape == "mcp_servers":
-        for at, item in enumerate(list_of(top.values[shape]) or ()):
-            yield top.site.at(shape, at), None, item
-        return
-    outer = top if shape == "aliases" else top.table(shape)
-    for name, value in outer.values.items() if outer else ():
-        if value is not None and not (shape == "aliases" and _is_comment(name)):
-            yield top.site.at(*(() if outer is top else (shape,)), name), name, value
-
-
-def _draft(
-    place: tuple[Site, str | None, object],
+def _warn_of_the_rest(
+    site: Site,
+    values: Mapping[str, object],
+    found: list[Place],
+    client: ClientFacts,
     findings: ConfigFindings,
-    references: References,
-    home: Path,
-) -> ServerDraft:
-    site, written, value = place
-    values = table_of(value)
-    if values is None:
-        what = "a table" if written else "an object with the settings of one server"
-        findings.error(site, f"must be {what}, not {kind_of(value)}")
-        return _unread(written, site)
-    table = Table(values, site, findings)
-    if written is None and (written := table.text("name")) is None:
-        if not table.has("name"):
-            findings.error(site, "has no 'name'")
-        return _unread(written, site)
-    name = naming.adapted(written) if naming.flaw(written) else written
-    if not name:
-        findings.error(site, f"'{shown(written)}' has nothing in it that can be a name")
-        return _unread(written, site)
-    if name != written:
-        findings.warning(site, f"the server '{shown(written)}' is called '{name}' here")
-    return _server(name, table, references, home)
+) -> None:
+    """Name what is at the top of the file and has no effect here."""
+    for place, what in client_shapes.lost_at_top(values, found, client):
+        findings.lose(site.at(*place), what)
+    if client.mixed or found == [()]:
+        return
+    known = {*_TOP_OF_CLIENTS, *(place[0] for place in found)}
+    known |= {"endpoints"} if _has_endpoints(values) else set()
+    keys = [key for key in values if key not in known and not key.startswith(("_", "//", "$"))]
+    if keys:
+        named = ", ".join(f"'{shown(key)}'" for key in keys[:_LISTED_MAX])
+        more = f" and {len(keys) - _LISTED_MAX} more" if len(keys) > _LISTED_MAX else ""
+        findings.lose(site, f"means nothing here and is ignored: {named}{more}")
+
+
+class _FileReader:
+    """Reads the entries of one file. `folder`, `user_home`: see `parse`."""
+
+    def __init__(
+        self,
+        client: ClientFacts,
+        findings: ConfigFindings,
+        references: References,
+        home: Path,
+        *,
+        folder: str,
+        user_home: str,
+    ) -> None:
+        self._client, self._findings = client, findings
+        self._references, self._home = references, home
+        self._folder, self._user_home = folder, user_home
+
+    def servers(self, document: ConfigDocument, entries: list[EntryPlace]) -> list[ServerDraft]:
+        drafts: list[ServerDraft] = []
+        first: set[str] = set()
+        for entry in entries:
+            base = Path(entry.folder) if entry.folder else document.base
+            site = Site(replace(document, base=base), entry.place)
+            if entry.name in first and entry.place[0] == "mcpServers":
+                self._findings.lose(site, "is not carried over: this folder has its own")
+                continue
+            if entry.place[0] == "projects":
+                first.add(entry.name or "")
+            with self._findings.about(site):
+                drafts.append(self._draft(site, entry))
+        return drafts
+
+    def _draft(self, site: Site, entry: EntryPlace) -> ServerDraft:
+        findings, written = self._findings, entry.name
+        values = table_of(entry.value)
+        if values is None:
+            what = "a table" if written else "an object with the settings of one server"
+            findings.error(site, f"must be {what}, not {kind_of(entry.value)}")
+            return _unread(written, site)
+        read = client_entries.read(
+            values,
+            self._client,
+            folder=entry.folder or self._folder,
+            home=self._user_home,
+            defaults={
+                name: each.default
+                for name, each in self._references.inputs.items()
+                if each.default is not None and not {"}", "$"} & set(each.default)
+            },
+            is_yaml=site.document.label.endswith((".yaml", ".yml")),
+        )
+        if read.left_out:
+            name = written or str(values.get("name") or values.get("uses") or entry.place[-1])
+            what = f"the server '{shown(name)}' is left out: it {read.left_out}"
+            findings.lose(site, what)
+            return ServerDraft(name=naming.adapted(name), site=site)
+        if written is None and (written := Table(values, site, findings).text("name")) is None:
+            if values.get("name") is None:
+                findings.error(site, "has no 'name'")
+            return _unread(written, site)
+        name = naming.adapted(written) if naming.flaw(written) else written
+        if not name:
+            findings.error(site, f"'{shown(written)}' has nothing in it that can be a name")
+            return _unread(written, site)
+        if name != written:
+            what = f"the server '{shown(written)}' is called '{name}' here"
+            findings.renamed.append(str(site.problem(what)))
+            findings.warning(site, what)
+        for place, what in read.lost:
+            findings.lose(site.at(*place), what)
+        for place, what in read.faults:
+            findings.error(site.at(*place), what)
+        table = Table(read.values, replace(site, renamed=read.renamed), findings)
+        return self._server(name, table, read)
+
+    def _server(self, name: str, table: Table, read: ClientEntry) -> ServerDraft:
+        enabled = table.flag("enabled", default=True)
+        resolving = Resolving(for_server(self._references, enabled=enabled))
+        found, far = program.ServerProgram(), RemoteSettings()
+        if read.kind or not table.has("command"):
+            far = _remote(table, read, resolving)
+        else:
+            found = program.read(table, resolving, self._home, foreign=True)
+            if _leads_here(found):
+                what = f"the server '{name}' is left out: it is the way to this gateway"
+                self._findings.warning(table.site, what)
+                return ServerDraft(name=name, site=table.site)
+            found = self._with_file(found, table, read.env_file, resolving)
+        of_tools = tools.of_server(name, table)
+        server = described(name, table, found, far)
+        server = replace(
+            server,
+            enabled=enabled,
+            required=table.flag("required", default=False),
+            tools=tools.by_server(of_tools).get(name, {}),
+            timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
+            start_timeout_s=table.duration(
+                "start_timeout",
+                default=program.start_timeout_s(server.command, _DEFAULTS.start_timeout_s),
+            ),
+        )
+        return replace(settled(table, server, resolving), tools=of_tools)
+
+    def _with_file(
+        self, found: program.ServerProgram, table: Table, file: str, resolving: Resolving
+    ) -> program.ServerProgram:
+        """Return the program with the variables of its `envFile`, below those of `env`."""
+        site = table.site.at("envFile")
+        path = resolving.path(file, site) if file else None
+        if path is None:
+            if file and self._references.later:
+                self._findings.lose(site, "is not carried over: where it is, only a start tells")
+            return found
+        path = str(program.directory(path, base=table.site.document.base, home=self._home))
+        try:
+            variables = client_entries.variables(self._references.text_of(path))
+        except Unresolved as why:
+            resolving.unresolved.append((site, str(why)))
+            return found
+        return replace(found, env=variables | found.env, env_written=variables | found.env_written)
+
+
+def _leads_here(found: program.ServerProgram) -> bool:
+    """Whether a command is a bridge to this gateway, as `metamcp install` writes it."""
+    words = set(found.command)
+    return program.is_bridge(found.command) and ("--config" in words or not _ELSEWHERE & words)
 
 
 def _unread(written: str | None, site: Site) -> ServerDraft:
@@ -160,33 +265,38 @@ def _unread(written: str | None, site: Site) -> ServerDraft:
     return unread(name, site, written="" if name == written else written or str(site))
 
 
-def _server(name: str, table: Table, references: References, home: Path) -> ServerDraft:
-    findings = table.findings
-    kind = _kind(table)
-    remotely = kind in _REMOTE or not table.has("command")
-    if remotely and kind and kind not in _REMOTE and kind not in _STARTED:
-        findings.warning(
-            table.site,
-            f"the server '{name}' is left out: its type is '{shown(kind)}', and this version runs"
-            " programs and reaches servers by HTTP",
-        )
-        return ServerDraft(name=name, site=table.site)
-    enabled = table.flag("enabled", default=True) and not table.flag("disabled", default=False)
-    resolving = Resolving(for_server(references, enabled=enabled))
-    found, far = program.ServerProgram(), RemoteSettings()
-    if remotely:
-        far = _remote(table, kind, resolving)
-    else:
-        found = program.read(table, resolving, home, foreign=True)
-        words = set(found.command)
-        if program.is_bridge(found.command) and ("--config" in words or not _ELSEWHERE & words):
-            findings.warning(
-                table.site, f"the server '{name}' is left out: it is the way to this gateway"
-            )
-            return ServerDraft(name=name, site=table.site)
-    _warn_of_ignored(table.site, _unknown(table.values, _USED | _OF_CLIENTS), findings)
-    server = replace(described(name, table, found, far), enabled=enabled)
-    return settled(table, server, resolving)
+def _remote(table: Table, read: ClientEntry, resolving: Resolving) -> RemoteSettings:
+    if not table.has("url"):
+        why = "has neither 'command' nor 'url'; one of them says what it is"
+        if read.kind:
+            why = f"has no 'url', and its type is '{read.kind}'"
+        table.findings.error(table.site, why)
+        return RemoteSettings()
+    url, url_written = sections.read_url(table, "url", resolving)
+    found, written = sections.read_headers(table, resolving, lenient=True)
+    oauth, oauth_written = _oauth(table, read, resolving)
+    if oauth is not None and sections.authorizes(written):
+        what = "is not carried over: the header 'Authorization' takes its place"
+        table.findings.lose(table.site.at("oauth"), what)
+        oauth, oauth_written = None, None
+    return RemoteSettings(
+        url=url, url_written=url_written, headers=found, headers_written=written, oauth=oauth,
+        oauth_written=oauth_written, transport=str(table.values.get("transport", "auto")),
+    )  # fmt: skip
+
+
+def _oauth(
+    table: Table, read: ClientEntry, resolving: Resolving
+) -> tuple[OAuth | None, OAuth | None]:
+    """Read `oauth` as clients write it: true, or a table."""
+    value = table.values.get("oauth")
+    if value is None or value is True:
+        return (OAuth(), OAuth()) if value else (None, None)
+    inner = table.table("oauth")
+    assert inner is not None
+    found, written = sections.oauth_of(inner, resolving, keys=read.oauth_keys)
+    port = inner.whole("callback_port", default=found.callback_port, low=1, high=65535)
+    return replace(found, callback_port=port), replace(written, callback_port=port)
 
 
 def _has_endpoints(values: Mapping[str, object]) -> bool:
@@ -223,41 +333,6 @@ def _endpoints(
     return tuple(found)
 
 
-def _kind(table: Table) -> str:
-    found = (table.values.get(key) for key in _KINDS)
-    return next((kind for kind in found if isinstance(kind, str)), "").lower().replace("_", "-")
-
-
-def _remote(table: Table, kind: str, resolving: Resolving) -> RemoteSettings:
-    address = next((key for key in _ADDRESSES if table.has(key)), None)
-    if address is None:
-        why = "has neither 'command' nor 'url'; one of them says what it is"
-        if kind in _REMOTE:
-            why = f"has no 'url', and its type is '{kind}'"
-        table.findings.error(table.site, why)
-        return RemoteSettings()
-    url, url_written = sections.read_url(table, address, resolving)
-    found, written = sections.read_headers(table, resolving, lenient=True)
-    oauth, oauth_written = _oauth(table, resolving)
-    if sections.authorizes(written):
-        oauth, oauth_written = None, None
-    return RemoteSettings(
-        url=url, url_written=url_written, headers=found, headers_written=written, oauth=oauth,
-        oauth_written=oauth_written,
-        transport="http" if address == "httpUrl" else _REMOTE.get(kind, "auto"),
-    )  # fmt: skip
-
-
-def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | None]:
-    """Read `oauth` as clients write it: true, or a table, whose further keys concern the client's
-    own browser."""
-    value = table.values.get("oauth")
-    inner = table.table("oauth") if table_of(value) is not None else None
-    if inner is not None:
-        return sections.oauth_of(inner, resolving, keys=_OAUTH_KEYS)
-    return (OAuth(), OAuth()) if value is True else (None, None)
-
-
 def _inputs(values: Mapping[str, object]) -> dict[str, EditorInput]:
     """Return the inputs that VS Code would ask the user for, by id. Malformed inputs are skipped
     without an error, because the file belongs to another program."""
@@ -271,19 +346,3 @@ def _inputs(values: Mapping[str, object]) -> dict[str, EditorInput]:
                 default if isinstance(default, str) else None,
             )
     return found
-
-
-def _unknown(values: Mapping[str, object], known: set[str]) -> list[str]:
-    return [key for key in values if key not in known and not _is_comment(key)]
-
-
-def _is_comment(key: str) -> bool:
-    """Whether a key is a comment or names the schema, as people write them in JSON."""
-    return key.startswith(("_", "//", "$"))
-
-
-def _warn_of_ignored(site: Site, keys: list[str], findings: ConfigFindings) -> None:
-    if keys:
-        named = ", ".join(f"'{shown(key)}'" for key in keys[:_LISTED_MAX])
-        more = f" and {len(keys) - _LISTED_MAX} more" if len(keys) > _LISTED_MAX else ""
-        findings.warning(site, f"means nothing here and is ignored: {named}{more}")

@@ -1,17 +1,29 @@
-"""JSON and TOML as people write them, with a line number for each key.
+"""JSON, TOML and YAML as people write them, with a line number for each key.
 
-Owns: decoding; removing comments and trailing commas from JSON without moving anything else;
-finding what a decoder hides: keys written twice, and the line of a key. Never: the meaning of keys
-(`parse`, `foreign_files`).
+Owns: which format a file has; decoding; removing comments and trailing commas from JSON without
+moving anything else; finding what a decoder hides: keys written twice, and the line of a key.
+Never: the meaning of keys (`parse`, `foreign_files`).
 """
 
+import functools
 import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
 
-from metamcp_supervisor.config.document import BrokenSyntax, Place, shown, table_of
+from metamcp_supervisor.config.document import (
+    BrokenSyntax,
+    ConfigDocument,
+    Place,
+    printable,
+    shown,
+    table_of,
+)
+
+Format = Literal["json", "toml", "yaml"]
 
 _QUOTE_OR_SLASH = re.compile(r'["/]')
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -228,3 +240,104 @@ def _place(keys: str) -> Place:
     return tuple(
         key[1:-1] if key[0] in "\"'" else key for key in (m[0] for m in _ONE_KEY.finditer(keys))
     )
+
+
+_DATE = "tag:yaml.org,2002:timestamp"
+
+
+def yaml_reader() -> Any:
+    """Return what reads values of YAML as clients do: dates and values with other tags are texts.
+    ruamel.yaml is loaded for a file in YAML only."""
+    from ruamel.yaml import YAML
+
+    reader: Any = YAML(typ="safe", pure=True)
+    reader.composer.warn_double_anchors = False
+    made = reader.constructor
+    text = made.__class__.construct_yaml_str
+    made.yaml_constructors = {**made.yaml_constructors, _DATE: text, None: text}
+    return reader
+
+
+@functools.lru_cache(maxsize=8)
+def yaml_loads(text: str) -> Mapping[str, object]:
+    """Decode a text; empty for an empty text. Raises BrokenSyntax.
+
+    An edit asks again and again for the same few texts, and ruamel.yaml needs 4 ms for 1 KiB."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.scanner import ScannerError
+
+    try:
+        found: object = yaml_reader().load(text)
+    except MarkedYAMLError as error:
+        raise _broken_yaml(error, is_late=isinstance(error, ScannerError)) from None
+    except YAMLError as error:
+        raise BrokenSyntax(printable(str(error).partition("\n")[0])) from None
+    except RecursionError:
+        raise BrokenSyntax("nested too deeply") from None
+    except (LookupError, TypeError, ValueError):  # of the library, for a value unlike its tag
+        raise BrokenSyntax("a value in it cannot be read") from None
+    table = table_of(found)
+    if table is None and found is not None:
+        raise BrokenSyntax("has no 'key: value' at its top")
+    return table or {}
+
+
+def _broken_yaml(error: Any, *, is_late: bool) -> BrokenSyntax:
+    """`is_late`: the scanner notices late that an end is missing, and says where it began."""
+    said = [part for part in (error.context, error.problem) if part and part[:6] != "while "]
+    problem = " ".join(said).partition(" with value ")[0]  # which may be a secret
+    mark = (error.context_mark if is_late else None) or error.problem_mark
+    return BrokenSyntax(printable(problem), None if mark is None else mark.line + 1)
+
+
+def yaml_lines(text: str) -> Mapping[Place, int]:
+    """Return the line of every key and of every item of a list."""
+    found: dict[Place, int] = {}
+    _note_nodes(found, (), yaml_reader().compose(text))
+    return found
+
+
+def _note_nodes(found: dict[Place, int], place: Place, node: Any) -> None:
+    if node is None or len(place) >= _DEPTH_MAX:
+        return
+    if node.id == "mapping":
+        pairs = [(key.value, key, inner) for key, inner in node.value]
+    else:
+        pairs = [(at, item, item) for at, item in enumerate(node.value)]
+    for key, marked, inner in pairs:
+        below = (*place, key if isinstance(key, str | int) else str(key))
+        found[below] = marked.start_mark.line + 1
+        if inner.id != "scalar":
+            _note_nodes(found, below, inner)
+
+
+# The format of a file
+
+
+def format_of(path: Path, text: str) -> Format:
+    """Return the format of a file: by the suffix of its name, or else by its first character."""
+    if path.suffix in {".yaml", ".yml"}:
+        return "yaml"
+    if path.suffix in {".json", ".jsonc", ".json5"}:
+        return "json"
+    return (
+        "json" if path.suffix != ".toml" and text.lstrip().startswith(("{", "//", "/*")) else "toml"
+    )
+
+
+_READERS: Mapping[
+    Format, tuple[Callable[[str], Mapping[str, object]], Callable[[str], Mapping[Place, int]]]
+] = {
+    "json": (json_loads, json_lines),
+    "toml": (toml_loads, toml_lines),
+    "yaml": (yaml_loads, yaml_lines),
+}
+
+
+def document(path: Path, text: str, base: Path) -> tuple[Format, ConfigDocument]:
+    """Decode a file. `base`: where its relative paths start. Raises BrokenSyntax."""
+    kind = format_of(path, text)
+    loads, lines = _READERS[kind]
+    decoded = loads(text)
+    line_of = functools.cache(functools.partial(lines, text))
+    return kind, ConfigDocument(printable(str(path)), base, decoded, line_of)

@@ -464,7 +464,7 @@ def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
     have some: it is left out with a warning."""
     if resolving.unresolved and not server.enabled:
         place, why = resolving.unresolved[0]
-        table.findings.warning(place, f"{why}; the server is disabled and left out")
+        table.findings.lose(place, f"{why}; the server is disabled and left out")
         return ServerDraft(name=server.name, site=table.site)
     for place, why in resolving.unresolved:
         table.findings.error(place, why)

@@ -34,8 +34,9 @@ META_MCP_FILE = ".meta-mcp/config.json"
 """Path in the home directory of a configuration of meta-mcp, a program like this one."""
 _ANYTHING = {"mcp.json", "servers.json", "config.json"}
 """Names that many programs use; a file of such a name counts only when its shape is known."""
-_EDITOR_FOLDERS = {".cursor", ".vscode"}
-"""Folders of editors, which start servers in the folder above; relative paths start there."""
+_CLIENT_FOLDERS = (".codex", ".continue/mcpServers", ".cursor", ".gemini", ".kilocode",
+                   ".kiro/settings", ".qwen", ".roo", ".vscode")  # fmt: skip
+"""Folders of clients, which start servers in the folder above; relative paths start there."""
 
 DIGITS = 12
 """Digits of the digest in the name of a directory."""
@@ -184,18 +185,21 @@ def own_file(home: Path) -> Path:
 
 def folder_of(main: Path) -> Path:
     """Return the folder of the project that a file belongs to."""
-    return main.parent.parent if main.parent.name in _EDITOR_FOLDERS else main.parent
+    for name in _CLIENT_FOLDERS:
+        if main.parent.match(name):
+            return main.parents[1 + name.count("/")]
+    return main.parent
 
 
 def _has_known_shape(path: Path) -> bool:
-    from metamcp_supervisor.config import files, foreign_files, formats
+    from metamcp_supervisor.config import client_shapes, files, formats
     from metamcp_supervisor.config.document import BrokenSyntax
 
     try:
         values = formats.json_loads(files.text(path))
     except (files.FileUnreadable, BrokenSyntax):
         return False
-    return bool(values) and foreign_files.shape_of(values) is not None
+    return bool(values) and client_shapes.places(values, str(path), "") is not None
 
 
 # What there is

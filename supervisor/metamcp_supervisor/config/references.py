@@ -24,7 +24,7 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(rf"(?:env:)?({_NAME})(?::-(.*))?", re.ASCII | re.DOTALL)
 _PREFIXED = re.compile(r"([A-Za-z]+):(.*)", re.ASCII | re.DOTALL)
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
-_LATER = {"command", "config"}
+_LATER = {"command", "config", "workspaceFolder"}
 _CREDENTIALS = ("cred", "credential")
 PROGRAMS = ("cmd", "keyring")
 """Kinds of references whose value a program prints."""
@@ -32,6 +32,10 @@ PROGRAMS = ("cmd", "keyring")
 
 class Unresolved(Exception):
     """A reference cannot be resolved. The text is a sentence, without any value."""
+
+
+class ResolvedLater(Exception):
+    """A reference of a known kind that has no value in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,11 @@ def no_credentials(name: str) -> str:
     )
 
 
+def no_files(path: str) -> str:
+    """Refuse a file where none is read. Raises Unresolved."""
+    raise Unresolved(f"{shown(path)} is not read here")
+
+
 def not_here(kind: str, rest: str) -> str:
     """Refuse a reference of PROGRAMS where a value decides about files. Raises Unresolved."""
     raise Unresolved(f"'${{{kind}:{shown(rest)}}}' is for secrets, and this setting is a path")
@@ -64,15 +73,19 @@ def not_enabled(kind: str, rest: str) -> str:
 class References:
     """Sources of values for references. `secret`: returns the content of a file by path;
     `credential`: returns a credential from the service manager by name; `printed`: returns what a
-    program prints, by kind (PROGRAMS) and text of the reference; all raise Unresolved. `folders`:
-    the variables of editors, such as `workspaceFolder`."""
+    program prints, by kind (PROGRAMS) and text of the reference; `text_of`: returns the text of a
+    file of variables by path; all raise Unresolved. `folders`: references to folders, such as
+    `project`. `later`: whether another process resolves them, so that here only their kind
+    counts."""
 
     environ: Mapping[str, str] = field(repr=False)
     secret: Callable[[str], str]
     credential: Callable[[str], str] = no_credentials
     printed: Callable[[str, str], str] = not_here
+    text_of: Callable[[str], str] = no_files
     inputs: Mapping[str, EditorInput] = field(default_factory=dict[str, EditorInput])
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
+    later: bool = False
 
 
 def expand(
@@ -150,6 +163,8 @@ def _value(body: str, references: References) -> str:
     if body in references.folders:
         return references.folders[body]
     if variable := _VARIABLE.fullmatch(body):
+        if references.later:
+            raise ResolvedLater
         return _variable(variable[1], variable[2], references)
     prefixed = _PREFIXED.fullmatch(body)
     if prefixed is None:
@@ -158,6 +173,8 @@ def _value(body: str, references: References) -> str:
             " stands"
         )
     kind, rest = prefixed[1], prefixed[2]
+    if references.later and kind in {"input", "file", *_CREDENTIALS, *PROGRAMS}:
+        raise ResolvedLater
     if kind == "input":
         return _input(rest, references)
     if kind == "file":
@@ -222,6 +239,8 @@ class Resolving:
         `unresolved`."""
         try:
             found = expand(written, self._references, self.secrets.setdefault)
+        except ResolvedLater:
+            return None
         except Unresolved as error:
             self.unresolved.append((site, str(error)))
             return None

@@ -54,7 +54,7 @@ from metamcp_supervisor.config.document import (
 from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.printed_values import PrintedValues, program_output
 from metamcp_supervisor.config.program import directory
-from metamcp_supervisor.config.references import References
+from metamcp_supervisor.config.references import References, Unresolved
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.engine_runs import Loaded
 
@@ -102,7 +102,10 @@ def load(
     def read() -> Config:
         given = _Given(flags, watch=watch, any_port=any_port)
         return _read(
-            _Reading(environ, home, ConfigFindings(), printed, texts, workflows), main, cwd, given
+            _Reading(environ, home, cwd, ConfigFindings(), printed, texts, workflows),
+            main,
+            cwd,
+            given,
         )
 
     config = read()
@@ -227,8 +230,17 @@ def _references(environ: Mapping[str, str], base: Path, home: Path) -> Reference
     return References(
         environ=environ,
         secret=lambda name: files.secret(directory(name, base=base, home=home)),
+        text_of=_text_of,
         credential=functools.partial(files.credential, environ.get("CREDENTIALS_DIRECTORY", "")),
     )
+
+
+def _text_of(path: str) -> str:
+    """Return the text of a file that a setting names. Raises Unresolved."""
+    try:
+        return files.text(Path(path))
+    except files.FileUnreadable as why:
+        raise Unresolved(f"{shown(path)} {why}") from None
 
 
 def _none_found(cwd: Path, home: Path) -> str:
@@ -319,6 +331,7 @@ class _Reading:
 
     environ: Mapping[str, str]
     home: Path
+    cwd: Path
     findings: ConfigFindings
     printed: PrintedValues
     texts: Callable[[Path], tuple[str, str]]
@@ -352,17 +365,18 @@ class _Reading:
         draft = ConfigDraft(site=Site(document))
         try:
             text, not_owned = self.texts(path)
-            is_json = _is_json(path, text)
-            decoded = formats.json_loads(text) if is_json else formats.toml_loads(text)
-            found = formats.json_lines if is_json else formats.toml_lines
-            lines = functools.cache(functools.partial(found, text))
-            document = ConfigDocument(label, base, decoded, lines)
-            read = foreign_files.parse if is_json else parse.parse
+            kind, document = formats.document(path, text, base)
             references = replace(
                 _references(self.environ, base, self.home),
                 printed=self.printed.of_file(base, not_owned),
             )
-            draft = read(document, references, self.home, self.findings)
+            if kind != "toml" or foreign_files.is_foreign(path.name, document.values):
+                project = str(by.document.base if by else self.cwd)
+                draft = foreign_files.parse(
+                    document, references, self.home, self.findings, project=project
+                )
+            else:
+                draft = parse.parse(document, references, self.home, self.findings)
         except files.FileUnreadable as why:
             self.findings.error(
                 by or Site(document), f"{shown(path.name)} {why}" if by else str(why)
@@ -381,10 +395,3 @@ class _Reading:
                 self.findings.error(site, "is empty; name a file")
                 continue
             self.file(directory(name, base=base, home=self.home), chain, site)
-
-
-def _is_json(path: Path, text: str) -> bool:
-    """Whether a file is JSON: by the suffix of its name, or else by its first character."""
-    if path.suffix in {".json", ".jsonc", ".json5"}:
-        return True
-    return path.suffix != ".toml" and text.lstrip().startswith(("{", "//", "/*"))

@@ -24,7 +24,7 @@ from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.ipc import codec
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.client_files.discovery import ClientFile
+    from metamcp_supervisor.client_files.disk import ClientFile
 
 RATE_S = 10.0
 """Seconds over which the rate of calls is measured."""
@@ -228,11 +228,11 @@ def _processes(status: GatewayStatus) -> Iterator[Sequence[Node]]:
 
 def _client_files(status: GatewayStatus) -> Sequence["ClientFile"]:
     """Return the files of clients that the user of the gateway has."""
-    from metamcp_supervisor.client_files import discovery, entries  # loads a lot, for this page
+    from metamcp_supervisor.client_files import clients, disk  # loads a lot, for this page
 
     place = urlsplit(status.url)
     try:
-        return discovery.every({entries.DEFAULT_ORIGIN, f"{place.scheme}://{place.netloc}"})
+        return disk.every({clients.DEFAULT_ORIGIN, f"{place.scheme}://{place.netloc}"})
     except (OSError, RuntimeError):  # the user has no home, or the folder is gone
         return ()
 

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.cli import server_entries
-from metamcp_supervisor.client_files import entries, transfer
 from metamcp_supervisor.client_files.clients import CLIENTS
-from metamcp_supervisor.client_files.entries import ClientServer
-from metamcp_supervisor.client_files.transfer import ImportSource
 from metamcp_supervisor.config import places, sources
 from tests.supervisor.clienthome import FILES, Home
 
@@ -24,11 +21,16 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def moved(*servers: ClientServer, base: str = "", text: str = "") -> tuple[dict[str, Any], str]:
-    """The servers of metamcp.toml, and what was told."""
-    there = tomllib.loads(text).get("servers", {})
-    found = transfer.moved([ImportSource("/f.json", base, servers)], there, text)
-    return tomllib.loads(found.text)["servers"], "\n".join(found.told)
+def imported(home: Home, *files: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The servers of metamcp.toml, and what was printed. Each file has these entries."""
+    words: list[str] = []
+    for number, entries in enumerate(files):
+        path = home.project / f"file{number}.json"
+        path.write_text(json.dumps({"mcpServers": entries}))
+        words += ["--from", str(path)]
+    target = home.project / "metamcp.toml"
+    output = home.works("import", *words, "--to", str(target))
+    return tomllib.loads(target.read_text())["servers"] if target.exists() else {}, output
 
 
 def test_without_a_name_it_lists_what_there_is_where(home: Home) -> None:
@@ -144,23 +146,22 @@ def test_no_secret_is_copied(home: Home) -> None:
     assert config.servers["keyed"].url == "https://x.example/mcp?api_key=6"
 
 
-def test_two_secrets_of_one_name_get_two_variables() -> None:
-    servers, told = moved(
-        ClientServer("a", words=("x",), env={"TOKEN": "one"}),
-        ClientServer("b", words=("y",), env={"TOKEN": "two"}),
-        ClientServer("c", words=("z",), env={"TOKEN": "one"}),
-    )
+def test_two_secrets_of_one_name_get_two_variables(home: Home) -> None:
+    tokens = {"a": "tief-geheim-1", "b": "tief-geheim-2", "c": "tief-geheim-1"}
+    entries = {name: {"command": "x", "env": {"TOKEN": each}} for name, each in tokens.items()}
+    servers, told = imported(home, entries)
     assert [servers[name]["env"]["TOKEN"] for name in "abc"] == [
         "${env:TOKEN}", "${env:B_TOKEN}", "${env:TOKEN}",
     ]  # fmt: skip
     assert "set B_TOKEN in the environment" in told
 
 
-def test_the_same_server_in_two_clients_is_taken_once() -> None:
-    one, other = ClientServer("a", words=("x",)), ClientServer("a", words=("y",))
-    servers, told = moved(one, one, other)
+def test_the_same_server_in_two_files_is_taken_once(home: Home) -> None:
+    one, other = {"a": {"command": "x"}}, {"a": {"command": "y"}}
+    servers, told = imported(home, one, one, other)
     assert servers == {"a": {"command": ["x"]}}
-    assert "a in /f.json is the same as in /f.json" in told
+    first = home.project / "file0.json"
+    assert f"a in {home.project}/file1.json is the same as in {first}" in told
     assert "has another server of that name" in told
 
 
@@ -170,18 +171,82 @@ def test_the_same_server_in_two_clients_is_taken_once() -> None:
         ("${env:A}", "${env:A}"),
         ("${A:-b}", "${A:-b}"),
         ("{env:A}", "${env:A}"),
+        ("{file:/a/b}", "${file:/a/b}"),
         ("${{ secrets.A }}", "${env:A}"),
         ("$A", "${env:A}"),
-        ("${workspaceFolder}/x", "/p/x"),
+        ("Bearer $A", "Bearer ${env:A}"),
+        ("${workspaceFolder}/x${/}y", "PROJECT/x/y"),
+        ("${workspaceFolderBasename}", "project"),
         ("${userHome}/x", "${HOME}/x"),
-        ("${command:pick}", "$${command:pick}"),
+        ("${A%/*}", "$${A%/*}"),
         ("$a", "$a"),
+        ("a $A", "a $A"),
     ],
 )
-def test_references_are_written_as_they_are_here(written: str, here: str) -> None:
-    servers, _ = moved(ClientServer("a", words=("x",), env={"LEVEL": written}), base="/p")
-    assert servers["a"]["env"] == {"LEVEL": here}
-    assert servers["a"]["cwd"] == "/p"
+def test_references_mean_the_same_under_import_and_up(home: Home, written: str, here: str) -> None:
+    environ = {"HOME": str(home.folder), "A": "value-of-a"}
+    here = here.replace("PROJECT", str(home.project))
+    servers, _ = imported(home, {"a": {"command": "x", "env": {"LEVEL": written}}})
+    assert servers["a"] == {"command": ["x"], "env": {"LEVEL": here}}
+    if "file:" in written:
+        return
+    values = [
+        sources.load(
+            home.project / name, environ=environ, cwd=home.project, home=home.folder
+        ).servers["a"].env
+        for name in ("metamcp.toml", "file0.json")
+    ]  # fmt: skip
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"command": "x", "args": "y"}, "a.args: must be a list of strings, not a string"),
+        ({"command": "x", "args": [True]}, "a.args[0]: must be a string"),
+        ({"type": "ws", "url": "wss://x/"}, "a: the server 'a' is left out: it has the type 'ws'"),
+        ({"command": "x", "env": {"A": "${command:pick}"}}, "a.env.A: references of the kind"),
+        ({"command": "cmd", "args": ["/c", "npx", "-y", "b"]},
+         "a.command: is a command of Windows; here it would be: npx -y b"),
+    ],
+)  # fmt: skip
+def test_what_up_refuses_import_refuses_in_the_same_words(
+    home: Home, entry: dict[str, Any], message: str
+) -> None:
+    servers, told = imported(home, {"a": entry, "b": {"command": "z"}})
+    assert list(servers) == ["b"]
+    (line,) = [each for each in told.splitlines() if "mcpServers.a" in each]
+    assert f"{home.project}/file0.json:1: mcpServers.{message}" in line
+    config = sources.load(
+        home.project / "file0.json", environ={}, cwd=home.project, home=home.folder
+    )
+    assert line in [*map(str, config.problems), *config.warnings]
+
+
+@pytest.mark.parametrize("folder", [".", ".vscode", ".gemini", ".kiro/settings"])
+def test_a_file_that_is_named_keeps_its_folder(home: Home, folder: str) -> None:
+    path = home.project / folder / "servers.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    args = ["${workspaceFolder}/x"]
+    path.write_text(json.dumps({"mcpServers": {"a": {"command": "./b", "args": args}}}))
+    target = home.folder / "metamcp.toml"
+    home.works("import", "--from", str(path), "--to", str(target))
+    table = {"command": ["./b", f"{home.project}/x"], "cwd": str(home.project)}
+    assert tomllib.loads(target.read_text())["servers"]["a"] == table
+
+
+def test_a_strict_import_writes_nothing_where_something_is_not_carried_over(home: Home) -> None:
+    path = home.project / "file.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x", "watchPaths": ["src"]}}}')
+    target = home.project / "metamcp.toml"
+    words = ("import", "--from", str(path), "--to", str(target))
+    result = home.run(*words, "--strict")
+    assert result.exit_code == 65
+    assert f"{path}:1: mcpServers.a.watchPaths: is not carried over" in result.output
+    assert "1 thing is not carried over; nothing is written" in result.output
+    assert not target.exists()
+    assert "watchPaths: is not carried over" in home.works(*words)
+    assert target.exists()
 
 
 @pytest.mark.promise("M17")
@@ -199,30 +264,61 @@ def test_a_file_can_be_included_as_it_is(home: Home) -> None:
     result = home.run("import", "windsurf", "--include")
     assert result.exit_code == 65
     assert "has an 'include' already; add to it by hand: " in result.output
+    target.unlink()
     home.fill("codex")
-    result = home.run("import", "codex", "--include")
-    assert result.exit_code == 1
-    assert "not in a shape that can be included" in result.output
+    home.works("import", "codex", "--include", "--to", str(target))
+    config = sources.load(target, environ={}, cwd=home.project, home=home.folder)
+    assert set(config.servers) == {"docs"}, "a file in TOML too"
 
 
-def test_variables_that_a_client_hands_on_are_those_of_the_gateway() -> None:
-    codex = entries.found(
-        "a", {"url": "https://x/", "bearer_token_env_var": "T", "env_http_headers": {"X-A": "B"}}
+def test_variables_that_a_client_hands_on_are_those_of_the_gateway(home: Home) -> None:
+    servers, told = imported(
+        home,
+        {
+            "a": {
+                "url": "https://x/",
+                "bearer_token_env_var": "T",
+                "env_http_headers": {"X-A": "B"},
+            },
+            "b": {"cmd": "x", "args": [], "env_keys": ["K"], "envs": {"L": "1"}},
+        },
     )
-    goose = entries.found("b", {"cmd": "x", "args": [], "env_keys": ["K"], "envs": {"L": "1"}})
-    servers, told = moved(codex, goose)
     assert servers["a"]["headers"] == {"Authorization": "Bearer ${env:T}", "X-A": "${env:B}"}
     assert servers["b"]["env"] == {"K": "${env:K}", "L": "1"}
-    assert told == ""
+    assert " is not " not in told
 
 
 def test_what_needs_an_editor_is_left_out_with_a_sentence(home: Home) -> None:
-    found = ClientServer("a", words=("x", "${workspaceFolder}"))
-    assert (
-        "means the folder that an editor has open"
-        in transfer.moved([ImportSource("/f", "", [found])], {}, "").told[0]
-    )
+    path = home.fill("cursor")
+    path.write_text('{"mcpServers": {"a": {"command": "x", "args": ["${workspaceFolder}"]}}}')
+    assert "means the folder that an editor has open" in home.works("import", "cursor")
     assert home.run("import", "nosuch").exit_code == 2
+
+
+def test_the_servers_of_this_project_in_the_own_file_of_claude_code_are_found(home: Home) -> None:
+    path = home.folder / ".claude.json"
+    mine = {"here": {"command": "./tool"}, "both": {"command": "mine"}, "off": {"command": "z"}}
+    project = {"mcpServers": mine, "disabledMcpServers": ["off"]}
+    other = {"mcpServers": {"there": {"command": "y"}}}
+    user = {"all": {"command": "x"}, "both": {"command": "yours"}}
+    projects = {str(home.project): project, "/elsewhere": other}
+    path.write_text(json.dumps({"mcpServers": user, "projects": projects}))
+    target = home.folder / "metamcp.toml"
+    told = home.works("import", "claude-code", "--to", str(target))
+    servers = tomllib.loads(target.read_text())["servers"]
+    assert {name: each["command"] for name, each in servers.items()} == {
+        "here": ["./tool"], "both": ["mine"], "off": ["z"], "all": ["x"],
+    }  # fmt: skip
+    assert servers["off"]["enabled"] is False
+    assert servers["here"]["cwd"] == str(home.project)
+    assert 'projects."/elsewhere".mcpServers: is not carried over' in told
+    assert "mcpServers.both: is not carried over: this folder has its own" in told
+    config = sources.load(path, environ={}, cwd=home.project, home=home.folder)
+    assert {name: each.command for name, each in config.servers.items()} == {
+        name: tuple(each["command"]) for name, each in servers.items()
+    }
+    assert config.servers["here"].cwd == home.project
+    assert not config.servers["off"].enabled
 
 
 def test_every_client_has_a_file_here() -> None:

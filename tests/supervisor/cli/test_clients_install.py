@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # has no types
 
-from metamcp_supervisor.client_files import disk, entries, texts
+from metamcp_supervisor.client_files import clients, disk, texts
 from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.config import formats, sources
 from metamcp_supervisor.config.document import table_of
@@ -59,9 +59,9 @@ def test_an_entry_goes_into_the_file_and_out_without_a_trace(home: Home, client:
     path.chmod(0o640)
     home.works("install", client)
     found = servers(client, path)
-    ours = entries.found("metamcp", found["metamcp"])
+    words, _ = clients.target_of(found["metamcp"])
     where = ("--config", str(home.config), "--runtime-dir", home.environ["METAMCP_RUNTIME_DIR"])
-    assert ours.words == (SCRIPT, "connect", "--start", *where)
+    assert words == (SCRIPT, "connect", "--start", *where)
     assert path.stat().st_mode & 0o777 == 0o640
     assert disk.backup_of(path).read_bytes() == before
     made = path.read_bytes()
@@ -93,7 +93,7 @@ def test_what_is_changed_by_hand_meanwhile_stays(home: Home, client: str) -> Non
 def test_a_file_that_is_missing_is_made_and_removed_again(home: Home, client: str) -> None:
     home.works("install", client)
     path = home.folder / FILES[client][0]
-    assert "connect" in entries.found("metamcp", servers(client, path)["metamcp"]).words
+    assert "connect" in clients.target_of(servers(client, path)["metamcp"])[0]
     assert path.stat().st_mode & 0o777 == 0o600
     home.works("uninstall", client)
     assert home.listing() == set()
@@ -105,7 +105,7 @@ def test_the_file_of_a_project_names_no_path_of_this_machine(home: Home, client:
     path = home.project / CLIENTS[client].project
     kept = CLIENTS[client].how("project")
     entry = texts.entries(kept, path.read_text())["metamcp"]
-    assert entries.found("metamcp", table_of(entry) or {}).words == (
+    assert clients.target_of(table_of(entry) or {})[0] == (
         "metamcp",
         "connect",
         "--start",
@@ -123,11 +123,10 @@ def test_an_entry_can_name_the_url(home: Home, client: str) -> None:
     before = path.read_bytes()
     home.works("install", client)
     home.works("install", client, "--http", "--endpoint", "dev")
-    ours = entries.found("metamcp", servers(client, path)["metamcp"])
-    assert ours.url == "http://127.0.0.1:6270/metamcp/dev/mcp"
-    assert ours.words == ()
+    ours = clients.target_of(servers(client, path)["metamcp"])
+    assert ours == ((), "http://127.0.0.1:6270/metamcp/dev/mcp")
     home.works("install", client)
-    assert entries.found("metamcp", servers(client, path)["metamcp"]).url == ""
+    assert clients.target_of(servers(client, path)["metamcp"])[1] == ""
     home.works("uninstall", client)
     assert path.read_bytes() == before
 
@@ -160,7 +159,7 @@ def test_the_entry_of_somebody_else_is_not_overwritten(home: Home) -> None:
     home.works("uninstall", "cursor", "--name", "mine")
     assert path.read_bytes() == before
     home.works("install", "cursor", "--force")
-    assert entries.found("metamcp", servers("cursor", path)["metamcp"]).words
+    assert clients.target_of(servers("cursor", path)["metamcp"])[0]
     home.works("uninstall", "cursor")
     assert path.read_bytes() == before
 

@@ -77,7 +77,7 @@ def test_an_unknown_key_in_a_file_of_others_is_an_error_only_for_a_strict_check(
     assert run("check", "--config", path).exit_code == 0
     got = run("check", "--config", path, "--strict")
     assert (got.exit_code, got.stdout) == (65, "")
-    assert "ignored: 'foo'" in got.stderr
+    assert "mcpServers.a.foo: is not carried over" in got.stderr
 
 
 @pytest.mark.promise("M95")

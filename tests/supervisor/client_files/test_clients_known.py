@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.client_files import clients, entries
+from metamcp_supervisor.client_files import clients
 from metamcp_supervisor.client_files.clients import CLIENTS
 from tests.supervisor.clienthome import FILES, Home
 
@@ -39,9 +39,9 @@ def test_every_client_has_its_row_in_the_documentation(client: clients.ClientPro
     assert "the same" in row if same else f"`{client.darwin[0]}`" in row
     assert f"`{client.project}`" in row if client.project else "| none |" in row
     assert client.kept.place[0] in row
-    far = entries.entry(client.kept.shape, "x", url="http://x/")
+    far = clients.entry(client.kept.shape, "x", url="http://x/")
     leads = set(far) & {"type", "url", "httpUrl", "serverUrl", "uri"}
-    assert not entries.can_http(client.kept.shape) or leads <= set(re.findall(r"\w+", row))
+    assert not clients.can_http(client.kept.shape) or leads <= set(re.findall(r"\w+", row))
     assert "](https://" in row
 
 
@@ -117,6 +117,6 @@ def test_a_command_is_one_that_a_desktop_finds(
     script: str, shared: bool, uvx: str | None, command: tuple[str, ...]
 ) -> None:
     module = ("/p", "-m", "metamcp_supervisor")
-    found = entries.command(script, platform="linux", shared=shared, uvx=uvx, module=module)
+    found = clients.command(script, platform="linux", shared=shared, uvx=uvx, module=module)
     assert found == command
-    assert entries.is_ours(entries.ClientServer("x", words=(*found, "connect")), ())
+    assert clients.is_ours((*found, "connect"), "", ())

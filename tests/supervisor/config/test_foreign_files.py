@@ -47,7 +47,7 @@ META_MCP = """{
   "storage_path": "~/.meta-mcp/storage.db"
 }"""
 LEFT_OUT = (
-    "is left out: its type is 'ws', and this version runs programs and reaches servers by HTTP"
+    "is left out: it has the type 'ws', and this version runs programs and reaches servers by HTTP"
 )
 
 
@@ -148,7 +148,8 @@ def test_the_client_that_another_program_is_may_be_ours_too(tmp_path: Path) -> N
         return loaded(tmp_path, text, name="x.json", environ={"S": "s"}).servers["a"].oauth
 
     known = {"clientId": "me", "clientSecret": "${S}", "scopes": "a b", "callbackPort": 8080}
-    assert oauth(known) == OAuth(client_id="me", client_secret="s", scopes=("a", "b"))
+    registered = OAuth(client_id="me", client_secret="s", scopes=("a", "b"), callback_port=8080)
+    assert oauth(known) == registered
     assert oauth({"scopes": ["a"]}) == OAuth(scopes=("a",))
     assert oauth(True) == OAuth()
     assert oauth(False) is oauth("no") is None
@@ -198,10 +199,10 @@ def test_an_error_in_a_foreign_file_says_where_it_is(
 
 
 def test_unknown_keys_of_clients_give_a_warning_and_known_ones_do_not(tmp_path: Path) -> None:
-    entry = {"command": "x", "timeout": 9, "description": "d", "_note": 1, "sandbox": True}
-    got = loaded(tmp_path, json.dumps({"mcpServers": {"a": entry}}), name="x.json")
+    entry = '{"command": "x", "description": "d", "_note": 1, "sandbox": true, "headers": {}}'
+    got = loaded(tmp_path, f'{{"mcpServers": {{"a": {entry}}}}}', name="x.json")
     (warning,) = got.warnings
-    assert warning.endswith("mcpServers.a: means nothing here and is ignored: 'sandbox'")
+    assert warning.endswith("x.json:1: mcpServers.a.sandbox: is not carried over")
 
 
 KEYS = ["mcpServers", "mcp_servers", "servers", "inputs", "name", "id", "command", "args", "env",

@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from metamcp_supervisor.client_files.clients import CLIENTS
-from metamcp_supervisor.client_files.discovery import ClientFile
-from metamcp_supervisor.client_files.entries import ClientServer
+from metamcp_supervisor.client_files.disk import ClientFile
+from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.console import calls_page, server_page, servers_page
 from metamcp_supervisor.console.pages import Page, PageRequest, content
 from metamcp_supervisor.control.access import Role
@@ -38,7 +38,9 @@ def test_the_page_of_servers_has_the_whole_reason() -> None:
 
 def test_the_servers_of_a_project_are_imported_in_its_folder() -> None:
     path, cursor = Path("/home/me/a b/.cursor/mcp.json"), CLIENTS["cursor"]
-    file = ClientFile(cursor, path, (ClientServer("notes", ("notes",)),), base="/home/me/a b")
+    file = ClientFile(
+        cursor, path, (Server(name="notes", source="", command=("notes",)),), base="/home/me/a b"
+    )
     status = structs.replace(SmallGateway().status(), config_files=("/etc/my gate.toml",))
     text = parsed(servers_page.page(status, {}, PageRequest(role=Role.VIEWER), [file])).text
     assert "cd '/home/me/a b' && metamcp import cursor --to '/etc/my gate.toml'" in text

@@ -1,0 +1,512 @@
+"""Entry of a server in the file of an MCP client, in the words of metamcp.toml.
+
+Owns: keys, units and references of clients, and a sentence for each thing that is not carried over.
+Never: where a file keeps its servers (`client_shapes`), what a value of metamcp.toml means
+(`parse`).
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import PureWindowsPath
+
+from metamcp_supervisor.config.client_shapes import (
+    ADDRESSES,
+    ClientFacts,
+    is_comment,
+    is_entry,
+    texts_of,
+)
+from metamcp_supervisor.config.document import Place, list_of, shown, table_of
+from metamcp_supervisor.config.references import input_variable
+from metamcp_supervisor.config.units import DURATION_S_MAX
+
+TIMEOUT_S_MIN = 1.0
+"""Minimum seconds of a time limit that is carried over; Claude Code ignores shorter ones, too."""
+
+
+LIMITS: Mapping[str, tuple[str, float]] = {
+    "tool_timeout_sec": ("timeout", 1.0), "tool_timeout_seconds": ("timeout", 1.0),
+    "read_timeout_seconds": ("timeout", 1.0), "timeoutSeconds": ("timeout", 1.0),
+    "timeout_seconds": ("timeout", 1.0), "timeout_sec": ("timeout", 1.0),
+    "timeoutMs": ("timeout", 0.001), "timeout_ms": ("timeout", 0.001),
+    "requestTimeout": ("timeout", 0.001),
+    "startup_timeout_sec": ("start_timeout", 1.0), "startup_timeout_ms": ("start_timeout", 0.001),
+    "connectionTimeout": ("start_timeout", 0.001), "initTimeout": ("start_timeout", 0.001),
+}  # fmt: skip
+"""Time limits that mean the same in every file (Codex, fast-agent, 1MCP, Continue, LibreChat), with
+their keys in metamcp.toml and the seconds of one unit."""
+_ALLOWED = ("includeTools", "include_tools", "enabledTools", "enabled_tools", "available_tools",
+            "allowedTools", "allowed_tools")  # fmt: skip
+_REFUSED = ("excludeTools", "exclude_tools", "disabledTools", "disabled_tools", "blockedTools",
+            "excluded_tools")  # fmt: skip
+"""Keys for lists of tools; those that are refused win."""
+_KINDS = ("type", "transport", "transportType", "protocol")
+"""Keys that can hold the kind of a server; the first one with a string counts."""
+_STARTED = {"stdio", "local"}
+_REMOTE: Mapping[str, str] = {
+    "http": "http", "https": "http", "streamable-http": "http", "streamablehttp": "http",
+    "remote": "auto", "sse": "sse", "url": "auto",
+}  # fmt: skip
+"""Kinds of remote servers, and the transport that each means."""
+_OF_GOOSE = {"builtin", "platform", "frontend", "inline-python"}
+"""Kinds of goose extensions that are parts of goose itself."""
+_OAUTH_KEYS = (
+    ("clientId", "client_id", "CLIENT_ID"),
+    ("clientSecret", "client_secret", "CLIENT_SECRET"),
+    ("clientMetadataUrl", "client_metadata_url"),
+)
+_OF_CLIENTS = {
+    "alwaysAllow", "autoApprove", "bundled", "chatMenu", "default_tools_approval_mode",
+    "description", "dev", "disabledAutoApproveTools", "displayName", "display_name", "gallery",
+    "icon", "iconPath", "icons", "id", "logo", "metadata", "name", "note", "notes",
+    "supports_parallel_tool_calls", "tags", "title", "trust", "version",
+}  # fmt: skip
+"""Keys that describe a server to people, or say what its client asks them: nothing is lost."""
+_SECRETS = re.compile(r"\$\{\{\s*(?:secrets|inputs)\.([A-Za-z_]\w*)\s*\}\}", re.ASCII)
+_OPENCODE = re.compile(r"(?<!\$)\{(env|file):([^{}]+)\}", re.ASCII)
+_WHOLE_DOLLAR = re.compile(r"((?:(?:Bearer|Basic|Token) +)?)\$([A-Z_][A-Z0-9_]*)", re.ASCII)
+_ANY_DOLLAR = re.compile(r"(?<!\$)\$([A-Za-z_]\w*)", re.ASCII)
+_BRACED = re.compile(r"\$\{([^}]*)\}")
+_REFERENCES = re.compile(
+    r"(?:env:)?[A-Za-z_]\w*(?::-.*)?"
+    r"|(?:input|file|cred|credential|cmd|keyring|config|command|workspaceFolder):.+",
+    re.ASCII | re.DOTALL,
+)
+_INPUT = re.compile(r"\$\{input:([^}]*)\}")
+_FOLDER = "workspaceFolder"
+_NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(slots=True)
+class ClientEntry:
+    """Entry of a client in the words of metamcp.toml. `values`: may still have wrong types;
+    `renamed`: the client's own place of a key; `oauth_keys`: its names for id, secret and metadata;
+    `kind`: of a remote server, as written, else empty; `lost`: what is not carried over, by its
+    place below the entry; `faults`: why it cannot run here; `left_out`: why a gateway cannot have
+    it; `env_file`: file with variables."""
+
+    values: dict[str, object] = field(default_factory=dict[str, object])
+    renamed: dict[str, Place] = field(default_factory=dict[str, Place])
+    oauth_keys: tuple[str, str, str] = ("clientId", "clientSecret", "clientMetadataUrl")
+    kind: str = ""
+    lost: list[tuple[Place, str]] = field(default_factory=list[tuple[Place, str]])
+    faults: list[tuple[Place, str]] = field(default_factory=list[tuple[Place, str]])
+    left_out: str = ""
+    env_file: str = ""
+
+
+# One entry
+
+
+def read(
+    written: Mapping[str, object],
+    client: ClientFacts,
+    *,
+    folder: str,
+    home: str,
+    defaults: Mapping[str, str] = _NOTHING,
+    is_yaml: bool = False,
+) -> ClientEntry:
+    """Return an entry in the words of metamcp.toml. `folder`: what `${workspaceFolder}` stands for,
+    empty where only an editor knows it; `home`: what `${userHome}` stands for; `defaults`: values
+    of inputs that VS Code would suggest."""
+    reading = _EntryReader(written, client, folder, home, defaults, is_yaml=is_yaml)
+    reading.read()
+    return reading.made
+
+
+class _EntryReader:
+    """Entry while it is read. `left`: keys that nothing has read yet."""
+
+    def __init__(
+        self,
+        written: Mapping[str, object],
+        client: ClientFacts,
+        folder: str,
+        home: str,
+        defaults: Mapping[str, str],
+        *,
+        is_yaml: bool,
+    ) -> None:
+        self.written, self.client = written, client
+        self.folder, self.home, self.is_yaml = folder, home, is_yaml
+        self.defaults = defaults
+        self.left = {key: value for key, value in written.items() if value is not None}
+        self.made = ClientEntry()
+
+    def read(self) -> None:
+        kind = next((v for key in _KINDS if isinstance(v := self.written.get(key), str)), "")
+        kind = kind.lower().replace("_", "-")
+        self._drop(*_KINDS, *_OF_CLIENTS, *filter(is_comment, list(self.left)))
+        if self._is_left_out(kind):
+            return
+        address = self._take("url", *ADDRESSES)
+        program = self._take("command", "command", "cmd")
+        if kind in _REMOTE or (address and not program):
+            self.made.kind = kind if kind in _REMOTE else "url"
+            self.made.values.pop("command", None)
+            self._drop("args")
+            transport = "http" if address == "httpUrl" else _REMOTE.get(kind, "auto")
+            self.made.values |= {"transport": transport} if transport != "auto" else {}
+            self._read_headers()
+            self._read_oauth()
+        else:
+            self.made.values.pop("url", None)
+            self._read_program()
+            self._read_environment()
+        self._read_switches()
+        self._read_limits()
+        self._read_enabled()
+        for key, value in self.left.items():
+            if value not in ({}, [], "", False):  # nothing is set there
+                self._lose(key)
+        self.made.values = {key: self._referred(each) for key, each in self.made.values.items()}
+        self._check_platform()
+        self._check_folder()
+
+    def _take(self, ours: str, *theirs: str) -> str:
+        """Move the value of the first of these keys to `ours`, and return that key; empty if the
+        entry has none. Other keys of the same meaning count as read."""
+        first = next((key for key in theirs if key in self.left), "")
+        if first:
+            self.made.values[ours] = self.left[first]
+            self.made.renamed[ours] = (first,)
+        self._drop(*theirs)
+        return first
+
+    def _drop(self, *keys: str) -> None:
+        for key in keys:
+            self.left.pop(key, None)
+
+    def _lose(self, *place: str | int, why: str = "") -> None:
+        self.made.lost.append((place, f"is not carried over{f': {why}' if why else ''}"))
+
+    def _is_left_out(self, kind: str) -> bool:
+        if "uses" in self.left:
+            self.made.left_out = "is a block of Continue's hub; write its command or URL"
+        elif kind in _OF_GOOSE:
+            self.made.left_out = "is a part of goose"
+        elif self.left.get("source") == "extension" or (
+            "settings" in self.left and not is_entry(self.written)
+            and table_of(self.written.get("command")) is None
+        ):  # fmt: skip
+            self.made.left_out = "belongs to an extension of Zed, which starts it"
+        elif kind not in {"", "auto", *_REMOTE, *_STARTED} and "command" not in self.left:
+            self.made.left_out = (
+                f"has the type '{shown(kind)}', and this version runs programs and reaches servers"
+                " by HTTP"
+            )
+        if not table_of(self.left.get("settings")):
+            self._drop("settings")
+        self._drop("source")
+        return bool(self.made.left_out)
+
+    def _read_program(self) -> None:
+        older = table_of(self.made.values.get("command"))  # Zed before 2025
+        if older is not None:
+            self.made.values["command"] = older.get("path")
+            self.left |= {key: each for key, each in older.items() if key != "path"}
+        if "args" in self.left:
+            self.made.values["args"] = self.left.pop("args")
+        self._take("cwd", "cwd", "workingDirectory", "working_directory", "working_dir")
+
+    def _read_environment(self) -> None:
+        key = self._take("env", "env", "envs", "environment")
+        values = self.made.values.get("env")
+        table = table_of(values)
+        named: dict[str, object] = {}
+        for listed in ("env_keys", "envKeys", "env_vars"):
+            for at, item in enumerate(list_of(self.left.pop(listed, None)) or ()):
+                inner = table_of(item) or {"name": item}
+                if isinstance(name := inner.get("name"), str):
+                    named[name] = f"${{env:{name}}}"
+                else:
+                    self._lose(listed, at)
+        if table is not None:
+            texts = {
+                name: _yaml_text(each) if self.is_yaml else each for name, each in table.items()
+            }
+            self.made.values["env"] = named | texts
+        elif named and not key:
+            self.made.values["env"] = named
+        file = self.left.get("envFile", self.left.get("env_file"))
+        if isinstance(file, str):
+            self.made.env_file = str(self._referred(file))
+            self._drop("envFile", "env_file")
+
+    def _read_headers(self) -> None:
+        inner = table_of(self.left.pop("requestOptions", None))
+        self._take("headers", "headers", "http_headers")
+        if inner is not None:
+            for key, each in inner.items():
+                if key == "headers" and "headers" not in self.made.values:
+                    self.made.values["headers"] = each
+                    self.made.renamed["headers"] = ("requestOptions", "headers")
+                elif key == "timeout":
+                    self._lose("requestOptions", key, why=self._unclear(each))
+                else:
+                    self._lose("requestOptions", key)
+        further: dict[str, object] = {
+            header: f"${{env:{variable}}}"
+            for header, variable in (
+                table_of(self.left.pop("env_http_headers", None)) or {}
+            ).items()
+        }
+        token = self.left.get("bearer_token_env_var")
+        if isinstance(token, str):
+            self._drop("bearer_token_env_var")
+            further["Authorization"] = f"Bearer ${{env:{token}}}"
+        table = table_of(self.made.values.get("headers", {}))
+        if further and table is not None:
+            self.made.values["headers"] = table | further
+
+    def _read_oauth(self) -> None:
+        key = next((each for each in ("oauth", "auth") if each in self.left), "")
+        value = self.left.pop(key, None) if key else None
+        scopes = next(
+            (self.left.pop(each) for each in ("scopes", "oauthScopes", "oauth_scopes")
+             if each in self.left), None,
+        )  # fmt: skip
+        required = self.left.pop("requiresOAuth", None)
+        inner = table_of(value)
+        if inner is not None and inner.get("enabled") is not False:
+            self._read_oauth_table(key, inner, scopes)
+        elif value in (True, "oauth") or (value is None and (scopes or required is True)):
+            self.made.values["oauth"] = {"scopes": scopes} if scopes else True
+        elif value is not None and value is not False and inner is None:
+            self._lose(key)
+        self.made.renamed["oauth"] = (key or "oauth",)
+
+    def _read_oauth_table(self, key: str, inner: Mapping[str, object], scopes: object) -> None:
+        names = [next((k for k in keys if k in inner), keys[0]) for keys in _OAUTH_KEYS]
+        self.made.oauth_keys = (names[0], names[1], names[2])
+        used: dict[str, object] = {name: inner[name] for name in names if name in inner}
+        listed = inner.get("scopes", inner.get("scope", scopes))
+        if listed is not None:
+            used["scopes"] = listed
+        if isinstance(port := inner.get("callbackPort"), int) and not isinstance(port, bool):
+            used["callback_port"] = port
+        self.made.values["oauth"] = used or True
+        for each in inner:
+            if each not in {*names, "scopes", "scope", "callbackPort", "enabled"}:
+                self._lose(key, each)
+
+    def _read_switches(self) -> None:
+        """Read which tools the user has switched on and off."""
+        allowed, refused = self._listed(_ALLOWED), self._listed(_REFUSED)
+        tools = self.left.pop("tools", None)
+        if list_of(tools) is not None:
+            allowed = [*(allowed or ()), *texts_of(tools)]
+        switches: dict[str, bool] = {}
+        for name, each in (table_of(tools) or {}).items():
+            inner = table_of(each)
+            on = each if inner is None else inner.get("enabled")
+            if isinstance(on, bool):
+                switches[name] = on
+            elif inner is None:
+                self._lose("tools", name)
+            for key in inner or ():
+                if key != "enabled":
+                    self._lose("tools", name, key)
+        if tools is not None and table_of(tools) is None and list_of(tools) is None:
+            self._lose("tools")
+        if allowed is not None and "*" not in allowed:
+            switches["*"] = False
+            on_names = [
+                one for one in allowed if not any(fnmatchcase(one, each) for each in refused or ())
+            ]
+            switches |= dict.fromkeys(on_names, True)
+        switches |= dict.fromkeys(refused or (), False)
+        if switches:
+            self.made.values["tools"] = {name: {"enabled": on} for name, on in switches.items()}
+
+    def _listed(self, keys: tuple[str, ...]) -> list[str] | None:
+        found: list[str] | None = None
+        for key in keys:
+            if key not in self.left:
+                continue
+            value = self.left.pop(key)
+            if list_of(value) is None:
+                self._lose(key, why="it is not a list of names")
+            elif value or key != "available_tools":  # goose: an empty list means all tools
+                found = [*(found or ()), *texts_of(value)]
+        return found
+
+    def _read_limits(self) -> None:
+        timeout = self.left.pop("timeout", None)
+        inner = table_of(timeout)
+        if inner is not None:  # OpenCode 2
+            for key, each in inner.items():
+                ours = {"request": "timeout", "startup": "start_timeout"}.get(key)
+                if ours is None:
+                    self._lose("timeout", key)
+                else:
+                    self._limit(ours, 0.001, each, ("timeout", key))
+        elif timeout is not None and self.client.timeout is None:
+            self._lose("timeout", why=self._unclear(timeout))
+        elif timeout is not None and self.client.timeout is not None:
+            self._limit(*self.client.timeout, timeout, ("timeout",))
+        for key, (ours, unit_s) in LIMITS.items():
+            if key in self.left:
+                self._limit(ours, unit_s, self.left.pop(key), (key,))
+
+    def _unclear(self, value: object) -> str:
+        return (
+            f"whether {shown(str(value))} means seconds or milliseconds is not documented; write"
+            " 'timeout' in [servers.NAME]"
+        )
+
+    def _limit(self, ours: str, unit_s: float, value: object, place: Place) -> None:
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+        seconds = number * unit_s
+        if TIMEOUT_S_MIN <= seconds <= DURATION_S_MAX:
+            self.made.values[ours] = f"{round(seconds * 1000)}ms"
+            self.made.renamed[ours] = place
+            return
+        unit = "s" if unit_s == 1.0 else "ms"
+        self._lose(*place, why=f"{shown(str(value))} {unit} is not a time from 1s to 24h")
+
+    def _read_enabled(self) -> None:
+        for key in ("enabled", "isActive", "disabled", "quarantined"):
+            value = self.left.pop(key, None)
+            if value is None:
+                continue
+            if not isinstance(value, bool):
+                self.made.values["enabled"], self.made.renamed["enabled"] = value, (key,)
+            elif value is (key in ("disabled", "quarantined")):
+                self.made.values.setdefault("enabled", False)
+        if self.left.pop("required", None) is True and "enabled" not in self.made.values:
+            self.made.values["required"] = True
+
+    # References
+
+    def _referred(self, value: object) -> object:
+        """Return a copy of a value with the references of metamcp.toml in its texts."""
+        if isinstance(value, str):
+            value = _INPUT.sub(self._defaulted, value)
+            return refer(value, self.folder, self.home, dollars=self.client.dollars)
+        if (table := table_of(value)) is not None:
+            return {key: self._referred(each) for key, each in table.items()}
+        items = list_of(value)
+        return value if items is None else [self._referred(each) for each in items]
+
+    def _defaulted(self, found: re.Match[str]) -> str:
+        default = self.defaults.get(found[1])
+        variable = input_variable(found[1])
+        return found[0] if default is None else f"${{env:{variable}:-{default}}}"
+
+    def _check_folder(self) -> None:
+        if f"${{{_FOLDER}" in str(self.made.values) and self._is_on():
+            what = "means the folder that an editor has open; name the file with --from PATH"
+            self.made.faults.append(((), what))
+
+    def _is_on(self) -> bool:
+        return self.made.values.get("enabled") is not False
+
+    # Windows
+
+    def _check_platform(self) -> None:
+        """Note that a command is one of Windows, with what would run here."""
+        command, args = self.made.values.get("command"), self.made.values.get("args", [])
+        words = list_of(command) or [command, *(list_of(args) or ())]
+        if not words or not all(isinstance(word, str) for word in words) or not self._is_on():
+            return
+        if _DRIVE.match(str(self.made.values.get("cwd", ""))):
+            what = "is a folder of Windows; write one of this machine"
+            self.made.faults.append((self.made.renamed.get("cwd", ("cwd",)), what))
+        here = command_here([str(word) for word in words])
+        if here is not None:
+            what = f"is a command of Windows; here it would be: {shlex.join(here)}"
+            self.made.faults.append((self.made.renamed.get("command", ("command",)), what))
+
+
+def _yaml_text(value: object) -> object:
+    """Return a value of the environment as YAML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def refer(text: str, folder: str, home: str, *, dollars: bool = False) -> str:
+    """Rewrite the references of a client in the syntax of metamcp.toml. `folder`: the project,
+    empty if only an editor knows it; `home`: for `${userHome}`; `dollars`: whether `$NAME` is a
+    variable in the middle of a text, too."""
+    if whole := _WHOLE_DOLLAR.fullmatch(text):
+        return f"{whole[1]}${{env:{whole[2]}}}"
+    if dollars:
+        text = _ANY_DOLLAR.sub(r"${env:\1}", text)
+    text = _SECRETS.sub(r"${env:\1}", text)
+    text = _OPENCODE.sub(r"${\1:\2}", text)
+    return _BRACED.sub(lambda found: _braced(found[0], found[1], folder, home), text)
+
+
+def _braced(whole: str, inner: str, folder: str, home: str) -> str:
+    if inner == "userHome":
+        return home
+    if inner in ("/", "pathSeparator"):
+        return "/"
+    if folder and inner in (_FOLDER, f"{_FOLDER}Basename"):
+        return folder if inner == _FOLDER else folder.rpartition("/")[2]
+    return whole if _REFERENCES.fullmatch(inner) else "$" + whole
+
+
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_PERCENT = re.compile(r"%([A-Z_][A-Z0-9_]{2,})%", re.ASCII)
+_FOLDERS_HERE = {
+    "APPDATA": "${HOME}/.config", "LOCALAPPDATA": "${HOME}/.local/share",
+    "USERPROFILE": "${HOME}", "HOMEPATH": "${HOME}", "TEMP": "/tmp", "TMP": "/tmp",  # noqa: S108 - a hint
+}  # fmt: skip
+_SHELLS = {"cmd": "/c", "powershell": "-command", "pwsh": "-command"}
+_OF_WSL = {"-d": 1, "--distribution": 1, "--cd": 1, "-u": 1, "--user": 1, "-e": 0, "--exec": 0,
+           "--": 0}  # fmt: skip
+"""Options of wsl.exe before the command, with the number of their values."""
+
+
+def command_here(words: list[str]) -> list[str] | None:
+    """Return what a command of Windows would be here; None for a command of no system."""
+    path = PureWindowsPath(words[0])
+    name = path.name.lower().removesuffix(".exe")
+    rest = words[1:]
+    if name in _SHELLS and rest and rest[0].lower() == _SHELLS[name]:
+        inner = rest[1:] if len(rest) > 2 else (rest[1].split() if len(rest) == 2 else [])
+        return (command_here(inner) or inner) if inner else [name]
+    if name == "wsl":
+        while rest and rest[0] in _OF_WSL:
+            rest = rest[1 + _OF_WSL[rest[0]] :]
+        return rest or ["sh"]
+    ends = words[0].lower().endswith((".exe", ".cmd", ".bat"))
+    if not ends and not any(_DRIVE.match(word) or _PERCENT.search(word) for word in words):
+        return None
+    program = path.stem if ends else words[0]
+    return [_path_here(word) for word in (program, *rest)]
+
+
+def _path_here(word: str) -> str:
+    if _DRIVE.match(word):
+        return f"/path/to/{PureWindowsPath(word).name}"
+    if not _PERCENT.search(word):
+        return word
+    named = _PERCENT.sub(lambda found: _FOLDERS_HERE.get(found[1], f"${{{found[1]}}}"), word)
+    return named.replace("\\", "/")
+
+
+# Files of variables
+
+_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*", re.ASCII)
+
+
+def variables(text: str) -> dict[str, str]:
+    """Return the variables of an env file: lines NAME=VALUE, with comments and quotes."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if (match := _LINE.fullmatch(line)) is None:
+            continue
+        value = match[2]
+        if value[:1] in ("'", '"') and len(value) > 1 and value[0] in value[1:]:
+            found[match[1]] = value[1 : value.rindex(value[0])]
+        else:
+            found[match[1]] = value.partition(" #")[0].rstrip()
+    return found
