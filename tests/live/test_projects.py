@@ -107,6 +107,28 @@ def test_a_second_project_needs_no_flag_and_each_is_found_from_its_folder(
     assert machine.up(web) == ports[0]  # where clients know it
 
 
+@pytest.mark.promise("M16")
+@pytest.mark.parametrize(
+    ("switches", "kept"),
+    [({"excludeTools": ["echo"]}, False), ({"includeTools": ["ec*"]}, True)],
+)
+def test_a_tool_that_its_user_excluded_in_his_client_is_served_to_nobody(
+    machine: Machine, switches: dict[str, list[str]], kept: bool
+) -> None:
+    folder = machine.project("web")
+    path = folder / ".mcp.json"
+    values = json.loads(path.read_text())
+    values["mcpServers"]["web"] |= switches
+    path.write_text(json.dumps(values))
+    client = Client(machine.up(folder))
+    tools = set(client.tools())
+    assert ("web__echo" in tools) is kept
+    assert bool(tools - {"web__echo"}) is not kept
+    answer = client.request("tools/call", {"name": "web__echo", "arguments": {"text": "a"}})
+    assert ("result" in answer) is kept
+    client.close()
+
+
 def test_a_state_directory_has_one_gateway_and_the_refusal_names_it(machine: Machine) -> None:
     web, api = machine.project("web"), machine.project("api")
     machine.up(web)

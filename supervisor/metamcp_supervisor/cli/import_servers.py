@@ -157,7 +157,10 @@ def _list(found: list[ClientFile]) -> None:
             click.echo(f"{label}: {source.why}")
             continue
         names = ", ".join(shown(server.name) for server in source.servers)
-        click.echo(f"{label}: {names or 'no servers but this gateway'}")
+        others = (
+            "no servers that can be started" if source.mistakes else "no servers but this gateway"
+        )
+        click.echo(f"{label}: {names or others}")
     if not found:
         click.echo("no client that is known here has a file")
     elif any(source.servers for source in found):

@@ -18,7 +18,7 @@ from metamcp_supervisor.client_files.clients import CLIENTS, ClientProgram, Plat
 from metamcp_supervisor.config import client_shapes, files, foreign_files, formats, places
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.document import BrokenSyntax, ConfigDraft, ConfigFindings, Site
-from metamcp_supervisor.config.references import References, Unresolved
+from metamcp_supervisor.config.references import References
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
 """Maximum bytes of a file; some clients keep much more in it than servers."""
@@ -219,21 +219,10 @@ def _draft(path: Path, base: str, findings: ConfigFindings) -> ConfigDraft:
         return ConfigDraft(site=Site(document))
     return foreign_files.parse(
         document,
-        References(environ={}, secret=_later, text_of=_text_of, later=True),
+        References(environ={}, secret=str, text_of=files.text_of, later=True),
         Path.home(),
         findings,
         project=cwd,
         folder=base,
         user_home="${HOME}",
     )
-
-
-def _later(name: str) -> str:
-    raise AssertionError(name)  # nothing is resolved with `later`
-
-
-def _text_of(path: str) -> str:
-    try:
-        return files.text(Path(path))
-    except files.FileUnreadable as why:
-        raise Unresolved(f"{path} {why}") from None

@@ -69,6 +69,14 @@ def secret(path: Path) -> str:
     )
 
 
+def text_of(path: str) -> str:
+    """Read the text of a file of variables. Raises references.Unresolved."""
+    try:
+        return text(Path(path))
+    except FileUnreadable as why:
+        raise Unresolved(f"{shown(path)} {why}") from None
+
+
 def credential(folder: str, name: str) -> str:
     """Read the text of a credential of the service, without the newline at its end. `folder`: where
     systemd puts credentials for this service alone; empty without credentials.

@@ -18,6 +18,7 @@ from metamcp_supervisor.config.document import (
     BrokenSyntax,
     ConfigDocument,
     Place,
+    list_of,
     printable,
     shown,
     table_of,
@@ -243,6 +244,9 @@ def _place(keys: str) -> Place:
 
 
 _DATE = "tag:yaml.org,2002:timestamp"
+NODES_MAX = 200_000
+"""Maximum values of a YAML document with its aliases written out; a few lines can stand for
+billions."""
 
 
 def yaml_reader() -> Any:
@@ -290,6 +294,26 @@ def _broken_yaml(error: Any, *, is_late: bool) -> BrokenSyntax:
     return BrokenSyntax(printable(problem), None if mark is None else mark.line + 1)
 
 
+def yaml_document(text: str) -> Mapping[str, object]:
+    """Decode a text whose keys are texts, as those of JSON. Raises BrokenSyntax."""
+    left = NODES_MAX
+
+    def copied(value: object) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BrokenSyntax(f"has more than {NODES_MAX} values, with its aliases written out")
+        if (table := table_of(value)) is not None:
+            return {str(key): copied(inner) for key, inner in table.items()}
+        items = list_of(value)
+        return value if items is None else [copied(inner) for inner in items]
+
+    try:
+        return table_of(copied(yaml_loads(text))) or {}
+    except RecursionError:
+        raise BrokenSyntax("nested too deeply") from None
+
+
 def yaml_lines(text: str) -> Mapping[Place, int]:
     """Return the line of every key and of every item of a list."""
     found: dict[Place, int] = {}
@@ -298,14 +322,14 @@ def yaml_lines(text: str) -> Mapping[Place, int]:
 
 
 def _note_nodes(found: dict[Place, int], place: Place, node: Any) -> None:
-    if node is None or len(place) >= _DEPTH_MAX:
+    if node is None or len(place) >= _DEPTH_MAX or len(found) >= NODES_MAX:
         return
     if node.id == "mapping":
         pairs = [(key.value, key, inner) for key, inner in node.value]
     else:
         pairs = [(at, item, item) for at, item in enumerate(node.value)]
     for key, marked, inner in pairs:
-        below = (*place, key if isinstance(key, str | int) else str(key))
+        below = (*place, key if isinstance(key, int) else str(key))
         found[below] = marked.start_mark.line + 1
         if inner.id != "scalar":
             _note_nodes(found, below, inner)
@@ -330,7 +354,7 @@ _READERS: Mapping[
 ] = {
     "json": (json_loads, json_lines),
     "toml": (toml_loads, toml_lines),
-    "yaml": (yaml_loads, yaml_lines),
+    "yaml": (yaml_document, yaml_lines),
 }
 
 

@@ -54,7 +54,7 @@ from metamcp_supervisor.config.document import (
 from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.printed_values import PrintedValues, program_output
 from metamcp_supervisor.config.program import directory
-from metamcp_supervisor.config.references import References, Unresolved
+from metamcp_supervisor.config.references import References
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.engine_runs import Loaded
 
@@ -230,17 +230,9 @@ def _references(environ: Mapping[str, str], base: Path, home: Path) -> Reference
     return References(
         environ=environ,
         secret=lambda name: files.secret(directory(name, base=base, home=home)),
-        text_of=_text_of,
+        text_of=files.text_of,
         credential=functools.partial(files.credential, environ.get("CREDENTIALS_DIRECTORY", "")),
     )
-
-
-def _text_of(path: str) -> str:
-    """Return the text of a file that a setting names. Raises Unresolved."""
-    try:
-        return files.text(Path(path))
-    except files.FileUnreadable as why:
-        raise Unresolved(f"{shown(path)} {why}") from None
 
 
 def _none_found(cwd: Path, home: Path) -> str:

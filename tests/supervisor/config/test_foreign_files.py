@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]  # has no types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,7 +207,9 @@ def test_unknown_keys_of_clients_give_a_warning_and_known_ones_do_not(tmp_path: 
 
 
 KEYS = ["mcpServers", "mcp_servers", "servers", "inputs", "name", "id", "command", "args", "env",
-        "cwd", "url", "type", "disabled", "headers", "oauth", "clientId", "A b"]  # fmt: skip
+        "cwd", "url", "type", "disabled", "headers", "oauth", "clientId", "A b", "tools", "timeout",
+        "mcp", "projects", "context_servers", "env_keys", "requestOptions", "enabledTools",
+        "excludeTools", "envFile", "uses", "settings", "scopes", "amp.mcpServers"]  # fmt: skip
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -230,6 +233,29 @@ def test_any_json_is_a_configuration_or_a_list_of_errors(values: dict[str, Any])
         else:
             return
         assert all(each.message for each in problems)
+
+
+@pytest.mark.promise("M98")
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from([*KEYS, "extensions", 1]), JSON, max_size=3))
+def test_any_yaml_is_a_configuration_or_a_list_of_errors(values: dict[Any, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            assert isinstance(loaded(Path(folder), yaml.safe_dump(values), name="x.yaml"), Config)
+        except ConfigInvalid as invalid:
+            problems = invalid.problems
+        else:
+            return
+        assert all(each.message for each in problems)
+
+
+@pytest.mark.promise("M98")
+def test_yaml_that_stands_for_billions_of_values_is_refused(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]" for n in range(9)]
+    text = "\n".join([*lines, "mcpServers: {a: {command: x, args: *a9}}"])
+    (message,) = messages(tmp_path, text, name="x.yaml")
+    assert "more than 200000 values, with its aliases written out" in message
 
 
 BORG = """{
