@@ -102,3 +102,18 @@ def test_a_catalogue_is_kept_on_disk(gateway: Gateway) -> None:
     folder = gateway.folder / "state" / "catalogue" / "alpha"
     (kept,) = until(lambda: list(folder.glob("*")), "it is written")
     assert "echo" in kept.read_text()
+
+
+@pytest.mark.promise("M28")
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_a_client_that_lists_as_soon_as_the_port_answers_gets_the_tools_of_all_servers(
+    era: str,
+) -> None:
+    servers = {f"quick{number}": fake() for number in range(8)}
+    with Gateway(servers, wait=False) as gateway:
+        until(gateway.answers, "the gateway answers, which has met none of them")
+        assert {f"{name}__echo" for name in servers} <= set(Raw(gateway.port, era).names())
+        gateway.stop()
+        gateway.start()
+        until(gateway.answers, "the next one knows them")
+        assert {f"{name}__echo" for name in servers} <= set(Raw(gateway.port, era).names())

@@ -175,3 +175,44 @@ def test_a_gateway_that_cannot_start_says_why(folder: Folder) -> None:
     one = folder.named()
     assert one.close() != 0
     assert "Traceback" not in one.told
+
+
+@pytest.mark.promise("M5")
+def test_initialize_is_answered_beside_servers_that_hang_crash_or_take_their_time(
+    folder: Folder,
+) -> None:
+    """No server is waited for. A list waits a few seconds, and the rest follows with news of it."""
+    odd = {"hangs": ["--hang"], "crashes": ["--exit-after", "1"], "slow": ["--slow-start", "9000"]}
+    for name, flags in odd.items():
+        with folder.config.open("a") as config:
+            config.write(f"[servers.{name}]\ncommand = {[*SERVER, *flags]}\n")
+    with folder.named() as one:
+        servers = json.loads(folder.metamcp("ctl", "status", "--json").stdout)["servers"]
+        states = {server["name"]: server["state"] for server in servers}
+        assert (states["hangs"], states["slow"]) == ("warming", "warming")
+        listed = one.tools()
+        assert "alpha__echo" in listed
+        assert "slow__echo" not in listed
+        until(lambda: told_of_tools(one), "the client hears that there are more tools")
+        until(lambda: "slow__echo" in one.tools(), "the slow one is among them")
+
+
+def told_of_tools(bridge: Bridge) -> bool:
+    """Whether the client hears that the list of tools has changed; its next message says so."""
+    seen = [message.get("method") for message in bridge.seen]
+    if "notifications/tools/list_changed" not in seen:
+        bridge.request("ping", {})
+    return "notifications/tools/list_changed" in seen
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_a_client_that_lists_once_gets_all_tools_of_servers_that_were_never_met(
+    folder: Folder, era: str
+) -> None:
+    quick = [f"quick{number}" for number in range(8)]
+    commands = [f"[servers.{name}]\ncommand = {list(SERVER)}\n" for name in quick]
+    folder.config.write_text("".join(commands))
+    for _ in range(2):  # nobody has met them, and they are known
+        with folder.named(era) as one:
+            assert {f"{name}__echo" for name in quick} <= set(one.tools())
+        until(lambda: not folder.gateways(), "it ended with its client")

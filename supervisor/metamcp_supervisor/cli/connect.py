@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 READY_S = 30.0
 """Seconds to wait for a gateway to start or to end; a client gives its servers about as long."""
-SETTLE_S = 10.0
-"""Seconds to wait for the servers of a gateway that we started; after that, clients see the tools
-that are there, and are told of the others later."""
 AGAIN_S = 0.05
 """Seconds between two checks."""
 WORDS_BYTES_MAX = 8 * 1024
@@ -356,7 +353,6 @@ def _start(arguments: list[str], runtime_dir: str) -> None:
         # This parent may live as long as the gateway, which must not stay a zombie when it ends.
         threading.Thread(target=process.wait, name="reaper", daemon=True).start()
         if said is None:
-            _settle(runtime_dir)
             return
         if process.poll() not in {None, Exit.ALREADY_RUNNING}:
             raise _unstartable(process.returncode, said)
@@ -386,17 +382,6 @@ def _unstartable(code: int, said: bytes) -> Failed:
     known = {int(one) for one in Exit} - {int(Exit.OK)}
     text = lines[-1].removeprefix("metamcp: ")
     return Failed(Exit(code) if code in known else Exit.FAILED, f"no gateway was started: {text}")
-
-
-def _settle(runtime_dir: str) -> None:
-    """Wait up to SETTLE_S for the servers of the gateway to start or to fail. Raises Failed."""
-    end = time.monotonic() + SETTLE_S
-    while time.monotonic() < end:
-        status = _status(runtime_dir)
-        starting = status.state == "starting"
-        if not starting and all(server.state != "warming" for server in status.servers):
-            return
-        time.sleep(AGAIN_S)
 
 
 def _open_streams() -> bool:

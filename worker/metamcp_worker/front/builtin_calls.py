@@ -3,11 +3,12 @@ answers to operators about views.
 
 Owns: the context that a tool may look at, orders on their way to the supervisor and their time
 limit, and the steps of a search: build its index in turns of the loop (`IndexBuilder`), ask the
-other searches, answer.
+other searches, answer; how long lists wait for servers that start for the first time.
 Never: what a tool decides (`builtin` and the families), views, how calls are answered (`calls`).
 """
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,9 @@ ORDER_S_MAX = 10.0
 ORDERS_MAX = 1024
 """Maximum number of orders that a front waits for at once; further orders are refused."""
 
+FIRST_LIST_S = 4.0
+"""Seconds that lists wait for a server, from its first start on: some clients ask for them once."""
+_STARTING = "warming"
 _LATE = "the supervisor did not answer in time; look again whether it was carried out"
 _NAMED = f"the name of a tool set or script cannot have {process_names.WORKSPACE_MARK!r} in it"
 _MODERN = "{} does not lead to runs of workflows, which are tasks of revision 2025-11-25 alone"
@@ -165,6 +169,11 @@ class Builtins:
         self._seeking: Seeking | None = None
         self._reader: ResultReader | None = None
         self._states: dict[str, ServerState] = {}
+        self._first_starts: dict[str, float] = {}
+        """Servers that start for the first time that this front knows of, and when the start began,
+        in seconds of `time.monotonic`."""
+        self._started: set[str] = set()
+        self._learned = asyncio.Event()
         self._toolsets: Mapping[str, ToolSet] = {}
         self._scripts: Mapping[str, Script] = {}
         self._scripts_of: Mapping[str, Mapping[str, Script]] = {}
@@ -174,9 +183,36 @@ class Builtins:
 
     def learn(self, news: ServerState) -> None:
         self._states[news.server] = news
+        if news.state != _STARTING:
+            self._first_starts.pop(news.server, None)
+        elif news.server not in self._started:
+            self._started.add(news.server)
+            self._first_starts[news.server] = time.monotonic()
+        learned, self._learned = self._learned, asyncio.Event()
+        learned.set()
 
     def forget(self, server: str) -> None:
         self._states.pop(server, None)
+        self._first_starts.pop(server, None)
+        self._started.discard(server)
+
+    def unmet_s(self, view: View) -> float:
+        """Return the seconds that a list of this view may still wait for servers that start for the
+        first time; 0 if there are none."""
+        if not self._first_starts:
+            return 0.0
+        since = [at for name, at in self._first_starts.items() if name in view.spec.servers]
+        return max(0.0, max(since) + FIRST_LIST_S - time.monotonic()) if since else 0.0
+
+    async def met(self, view: View) -> View:
+        """Wait until the servers of this view that start for the first time are ready, have failed,
+        or had their time. Return the view as it is then."""
+        while wait_s := self.unmet_s(view):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._learned.wait()
+        self._viewers.build()  # the news that ended the wait may not be in the views yet
+        return self._viewers.get(view.endpoint, view.principal) or view
 
     def disclose(self, everything: Everything) -> None:
         """Take over all tool sets, scripts and views that the supervisor has stored."""

@@ -199,7 +199,8 @@ class Dialogue:
             raise ProtocolError(
                 Code.INVALID_PARAMS, "The progress token must be a string or an integer."
             )
-        if method in LIST_METHODS and not facts.prefers_sse:
+        at_once = method in LIST_METHODS and not self._calls.builtins.unmet_s(view)
+        if at_once and not facts.prefers_sse:
             return _listed(outlet, raw_id, method, params, view)
         request = McpRequest(
             method, params, meta, session.caller, modern=False, peer=session.number,
@@ -283,6 +284,7 @@ class Dialogue:
     ) -> CallAnswer | None:
         method, params = request.method, request.params
         if method in LIST_METHODS:
+            view = self._calls.now(await self._calls.builtins.met(view), request) or view
             return CallAnswer(view.page(method, params, modern=False))
         if method == client_questions.SET_LEVEL:
             self._set_level(codec.text(params.get("level", _NULL)), session, view)

@@ -146,6 +146,8 @@ class ModernEra:
         version: str,
     ) -> Pending:
         if method in LIST_METHODS:
+            if self._calls.builtins.unmet_s(view):
+                return self._listed_later(exchange, raw_id, method, asked.params, view)
             return exchange.result(raw_id, view.page(method, asked.params, modern=True))
         if method == "server/discover":
             exchange.json(200, jsonrpc_bytes.result(raw_id, discovery(view, version)))
@@ -178,6 +180,20 @@ class ModernEra:
         return exchange.expect(
             call, partial(self._brought, exchange, raw_id, call, client, asked, view, method)
         )
+
+    async def _listed_later(
+        self,
+        exchange: Exchange,
+        raw_id: bytes,
+        method: str,
+        params: Mapping[str, Raw],
+        view: View,
+    ) -> None:
+        """Answer with a page of a list, after the first start of its servers."""
+        view = await self._calls.builtins.met(view)
+        rest = exchange.result(raw_id, view.page(method, params, modern=True))
+        if rest is not None:
+            await rest
 
     def _check_arguments(self, asked: CheckedRequest, view: View) -> None:
         wishes = self._wishes.get(view)
