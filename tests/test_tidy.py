@@ -116,7 +116,7 @@ PURE_BY_ROOM = {
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
         "builtin code_tools engine_tools result_tools script_tools search_index search_tools"
-        " servers_tools tool_choice tool_list tool_text tools_by_exposure toolset_tools"
+        " servers_tools tool_choice tool_list tool_text toolset_tools"
         " typescript_types vector_search"
     ),
     "metamcp_worker.catalog": "call_path catalog exposure offers parts tool_overrides uris views",

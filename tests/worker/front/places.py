@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from metamcp_worker.access import gate
-from metamcp_worker.builtin_tools import builtin, tools_by_exposure
+from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
@@ -14,7 +14,7 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolReply,
 )
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front.front_views import Viewers, builtin_family
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Pair, Shown, ToolSet, ViewOwner
 from metamcp_worker.ipc.messages import ServerState
@@ -95,7 +95,7 @@ class Place:
         )
 
     def decide(self, name: str, /, **arguments: Any) -> Decision:
-        tool = tools_by_exposure.of(self.spec.exposure).tools[name]
+        tool = builtin_family(self.spec).tools[name]
         return tool.decide(codec.dump(arguments), self.context())
 
     def reply(self, name: str, /, **arguments: Any) -> ToolReply:

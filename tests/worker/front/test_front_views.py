@@ -10,9 +10,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.access import gate
-from metamcp_worker.builtin_tools import tools_by_exposure
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front.front_views import PRINCIPALS_MAX, Viewers
+from metamcp_worker.front.front_views import PRINCIPALS_MAX, Viewers, builtin_family
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure, Pair, Shown, ViewOwner
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
@@ -67,7 +66,7 @@ def test_at_first_only_the_built_in_tools_are_in_view() -> None:
     seen = view(made(spec()))
     assert listed(seen) == ["gateway_activate", "gateway_deactivate", "gateway_status"]
     assert listed(seen, "prompts/list") == listed(seen, "resources/list") == []
-    assert seen.instructions == tools_by_exposure.of("servers").guide
+    assert seen.instructions == builtin_family(spec()).guide
     assert b'"tools":{"listChanged":true}' in seen.capabilities(modern=False)
 
 

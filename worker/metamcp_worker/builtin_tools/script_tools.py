@@ -3,7 +3,7 @@
 Owns: `save_script`, `run_script`, `list_scripts`, `delete_script`, their words, the check of the
 arguments of a run, the definitions of scripts that are tools of their own. Never: the rules of
 scripts (`ipc.saved_scripts`), carrying a run out (`code_calls_io`), keeping scripts (the
-supervisor), which exposure has which tool (`tools_by_exposure`).
+supervisor), which exposure has which tool (`front.front_views`).
 """
 
 import hashlib

@@ -27,7 +27,6 @@ from metamcp_worker.builtin_tools import (
     result_tools,
     script_tools,
     search_tools,
-    tools_by_exposure,
 )
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
@@ -47,7 +46,7 @@ from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import server_links
 from metamcp_worker.front.exchange import Declined
-from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front.front_views import Viewers, builtin_family
 from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.task_ids import CALL
 from metamcp_worker.ipc import codec, jsonrpc_bytes, packets, process_names
@@ -251,10 +250,7 @@ class Builtins:
         if request.method == jsonrpc_bytes.READ:
             uri = codec.text(request.params.get("uri", b"null")) or ""
             return result_tools.read_uri(uri, self._context(view))
-        code = spec.code is not None
-        tool = tools_by_exposure.of(spec.exposure, code=code, builtins=spec.builtins).tools.get(
-            name
-        )
+        tool = builtin_family(spec).tools.get(name)
         if tool is not None:
             decision = tool.decide(bytes(arguments), self._context(view))
             if isinstance(decision, EngineWork) and tool.own.task and not request.modern:

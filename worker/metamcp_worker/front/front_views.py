@@ -6,10 +6,19 @@ on the tools that are shown (the supervisor), sending.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from weakref import WeakValueDictionary
 
 from metamcp_worker.access import gate
-from metamcp_worker.builtin_tools import script_tools, tools_by_exposure
+from metamcp_worker.builtin_tools import (
+    code_tools,
+    engine_tools,
+    script_tools,
+    search_tools,
+    servers_tools,
+    toolset_tools,
+)
+from metamcp_worker.builtin_tools.builtin import ToolFamily
 from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.catalog.catalog import Catalog, ListEntry, Merged
 from metamcp_worker.catalog.exposure import OWN, Opened
@@ -17,8 +26,8 @@ from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.stats import Outlays
 from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.guard.policies import Policies, PolicyNote
-from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.disclosure import Shown, ViewOwner, ViewStats, within
+from metamcp_worker.ipc import builtin_definitions, process_names
+from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewOwner, ViewStats, within
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue, gateway_id
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
@@ -231,8 +240,7 @@ class Viewers:
         for name in stale:
             if name in self._endpoints:
                 spec = self._endpoints[name]
-                code = spec.code is not None
-                reserved = tools_by_exposure.names(spec.exposure, code=code, builtins=spec.builtins)
+                reserved = builtin_family(spec).tools.keys()
                 known = self._merged.get(name)
                 merged = self._merged[name] = self._catalog.merge(spec, reserved)
                 said = known.notes if known is not None else ()
@@ -274,8 +282,7 @@ class Viewers:
     def _open(self, merged: Merged, spec: EndpointSpec, reserved: Collection[str]) -> Opened:
         """Put the gateway's own tools, and scripts that are tools, in front of a merge. `reserved`:
         names of the built-in tools."""
-        code = spec.code is not None
-        family = tools_by_exposure.of(spec.exposure, code=code, builtins=spec.builtins)
+        family, code = builtin_family(spec), spec.code is not None
         own = [ListEntry(item.key, item, OWN) for item in family.items]
         if code and spec.exposure != "all" and (scripts := self._scripts.get(spec.workspace)):
             taken = {*reserved, *merged.tools, *merged.aliases}
@@ -374,3 +381,30 @@ def _changed(
         kinds = frozenset(kind for kind in KINDS if old.hashes(kind) != new.hashes(kind))
         if kinds:
             yield whose, kinds
+
+
+_NO_FAMILY = ToolFamily({}, (), "")
+_FAMILIES: Mapping[Exposure, ToolFamily] = {
+    "servers": servers_tools.FAMILY,
+    "toolset": toolset_tools.FAMILY,
+    "search": search_tools.FAMILY,
+    "code": code_tools.FAMILY,
+}
+
+
+def builtin_family(spec: EndpointSpec) -> ToolFamily:
+    """Return the built-in tools of an endpoint, those of its exposure and of further families.
+    Tools of servers cannot have their names there."""
+    return _family(spec.exposure, spec.code is not None, spec.builtins)
+
+
+@cache
+def _family(exposure: Exposure, code: bool, builtins: tuple[str, ...]) -> ToolFamily:
+    search = code and exposure == "search"
+    own = code_tools.SEARCH_FAMILY if search else _FAMILIES.get(exposure, _NO_FAMILY)
+    if not builtins:
+        return own
+    found = builtin_definitions.of(exposure, code=code, builtins=builtins)
+    more = [engine_tools.TOOLS[tool.name] for tool in found if tool.name not in own.tools]
+    tools = {**own.tools, **{tool.name: tool for tool in more}}
+    return ToolFamily(tools, (*own.items, *(tool.item() for tool in more)), own.guide)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from mcp_types import Tool
 from msgspec.structs import fields as struct_fields
 
-from metamcp_worker.builtin_tools import builtin, tools_by_exposure
-from metamcp_worker.builtin_tools.builtin import Builtin, OrderAndThen, ToolReply
+from metamcp_worker.builtin_tools import builtin
+from metamcp_worker.builtin_tools.builtin import Builtin, OrderAndThen, ToolFamily, ToolReply
+from metamcp_worker.front.front_views import builtin_family
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Shown
+from metamcp_worker.ipc.spec import EndpointSpec
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, toolset
 
@@ -25,11 +27,13 @@ TOKENS_MAX: dict[Exposure, int] = {
 }  # fmt: skip
 """Of all definitions of a family: what having it costs every client."""
 EXPOSURES: tuple[Exposure, ...] = get_args(Exposure)
-BUILTINS = [
-    (exposure, one)
-    for exposure in EXPOSURES
-    for one in tools_by_exposure.of(exposure).tools.values()
-]
+
+
+def family(exposure: Exposure) -> ToolFamily:
+    return builtin_family(EndpointSpec(name="all", servers=(), exposure=exposure))
+
+
+BUILTINS = [(exposure, one) for exposure in EXPOSURES for one in family(exposure).tools.values()]
 every = pytest.mark.parametrize(
     ("exposure", "one"), [pytest.param(*one, id=one[1].name) for one in BUILTINS]
 )
@@ -56,11 +60,9 @@ VALIDATORS = {
 @pytest.mark.promise("M38")
 @pytest.mark.parametrize("exposure", EXPOSURES)
 def test_what_a_family_costs_has_a_limit(exposure: Exposure) -> None:
-    family = tools_by_exposure.of(exposure)
-    assert (
-        builtin_definitions.tokens_of_all(item.raw for item in family.items) <= TOKENS_MAX[exposure]
-    )
-    assert builtin_definitions.tokens_of_bytes(len(family.guide)) <= 60
+    items, guide = family(exposure).items, family(exposure).guide
+    assert builtin_definitions.tokens_of_all(item.raw for item in items) <= TOKENS_MAX[exposure]
+    assert builtin_definitions.tokens_of_bytes(len(guide)) <= 60
 
 
 @every
