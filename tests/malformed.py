@@ -44,7 +44,6 @@ MALFORMED: Mapping[str, Mapping[str, Members]] = {
         "properties_array": {"inputSchema": {"type": "object", "properties": []}},
         "property_true": {"inputSchema": {"type": "object", "properties": {"x": True}}},
         "required_text": {"inputSchema": {"type": "object", "required": "q"}},
-        "output_text": {"outputSchema": "x"},
         "annotations_text": {"annotations": "x"},
         "hint_text": {"annotations": {"readOnlyHint": "maybe"}},
         "execution_other": {"execution": {"taskSupport": "x"}},

@@ -138,9 +138,9 @@ PURE_BY_ROOM = {
     "metamcp_worker.guard": "conditions consent guard_rules held_calls policies",
     "metamcp_worker.http": "mcp_headers request_head resume sse web_pages",
     "metamcp_worker.ipc": (
-        "audit_records builtin_definitions code_runs codec consent_records disclosure embedding"
-        " engine_runs envelope errors exposed_names figures frame_bytes frames jsonrpc_bytes"
-        " key_table messages middleware_calls parameters"
+        "audit_records builtin_definitions code_runs codec consent_records disclosure"
+        " embedding engine_runs envelope errors exposed_names figures frame_bytes frames"
+        " json_schemas jsonrpc_bytes key_table messages middleware_calls parameters"
         " process_names records roots saved_scripts server_catalog spec validation"
     ),
     "metamcp_worker.middleware": "api chain hook_options",

@@ -60,15 +60,13 @@ class Exit(IntEnum):
 
 class ServerStatus(Struct, frozen=True, kw_only=True):
     """State of a server. `state`: warming, ready, active, idle, draining, stopped, error or
-    quarantined.
-
-    Times in seconds; `pid`: the server's own process (0: none, in-process, or reached by URL);
-    `worker_pid`: its worker; `worker_pids`: the workers of all copies, spares included; `origin`:
-    scheme, host and port of its URL; `token_cost`: estimated tokens of its tool definitions;
-    `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker and all
-    processes below it; `unroutable_requests`, `unattributed_logs`: requests and log messages of the
-    server that cannot be traced to a single caller; `p50_s`, `p95_s`: time within which half and 95
-    % of the requests of the last five minutes were answered, None without any.
+    quarantined; times in seconds; `pid`: the server's own process (0: none, in-process, or reached
+    by URL); `worker_pid`: its worker; `worker_pids`: the workers of all copies, spares included;
+    `origin`: scheme, host and port of its URL; `token_cost`: estimated tokens of its tool
+    definitions; `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker
+    and all processes below it; `unroutable_requests`, `unattributed_logs`: requests and log
+    messages of the server that cannot be traced to a single caller; `p50_s`, `p95_s`: time within
+    which half and 95 % of the requests of the last five minutes were answered, None without any.
     """
 
     name: str
@@ -107,6 +105,8 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     """Number of definitions that are left out of lists because they are not valid."""
     left_out_first: str = ""
     """First definition that is left out, with place and reason."""
+    schemas: str = ""
+    """First schema of a tool that clients or APIs of models may refuse, and how many more."""
     sandbox: str = ""
     """Profile of its confinement as configured; empty for a server without a process."""
     achieved: str = ""

@@ -1,5 +1,6 @@
 // A client of the TypeScript SDKs that reads every list once and prints, as one JSON object, what is
-// in it, by the member that names each.
+// in it, by the member that names each. With "call", it calls the tools whose names have that text,
+// and "called" names those with structured content.
 //
 //     node lists.mjs '{"sdk": "v2", "era": "modern", "url": "..."}'
 
@@ -30,6 +31,12 @@ const found = {
   resources: (await client.listResources()).resources.map((one) => one.uri),
   resourceTemplates: (await client.listResourceTemplates()).resourceTemplates.map((one) => one.uriTemplate),
 };
+if (wanted.call) {
+  found.called = [];
+  for (const name of found.tools.filter((one) => one.includes(wanted.call))) {
+    if ((await client.callTool({ name, arguments: {} })).structuredContent) found.called.push(name);
+  }
+}
 if (wanted.era !== "modern") await transport.terminateSession();
 await client.close();
 process.stdout.write(JSON.stringify(found) + "\n", () => process.exit(0));

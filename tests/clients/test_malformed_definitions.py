@@ -77,27 +77,32 @@ def url(gateway: Gateway, endpoint: str) -> str:
     return f"http://127.0.0.1:{gateway.port}/metamcp/{endpoint}/mcp"
 
 
-def seen(sdk: str, era: str, where: str) -> Lists:
-    """What a client of this SDK reads."""
+def seen(sdk: str, era: str, where: str, call: str = "") -> Lists:
+    """What a client of this SDK reads. `call`: it calls the tools with this in their names."""
     if sdk == "python":
-        return asyncio.run(python(where, era))
+        return asyncio.run(python(where, era, call))
     if sdk == "python-v1":
         done = subprocess.run(
-            [str(programs.PYTHON_V1), str(programs.HERE / "v1" / "lists.py"), where],
+            [str(programs.PYTHON_V1), str(programs.HERE / "v1" / "lists.py"), where, call],
             capture_output=True, text=True, timeout=RUN_S_MAX, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
         return dict[str, list[str]](json.loads(done.stdout))
-    asked = json.dumps({"sdk": sdk, "era": era, "url": where})
+    asked = json.dumps({"sdk": sdk, "era": era, "url": where, "call": call})
     return dict[str, list[str]](json.loads(programs.node(programs.HERE / "lists.mjs", asked)))
 
 
-async def python(where: str, era: str) -> Lists:
+async def python(where: str, era: str, call: str) -> Lists:
     mode = MODERN if era == "modern" else "legacy"
     async with asyncio.timeout(RUN_S_MAX), PythonClient(where, mode=mode) as client:
         templates = (await client.list_resource_templates()).resource_templates
+        tools = [one.name for one in (await client.list_tools()).tools]
+        called = [name for name in tools if call and call in name]
+        results = [await client.call_tool(name, {}) for name in called]
+        answered = zip(called, results, strict=True)
         return {
-            "tools": [one.name for one in (await client.list_tools()).tools],
+            "tools": tools,
+            "called": [name for name, one in answered if one.structured_content],
             "prompts": [one.name for one in (await client.list_prompts()).prompts],
             "resources": [str(one.uri) for one in (await client.list_resources()).resources],
             "resourceTemplates": [one.uri_template for one in templates],

@@ -27,8 +27,8 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.services import UnknownName
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import server_catalog, validation
-from metamcp_worker.ipc.server_catalog import ServerCatalogue
+from metamcp_worker.ipc import json_schemas, server_catalog, validation
+from metamcp_worker.ipc.server_catalog import SchemaFaults, ServerCatalogue
 from metamcp_worker.ipc.validation import Invalid
 
 
@@ -52,7 +52,8 @@ class ToolFilter(NamedTuple):
 
 class OfferComparison(NamedTuple):
     """Offers and what to compare them with. `lock`: None if the file does not exist; `notes`: about
-    catalogues that cannot be read; `invalid`: definitions that lists leave out, by server."""
+    catalogues that cannot be read; `invalid`: definitions that lists leave out, by server;
+    `schemas`: faults of schemas, by server and tool."""
 
     config: Config
     path: Path
@@ -61,6 +62,7 @@ class OfferComparison(NamedTuple):
     offered: Mapping[str, Offered]
     notes: Sequence[str]
     invalid: Mapping[str, Sequence[Invalid]] = {}
+    schemas: Mapping[str, Mapping[str, SchemaFaults]] = {}
 
     def drifts(self, wished: ToolFilter | None = None) -> Iterator[ToolDrift]:
         """Yield the drift of each wished tool of the servers whose tools are known."""
@@ -138,8 +140,13 @@ def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferCo
             for name, each in found.catalogues.items()
             if each is not None
         }
+        schemas = {
+            name: json_schemas.faults(each.tools) if each.schemas is None else each.schemas
+            for name, each in found.catalogues.items()
+            if each is not None
+        }
     return OfferComparison(
-        found.config, found.path, found.lock, found.seen, offered, found.notes, invalid
+        found.config, found.path, found.lock, found.seen, offered, found.notes, invalid, schemas
     )
 
 

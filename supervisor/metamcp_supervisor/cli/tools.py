@@ -324,7 +324,8 @@ def tools(
     Without WORDS, tools are compared with metamcp.lock, or with what a server offered when it was
     first seen. Clients do not get tools in quarantine, nor definitions that are not valid. Each
     definition that is not valid, also of a prompt or resource, has a row with place and reason. The
-    gateway need not run.
+    row of a tool names a schema that clients or APIs of models may refuse. The gateway need not
+    run.
     """
     if differences and costs:
         raise click.UsageError("--diff and --tokens are two questions: ask one of them.")
@@ -392,7 +393,15 @@ def _rows(sight: OfferComparison) -> list[Row]:
                 rows.append((name, tool, fingerprint(definition), RECORDED))
     left_out = list(_left_out(sight))
     named = {row[:2] for row in left_out}
-    return sorted([*(row for row in rows if row[:2] not in named), *left_out])
+    rows = [_with_schemas(row, sight) for row in rows if row[:2] not in named]
+    return sorted([*rows, *left_out])
+
+
+def _with_schemas(row: Row, sight: OfferComparison) -> Row:
+    """Return the row of a tool with what is wrong with its schemas."""
+    server, tool, shown, state = row
+    faults = sight.schemas.get(server, {}).get(tool)
+    return row if faults is None else (server, tool, shown, f"{state}; {faults}")
 
 
 def _left_out(sight: OfferComparison) -> Iterator[Row]:

@@ -272,7 +272,8 @@ def quarantine(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
 
 
 def definitions(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
-    """Find the definitions that a running gateway leaves out of lists."""
+    """Find the definitions that a running gateway leaves out of lists, and the schemas that clients
+    may refuse."""
     for server in servers:
         if server.left_out:
             more = f" (and {server.left_out - 1} more)" if server.left_out > 1 else ""
@@ -280,6 +281,12 @@ def definitions(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 "definitions", "warn", text, f"'metamcp tools {server.name}' names all"
             )
+        if server.schemas:
+            advice = (
+                f"'metamcp tools {server.name}' names all; an endpoint with schemas = \"safe\""
+                " lists tools without what is refused"
+            )
+            yield DoctorFinding("schemas", "warn", f"{server.name}: {server.schemas}", advice)
 
 
 def refusals(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:

@@ -35,9 +35,10 @@ LEFT_OUT_MAX = 50
 class CatalogueFigures:
     """Figures of one catalogue, without the definitions that lists leave out. `token_cost`:
     estimated for all tool definitions. `invalid`: how many definitions are not valid; `left_out`:
-    place and reason of each, up to LEFT_OUT_MAX. `unread`: lists that it did not give. `protocol`:
-    revision that the server spoke; `identity`: differs between versions of the server; `gateways`:
-    as in `ServerCatalogue`."""
+    place and reason of each, up to LEFT_OUT_MAX. `unread`: lists that it did not give. `schemas`:
+    the first tool whose schemas clients or APIs of models may refuse, with the reason, and how many
+    more there are. `protocol`: revision that the server spoke; `identity`: differs between versions
+    of the server; `gateways`: as in `ServerCatalogue`."""
 
     tools: int = 0
     prompts: int = 0
@@ -49,6 +50,7 @@ class CatalogueFigures:
     invalid: int = 0
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    schemas: str = ""
     protocol: str = ""
     identity: str = ""
     gateways: tuple[str, ...] = ()
@@ -77,10 +79,21 @@ def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
         invalid=len(invalid),
         left_out=tuple(map(str, invalid[:LEFT_OUT_MAX])),
         unread=found.unread,
+        schemas=_schemas(found),
         protocol=found.protocol,
         identity=hashlib.sha256(bytes(found.serverInfo)).hexdigest()[:16],
         gateways=found.gateways,
     )
+
+
+def _schemas(found: ServerCatalogue) -> str:
+    refused = [
+        f"tool '{name}': {each}"
+        for name, each in (found.schemas or {}).items()
+        if each.input or not each.legacy  # results of a modern server may be of any type
+    ]
+    more = f" (and {len(refused) - 1} more tools)" if len(refused) > 1 else ""
+    return refused[0] + more if refused else ""
 
 
 def completed(data: bytes, before: bytes) -> bytes:
@@ -94,7 +107,8 @@ def completed(data: bytes, before: bytes) -> bytes:
     except codec.Malformed:
         return data
     kept = {kind: last.of(kind) for kind in found.unread if kind in server_catalog.KINDS}
-    return server_catalog.pack(structs.replace(found, **kept))
+    schemas = last.schemas if "tools" in kept else found.schemas
+    return server_catalog.pack(structs.replace(found, **kept, schemas=schemas))
 
 
 def one_era(data: bytes) -> bytes:

@@ -250,11 +250,10 @@ def _server(
     if entry.own and instance is not None:  # its calls count with its server
         inflight = instance.inflight
     p50_s, p95_s = metrics.lately_s(entry.name)
-    used = [
-        usages[part] for role in USED_FOR if (part := MeasuredProcess(role, entry.name)) in usages
-    ]
-    state, reason, message = PUBLIC[life.phase], str(life.reason or ""), life.message
-    state = "draining" if life.parted else state
+    parts = (MeasuredProcess(role, entry.name) for role in USED_FOR)
+    used = [usages[part] for part in parts if part in usages]
+    state = "draining" if life.parted else PUBLIC[life.phase]
+    reason, message = str(life.reason or ""), life.message
     if life.phase is ServerPhase.READY and entry.name in facts.missing:
         state, reason, message = "error", UNREACHED, facts.missing[entry.name]
     throttled = entry.serving is not None and catalog_changes.throttled(entry.serving.flood, now)
@@ -292,6 +291,7 @@ def _server(
         drift=facts.drift.get(entry.name, {}),
         left_out=offer.invalid,
         left_out_first=next(iter(offer.left_out), ""),
+        schemas=offer.schemas,
         sandbox=sandboxes.profile(entry.server) if entry.server.command else "",
         achieved=instance.achieved if instance else "",
         lacking=instance.lacking if instance else (),

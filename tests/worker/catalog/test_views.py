@@ -142,11 +142,48 @@ def test_legacy_clients_see_object_output_schemas_only(protocol: str) -> None:
             legacy = page(seen, "tools/list")["tools"]
             modern = page(seen, "tools/list", modern=True)["tools"]
             assert ["outputSchema" in one for one in modern] == [True] * 3
-            if protocol == "2026-07-28":
-                assert ["outputSchema" in one for one in legacy] == [True, False, False]
-                assert legacy[1]["title"] == "kept"
-            else:  # it breaks its own revision, and nobody alters it
-                assert ["outputSchema" in one for one in legacy] == [True]
+            assert ["outputSchema" in one for one in legacy] == [True, False, False]
+            assert legacy[1]["title"] == "kept"
+
+
+@pytest.mark.promise("M29")
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("style", ["bare", "namespaced"])
+def test_a_tool_is_listed_without_an_output_schema_that_clients_cannot_compile(
+    modern: bool, style: str
+) -> None:
+    tools = [
+        tool("broken", outputSchema={"type": "object", "properties": {"x": {"type": "str"}}}),
+        tool("fine", outputSchema={"type": "object"}),
+    ]
+    seen = view(endpoint("a", style=style), a=offer(*tools))
+    broken, fine = page(seen, "tools/list", modern=modern)["tools"]
+    assert "outputSchema" not in broken
+    assert fine["outputSchema"] == {"type": "object"}
+    assert not seen.merged.tools[broken["name"]].kept
+
+
+def test_an_endpoint_with_safe_schemas_lists_them_as_all_clients_take_them() -> None:
+    def schema(**x: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": {"x": x}}
+
+    tools = [
+        Raw(codec.dump({"name": f"t{at}", "inputSchema": one}))
+        for at, one in enumerate(
+            (schema(type="array"), schema(type="string"), {"type": "object", "required": "x"})
+        )
+    ]
+    plain, spec = endpoint("a"), replace(endpoint("a"), safe_schemas=True)
+    lists = {
+        one.safe_schemas: page(view(one, a=offer(*tools)), "tools/list")["tools"]
+        for one in (plain, spec)
+    }
+    assert [one["inputSchema"] for one in lists[False]] == [
+        schema(type="array"), schema(type="string"),
+    ]  # fmt: skip
+    assert [one["inputSchema"] for one in lists[True]] == [
+        schema(type="array", items={}), schema(type="string"), {"type": "object"},
+    ]  # fmt: skip
 
 
 @pytest.mark.promise("M110")

@@ -170,7 +170,8 @@ class Catalog:
         return list(self._offers)
 
     def tools(self, server: str) -> Sequence[bytes]:
-        """Return the raw definitions of a server's tools, as the server made them."""
+        """Return the raw definitions of a server's tools, as the server made them, without output
+        schemas that clients cannot read."""
         offer = self._plain.get(server) or self._offers.get(server)
         return [] if offer is None else [item.raw for item in offer.items["tools"]]
 
@@ -361,9 +362,12 @@ class _Merge:
             off.setdefault(server, set()).add(key)
         naming = self._endpoint.naming
         pools = [
-            self._made.pool(kind, server, offer, off.get(server, ()), self._moved(server), naming)
+            self._made.pool(
+                kind, server, offer, off.get(server, ()), self._moved(server), naming,
+                safe=self._endpoint.safe_schemas,
+            )
             for server, offer in self._offers.items()
-        ]
+        ]  # fmt: skip
         pairs = list(chain.from_iterable(pool.pairs for pool in pools))
         plain = list(chain.from_iterable(pool.names for pool in pools))
         reserved = self._reserved if kind == "tools" else ()

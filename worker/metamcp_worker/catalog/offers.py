@@ -20,15 +20,16 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from metamcp_worker.guard.guard_rules import CallGuard
-from metamcp_worker.ipc import codec, validation
+from metamcp_worker.ipc import codec, json_schemas, validation
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import (
     KINDS,
     MODERN_SINCE,
     TASKS_EXTENSION,
+    SchemaFaults,
     ServerCatalogue,
     keyed,
 )
@@ -93,7 +94,8 @@ _FLAT_LINK = "ui/resourceUri"
 class OfferedItem(Struct, frozen=True, gc=False):
     """Definition of a server. `key`: the server's own name of the thing, `raw_key` as JSON;
     `digest`: of the whole definition; `renamed`: an operator gave it another name, which is not in
-    the definition; `fault`: what keeps it out of lists."""
+    the definition; `fault`: what keeps it out of lists; `modern_output`: clients before
+    2026-07-28 cannot read its output schema."""
 
     key: str
     raw_key: bytes
@@ -101,6 +103,7 @@ class OfferedItem(Struct, frozen=True, gc=False):
     digest: bytes
     renamed: bool = False
     fault: Fault | None = None
+    modern_output: bool = False
 
 
 class Owner(Struct, frozen=True, gc=False):
@@ -131,9 +134,10 @@ class ServerOffer:
         self.instructions = catalogue.instructions or ""
         self.gateways = catalogue.gateways
         self.hints = {} if self.legacy else catalogue.hints  # its revision knows no such words
-        self.items = {
-            kind: _items(kind, catalogue.of(kind), modern=not self.legacy) for kind in KINDS
-        }
+        schemas = catalogue.schemas
+        if schemas is None:  # kept on disk by an earlier version
+            schemas = json_schemas.faults(catalogue.tools)
+        self.items = {kind: _items(kind, catalogue.of(kind), schemas) for kind in KINDS}
         if like is not None:
             same = [kind for kind in KINDS if self.items[kind] == like.items[kind]]
             self.items |= {kind: like.items[kind] for kind in same}
@@ -141,15 +145,24 @@ class ServerOffer:
         self.links = tuple(link for tool in self.items["tools"] for link in _links(tool.raw))
         self.has_app = self._has_app()
         self.kinds = self._kinds()
+        self._safe_tools: tuple[OfferedItem, ...] | None = None
 
     def with_tools(self, tools: Sequence[bytes]) -> "ServerOffer":
         """Return this offer with other raw definitions of tools."""
         made = copy.copy(self)
-        found = _items("tools", list(map(Raw, tools)), modern=not self.legacy)
+        definitions = list(map(Raw, tools))
+        found = _items("tools", definitions, json_schemas.faults(definitions))
         made.items = {**self.items, "tools": found}
         made.links = tuple(link for tool in found for link in _links(tool.raw))
         made.kinds = made._kinds()
+        made._safe_tools = None
         return made
+
+    def safe_tools(self) -> tuple[OfferedItem, ...]:
+        """Return the tools without what clients and APIs of models refuse in their schemas."""
+        if self._safe_tools is None:
+            self._safe_tools = tuple(map(_safe, self.items["tools"]))
+        return self._safe_tools
 
     def _kinds(self) -> frozenset[str]:
         declared = self.declared.lists()
@@ -178,18 +191,38 @@ def relinked(tool: OfferedItem, moved: Mapping[str, str]) -> OfferedItem:
         meta["ui"] = Raw(codec.dump(interface))
     members["_meta"] = Raw(codec.dump(meta))
     raw = codec.dump(members)
-    return OfferedItem(tool.key, tool.raw_key, raw, hashlib.sha256(raw).digest(), fault=tool.fault)
+    return structs.replace(tool, raw=raw, digest=hashlib.sha256(raw).digest())
 
 
-def _items(kind: str, definitions: Sequence[Raw], *, modern: bool) -> tuple[OfferedItem, ...]:
-    """Return the definitions of one kind. `modern`: as in `validation.fault`."""
-    return tuple(
-        OfferedItem(
-            key, raw_key, raw, hashlib.sha256(raw).digest(),
-            fault=validation.fault(kind, raw, modern=modern),
-        )
-        for key, raw_key, raw in keyed(kind, definitions)
-    )  # fmt: skip
+def _items(
+    kind: str, definitions: Sequence[Raw], schemas: Mapping[str, SchemaFaults]
+) -> tuple[OfferedItem, ...]:
+    """Return the definitions of one kind, tools without an output schema that clients cannot read.
+    `schemas`: faults of the schemas of tools."""
+    found: list[OfferedItem] = []
+    for key, raw_key, definition in keyed(kind, definitions):
+        raw, modern_output = definition, False
+        if kind == "tools" and (faults := schemas.get(key)) is not None and faults.output:
+            modern_output = faults.legacy
+            raw = raw if modern_output else without_output(raw)
+        digest, fault = hashlib.sha256(raw).digest(), validation.fault(kind, raw)
+        found.append(OfferedItem(key, raw_key, raw, digest, False, fault, modern_output))
+    return tuple(found)
+
+
+def without_output(tool: bytes) -> bytes:
+    """Return a tool without its output schema."""
+    members = codec.level(tool)
+    del members["outputSchema"]
+    return codec.dump(members)
+
+
+def _safe(tool: OfferedItem) -> OfferedItem:
+    raw = json_schemas.safe_tool(tool.raw)
+    if raw is tool.raw:
+        return tool
+    fault = validation.fault("tools", raw)
+    return structs.replace(tool, raw=raw, digest=hashlib.sha256(raw).digest(), fault=fault)
 
 
 def _links(tool: bytes) -> Iterator[str]:

@@ -39,10 +39,11 @@ def mark(entry: ListEntry) -> bytes:
 
 class Pool(Struct, frozen=True, eq=False):
     """Definitions of one kind that a server has, without those that are `off` by the server's own
-    names. `moved`: URIs that are exposed under other ones; `names`: names that the definitions
-    would have without other servers."""
+    names. `offered`: all of them, as the endpoint shows schemas; `moved`: URIs that are exposed
+    under other ones; `names`: names that the definitions would have without other servers."""
 
     offer: ServerOffer
+    offered: Sequence[OfferedItem]
     off: Collection[str]
     moved: Mapping[str, str]
     naming: NamingSpec
@@ -127,21 +128,27 @@ class MergedParts:
         off: Collection[str],
         moved: Mapping[str, str],
         naming: NamingSpec,
+        *,
+        safe: bool = False,
     ) -> Pool:
+        """Return the pool of a server. `safe`: its tools as an endpoint with safe schemas shows
+        them."""
+        offered = offer.safe_tools() if safe and kind == "tools" else offer.items[kind]
         known = None if self._before is None else self._before._pools.get((kind, server))
         if (
             known is None
             or known.offer is not offer
+            or known.offered is not offered
             or known.off != off
             or known.moved != moved
             or known.naming != naming
         ):
-            items = [item for item in offer.items[kind] if item.key not in off]
+            items = [item for item in offered if item.key not in off]
             if moved:
                 items = [relinked(item, moved) for item in items]
             pairs = [(server, item.key) for item in items]
             alone = exposed_names.alone(pairs, naming)
-            known = Pool(offer, off, moved, naming, pairs, items, alone)
+            known = Pool(offer, offered, off, moved, naming, pairs, items, alone)
         self._pools[kind, server] = known
         return known
 

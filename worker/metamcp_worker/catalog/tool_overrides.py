@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from metamcp_worker.catalog.offers import Mend, OfferedItem, Owner
 from metamcp_worker.ipc import codec
@@ -146,7 +146,7 @@ def _item(item: OfferedItem, one: ToolOverride) -> OfferedItem:
         members["_meta"] = Raw(codec.dump(meta))
     raw = codec.dump(members)
     digest = hashlib.sha256(raw).digest()
-    return OfferedItem(item.key, item.raw_key, raw, digest, bool(one.name), item.fault)
+    return structs.replace(item, raw=raw, digest=digest, renamed=bool(one.name))
 
 
 def _entitle(members: dict[str, Raw], title: Raw) -> None:

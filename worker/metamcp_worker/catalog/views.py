@@ -20,7 +20,7 @@ from metamcp_worker.access import gate
 from metamcp_worker.catalog import offers
 from metamcp_worker.catalog.catalog import ListEntry, Merged
 from metamcp_worker.catalog.offers import CAPABILITIES
-from metamcp_worker.ipc import codec, validation
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Shown
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import GATEWAYS, KEYS, KINDS
@@ -188,15 +188,15 @@ class View:
     def _build(self, kind: str, start: int, *, modern: bool) -> tuple[bytes, int]:
         """Return the page from the item at `start` on, and where the next one starts."""
         merged = self.of(modern=modern)
-        entries, eras, results = merged.lists[kind], merged.eras, self.spec.results is not None
+        entries, results = merged.lists[kind], self.spec.results is not None
         definitions: list[bytes] = []
         size, end = 0, start
         for entry in entries[start : start + PAGE_ITEMS_MAX]:
             if entry.item.fault is not None and not modern:
                 end += 1
                 continue
-            objects = not modern and not eras.get(entry.server, True)
-            definition = _definition(kind, entry, objects=objects, results=results)
+            bare = results or (entry.item.modern_output and not modern)
+            definition = _definition(kind, entry, bare=bare)
             size += len(definition) + 1
             if definitions and size > PAGE_BYTES_MAX:
                 break
@@ -245,25 +245,18 @@ class View:
         return base64.urlsafe_b64encode(checksum + name).decode("ascii").rstrip("=")
 
 
-def _definition(kind: str, entry: ListEntry, *, objects: bool, results: bool) -> bytes:
-    """Return the definition as it came, except for its name. `objects`: without an output schema of
-    any other type. Legacy revisions know no other type, and their clients refuse a whole list for
-    one such tool of a modern server, in whose revision it is valid. `results`: without any output
-    schema, because clients refuse a short result in place of a kept one that does not fit it."""
+def _definition(kind: str, entry: ListEntry, *, bare: bool) -> bytes:
+    """Return the definition as it came, except for its name. `bare`: without an output schema,
+    because clients cannot read it, or refuse a short result in place of a kept one that does not
+    fit it."""
     raw = entry.item.raw
     another = entry.key != entry.item.key
-    schema = (objects or results) and kind == "tools" and b'"outputSchema"' in raw
-    if not another and not schema:
+    bare = bare and kind == "tools" and b'"outputSchema"' in raw
+    if not another and not bare:
         return raw
     members = codec.level(raw)
-    if (
-        schema
-        and "outputSchema" in members
-        and (results or not validation.has_object_output(members))
-    ):
-        del members["outputSchema"]
-    elif not another:
-        return raw
+    if bare:
+        members.pop("outputSchema", None)
     if another:
         members[KEYS[kind]] = Raw(codec.dump(entry.key))
     return codec.dump(members)

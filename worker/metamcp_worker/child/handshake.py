@@ -488,6 +488,7 @@ class Opening:
             asksRoots=self._asks_roots,
             gateways=tuple(dict.fromkeys(chain.from_iterable(self._listing.gateways.values()))),
             unread=self._listing.unread,
+            schemas=self._listing.schemas,
         )
 
 

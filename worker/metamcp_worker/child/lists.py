@@ -18,9 +18,9 @@ from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Drop, RequestPurpose
 from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.own_requests import Own, OwnRequest
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, json_schemas
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.server_catalog import KINDS, Hint, gateways, hint, strictest
+from metamcp_worker.ipc.server_catalog import KINDS, Hint, SchemaFaults, gateways, hint, strictest
 
 PAGES_MAX = 100
 ITEMS_MAX = 3000
@@ -236,13 +236,15 @@ class Listing:
 
     `list_s`: seconds for an answer, and for a list not to be late; `tools_s`: seconds for an answer
     about tools. `at_once`: maximum number of open requests. `lists`, `hints`, `gateways`: as in
-    `ListReader`, by list, as far as they were read. `news`: whether reading a list has ended.
+    `ListReader`, by list, as far as they were read. `schemas`: as in `ServerCatalogue`.
+    `news`: whether reading a list has ended.
     """
 
     def __init__(self, own: Own, *, list_s: float, tools_s: float, at_once: int) -> None:
         self.lists: dict[str, tuple[Raw, ...]] = {}
         self.hints: dict[str, Hint] = {}
         self.gateways: dict[str, tuple[str, ...]] = {}
+        self.schemas: dict[str, SchemaFaults] = {}
         self.news = False
         self._own = own
         self._list_s = list_s
@@ -348,6 +350,8 @@ class Listing:
         else:
             self.lists[kind], self.hints[kind] = reader.items, reader.hint
             self.gateways[kind] = reader.gateways
+            if kind == TOOLS:
+                self.schemas = json_schemas.faults(reader.items)
 
 
 def _identity(item: Raw, member: str) -> str | None:

@@ -72,12 +72,29 @@ DISCOVER = "discover"
 """Key of the hint of `server/discover` in `ServerCatalogue.hints`, beside the KINDS."""
 
 
+class SchemaFaults(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Faults of the schemas of a tool, a sentence each or nothing. `output`: why lists leave its
+    output schema out, `legacy`: only lists for clients before MODERN_SINCE;
+    `input`: who may refuse its input schema, and why."""
+
+    output: str = ""
+    legacy: bool = False
+    input: str = ""
+
+    def __str__(self) -> str:
+        clients = f" for clients before {MODERN_SINCE}" if self.legacy else ""
+        output = f"its output schema is left out{clients}, {self.output}" if self.output else ""
+        return "; ".join(filter(None, [output, self.input]))
+
+
 class ServerCatalogue(Struct, frozen=True, kw_only=True):
     """Catalogue of one server. `serverInfo` and `capabilities` are raw objects, the lists hold raw
     definitions. `hints`: of the lists that the server gave, by kind, and of its discovery.
     `asksRoots`: when the server asked for the roots of its client, in this run or before.
     `gateways`: if the server is a gateway, its id first, then those of the gateways behind it.
-    `unread`: kinds whose list the server has, but did not give."""
+    `unread`: kinds whose list the server has, but did not give. `schemas`: faults of the schemas of
+    its tools, by the names of the tools, as far as there are some; None: they were not looked for.
+    """
 
     protocol: str
     serverInfo: Raw = Raw(b"{}")  # noqa: N815 - the wire's own names
@@ -91,6 +108,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     asksRoots: Asked = ""  # noqa: N815 - as above
     gateways: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    schemas: dict[str, SchemaFaults] | None = None
 
     def of(self, kind: str) -> Sequence[Raw]:
         """Return the definitions of one of `KINDS`."""

@@ -309,6 +309,8 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     path: str = ""
     description: str = ""
     naming: NamingSpec = NamingSpec()
+    safe_schemas: bool = False
+    """Whether lists leave out what clients and APIs of models refuse in the schemas of tools."""
     disabled: tuple[tuple[str, str], ...] = ()
     switches: dict[str, tuple[dict[str, bool], ...]] = {}
     overrides: tuple[ToolOverride, ...] = ()

@@ -2,11 +2,13 @@
 
 Owns: the types of the specification's schema, and the few rules beside it without which an official
 SDK cannot read the list. Never: the consequence for an invalid definition (fronts leave it out, the
-supervisor names it), the meaning of definitions.
+supervisor names it), the schemas of a tool's arguments and results (`json_schemas`), the meaning of
+definitions.
 
 There are two groups of revisions. A definition that is valid for 2025-11-25 is valid for all
 earlier revisions, which know fewer of the same members, and for 2026-07-28, which asks less of the
-schemas in a tool. A test checks this, and these types against the specification's own JSON Schema.
+input schema of a tool. A test checks this, and these types against the specification's own JSON
+Schema. An output schema makes no definition invalid: lists leave out the schema alone.
 
 A client gives up a whole list for one definition that it cannot read. So a definition must also be
 JSON that every parser takes (not too deep, no number of thousands of digits), the URI of a resource
@@ -81,10 +83,6 @@ class _LegacySchema(_Schema):
     required: list[str] | UnsetType = UNSET
 
 
-class _AnySchema(Struct):
-    dialect: _Text = field(name="$schema", default=UNSET)
-
-
 class _AnyTool(_Named):
     annotations: _ToolAnnotations | UnsetType = UNSET
     execution: _Execution | UnsetType = UNSET
@@ -92,12 +90,10 @@ class _AnyTool(_Named):
 
 class _Tool(_AnyTool, kw_only=True):
     input_schema: _Schema
-    output_schema: _AnySchema | UnsetType = UNSET
 
 
 class _LegacyTool(_AnyTool, kw_only=True):
     input_schema: _LegacySchema
-    output_schema: _LegacySchema | UnsetType = UNSET
 
 
 class _Argument(Struct):
@@ -179,42 +175,24 @@ _readers: Mapping[str, Callable[[bytes], object]] = {
 _read_modern_tool = msgspec.json.Decoder(_Tool).decode
 
 
-def fault(kind: str, definition: bytes | Raw, *, modern: bool = False) -> Fault | None:
-    """Find the fault that keeps a definition of one of KINDS out of lists; None if it is valid.
-    `modern`: its server speaks 2026-07-28 or later; lists for earlier clients leave out output
-    schemas of its tools that are not of objects (`catalog/views`)."""
+def fault(kind: str, definition: bytes | Raw) -> Fault | None:
+    """Find the fault that keeps a definition of one of KINDS out of lists; None if it is valid."""
     raw = bytes(definition)
-    if (found := _unreadable(raw)) is not None:
+    if (found := unreadable(raw)) is not None:
         return found
     found = _broken(_readers[kind], raw)
     if found is None or kind != "tools":
         return found
     if (worse := _broken(_read_modern_tool, raw)) is not None:
         return worse
-    if modern and not has_object_output(members := codec.level(raw)):
-        del members["outputSchema"]
-        found = _broken(_readers[kind], codec.dump(members))
-    return None if found is None else Fault(found.place, found.reason, legacy=True)
-
-
-def has_object_output(tool: Mapping[str, Raw]) -> bool:
-    """Whether the output schema of a tool, if it has one, is of objects. Earlier revisions allow no
-    other output schema."""
-    try:
-        kind = codec.level(tool["outputSchema"]).get("type", Raw(b"null"))
-    except KeyError:
-        return True
-    except codec.Malformed:
-        return False
-    return codec.text(kind) == "object"
+    return Fault(found.place, found.reason, legacy=True)
 
 
 def invalid(catalogue: ServerCatalogue) -> Iterator[Invalid]:
     """Yield the definitions of one server that lists leave out."""
-    modern = catalogue.protocol >= MODERN_SINCE
     for kind in KINDS:
         for definition in catalogue.of(kind):
-            if (found := fault(kind, definition, modern=modern)) is not None:
+            if (found := fault(kind, definition)) is not None:
                 yield Invalid(kind, _name(kind, definition), bytes(definition), found)
 
 
@@ -272,7 +250,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % DIGITS_MAX)
 
 
-def _unreadable(raw: bytes) -> Fault | None:
+def unreadable(raw: bytes) -> Fault | None:
     """Find a fault for which no client gets a definition, whatever its members are."""
     try:
         raw.decode()
