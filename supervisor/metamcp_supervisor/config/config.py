@@ -475,6 +475,8 @@ class Endpoint:
     namespace: str
     path: str = ""
     naming: Naming = Naming()
+    schemas: Literal["as-is", "safe"] = "as-is"
+    """Whether the schemas of tools are as their servers made them, or as all clients take them."""
     sse: bool = True
     rest: bool = True
     exposure: Exposure = "all"

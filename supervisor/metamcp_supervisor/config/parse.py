@@ -537,6 +537,7 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
             namespace=namespace if namespace is not None else "default",
             path=segment(table),
             naming=_naming(rules) if rules else Naming(),
+            schemas="safe" if table.choice("schemas") == "safe" else "as-is",
             rest=table.flag("rest", default=True),
             exposure=cast("Exposure", table.choice("exposure") or default.exposure),
             view_scope=cast("ViewScope | None", table.choice("view_scope")),
@@ -563,10 +564,8 @@ def segment(table: Table) -> str:
     path = table.text("path")
     if path is None or _PATH.fullmatch(path):
         return path or ""
-    what = (
-        "is one part of a URL: up to 64 letters, digits, '-', '_', '.' and '~', the first of them"
-    )
-    table.error("path", f"{what} a letter or digit, such as 'work' for /metamcp/work/mcp")
+    what = "is one part of a URL: up to 64 letters, digits, '-', '_', '.' and '~', the first of"
+    table.error("path", f"{what} them a letter or digit, such as 'work' for /metamcp/work/mcp")
     return ""
 
 

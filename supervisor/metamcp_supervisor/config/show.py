@@ -536,6 +536,7 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
             "hyphens": naming.hyphens,
             "length_max": naming.length_max,
         },
+        "schemas": endpoint.schemas,
         "auth": list(endpoint.auth) or "none",
         **({"keys": list(endpoint.keys)} if endpoint.keys else {}),
         "url_keys": endpoint.url_keys,

@@ -318,6 +318,7 @@ def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> Endp
         servers=config.namespaces[endpoint.namespace].servers,
         description=config.namespaces[endpoint.namespace].description,
         naming=assemble.spec_of(endpoint.naming),
+        safe_schemas=endpoint.schemas == "safe",
         disabled=tuple(
             pair
             for pair, tool in found.items()

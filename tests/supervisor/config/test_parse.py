@@ -213,6 +213,7 @@ path = "Work.1"
 exposure = "toolset"
 view_scope = "session"
 call_hidden = false
+schemas = "safe"
 auth = ["keys", "oauth"]
 oauth.issuer = "https://id.example.com"
 oauth.audience = "https://gateway.example.com/metamcp/Work.1/mcp"
@@ -307,7 +308,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
     endpoint = Endpoint(
         name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
-        exposure="toolset", view_scope="session", call_hidden=False,
+        exposure="toolset", view_scope="session", call_hidden=False, schemas="safe",
         auth=("keys", "oauth"), url_keys=True, keys=("ci", "mmcp_k3Jq9ZxA"), oauth=ISSUER,
         limits=UseLimits(calls_per_minute=6, streams=2, body_max=1024),
         code={"timeout_ms": 1000, "calls": 20}, builtins=("catalog",),
