@@ -296,6 +296,7 @@ class _EntryReader:
 
     def _read_switches(self) -> None:
         """Read which tools the user has switched on and off."""
+        self._read_filter()
         allowed, refused = self._listed(_ALLOWED), self._listed(_REFUSED)
         tools = self.left.pop("tools", None)
         if list_of(tools) is not None:
@@ -322,6 +323,15 @@ class _EntryReader:
         switches |= dict.fromkeys(refused or (), False)
         if switches:
             self.made.values["tools"] = {name: {"enabled": on} for name, on in switches.items()}
+
+    def _read_filter(self) -> None:
+        """Read `options.toolFilter` of TBXark's mcp-proxy like the lists of other programs."""
+        options = table_of(self.left.get("options")) or {}
+        inner = table_of(options.get("toolFilter")) or {}
+        key = {"allow": _ALLOWED[0], "block": _REFUSED[0]}.get(str(inner.get("mode")))
+        if key is not None and key not in self.left:
+            self.left[key] = inner.get("list")
+            self.left["options"] = {name: options[name] for name in options if name != "toolFilter"}
 
     def _listed(self, keys: tuple[str, ...]) -> list[str] | None:
         found: list[str] | None = None

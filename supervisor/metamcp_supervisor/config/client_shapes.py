@@ -85,6 +85,8 @@ CLIENT_FACTS: Mapping[str, ClientFacts] = {
     )
 }  # fmt: skip
 
+_TABLES = ("mcpServers", "mcp_servers", "context_servers", "mcp.servers")
+"""Keys at the top of a file for a table or a list of servers."""
 ADDRESSES = ("httpUrl", "url", "serverUrl", "uri", "baseUrl")
 """Keys for the URL of a server."""
 
@@ -107,7 +109,7 @@ def places(values: Mapping[str, object], label: str, folder: str) -> list[Place]
     found: list[Place] = [
         (key,)
         for key, value in values.items()
-        if (key in ("mcpServers", "mcp_servers", "context_servers") or key.endswith(".mcpServers"))
+        if (key in _TABLES or key.endswith((".mcpServers", ".mcp.servers")))
         and (table_of(value) is not None or list_of(value) is not None)
     ]
     if is_yaml and table_of(values.get("extensions")) is not None:

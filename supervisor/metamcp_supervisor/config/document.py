@@ -428,7 +428,7 @@ class Table:
             if lenient and isinstance(value, int | float) and not isinstance(value, bool):
                 found[name] = str(value)
             elif lenient and value is None:
-                self.findings.warning(site, "is null and left alone")
+                self.findings.lose(site, "is null and left alone")
             elif not isinstance(value, str):
                 self.findings.error(site, f"must be a string, in quotes, not {kind_of(value)}")
             elif why := flaw(value):

@@ -140,7 +140,7 @@ def read_headers(
         if why := flaw(name):
             findings.error(site.at(name), why)
         elif why := reserved(name):
-            (findings.warning if lenient else findings.error)(site.at(name), why)
+            (findings.lose if lenient else findings.error)(site.at(name), why)
         elif name.lower() in {known.lower() for known in written}:
             findings.error(site.at(name), "is there twice; capital letters make no difference")
         else:

@@ -235,6 +235,21 @@ def test_a_file_that_is_named_keeps_its_folder(home: Home, folder: str) -> None:
     assert tomllib.loads(target.read_text())["servers"]["a"] == table
 
 
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"Accept": "text/event-stream"}, "Accept: is set by the gateway for each message"),
+        ({"X-None": None}, "X-None: is null and left alone"),
+    ],
+)
+def test_a_header_that_is_not_sent_is_named(
+    home: Home, headers: dict[str, Any], message: str
+) -> None:
+    servers, told = imported(home, {"a": {"url": "https://x/", "headers": headers}})
+    assert servers == {"a": {"url": "https://x/"}}
+    assert f"{home.project}/file0.json:1: mcpServers.a.headers.{message}" in told
+
+
 def test_a_strict_import_writes_nothing_where_something_is_not_carried_over(home: Home) -> None:
     path = home.project / "file.json"
     path.write_text('{"mcpServers": {"a": {"command": "x", "watchPaths": ["src"]}}}')

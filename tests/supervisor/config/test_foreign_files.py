@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]  # has no types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth
+from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth, Server
 from metamcp_supervisor.config.references import refers
 from metamcp_worker.access import api_key
 from tests.supervisor.configs import loaded, messages
@@ -233,6 +233,67 @@ def test_any_json_is_a_configuration_or_a_list_of_errors(values: dict[str, Any])
         else:
             return
         assert all(each.message for each in problems)
+
+
+@pytest.mark.parametrize(
+    ("entry", "switches"),
+    [
+        ({"excludeTools": ["a"]}, {"a": False}),
+        (
+            {"enabled_tools": ["a", "b"], "disabled_tools": ["b"]},
+            {"*": False, "a": True, "b": False},
+        ),
+        (
+            {"includeTools": ["a_*", "b"], "excludeTools": ["a_*"]},
+            {"*": False, "b": True, "a_*": False},
+        ),
+        ({"tools": ["*"]}, {}),
+        ({"tools": []}, {"*": False}),
+        ({"available_tools": []}, {}),
+        ({"tools": {"a": False, "b": {"enabled": True}}}, {"a": False, "b": True}),
+        ({"options": {"toolFilter": {"mode": "block", "list": ["a"]}}}, {"a": False}),
+        ({"options": {"toolFilter": {"mode": "allow", "list": ["a"]}}}, {"*": False, "a": True}),
+    ],
+)
+def test_lists_of_tools_become_switches_and_what_is_refused_wins(
+    tmp_path: Path, entry: dict[str, Any], switches: dict[str, bool]
+) -> None:
+    text = json.dumps({"mcpServers": {"a": {"command": "x", **entry}}})
+    got = loaded(tmp_path, text, name="x.json")
+    found = {name: each.enabled for name, each in got.servers["a"].tools.items()}
+    assert (found, got.warnings) == (switches, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "timeout_s"),
+    [
+        (".gemini/settings.json", {"timeout": 90_000}, 90),
+        (".roo/mcp.json", {"timeout": 90}, 90),
+        ("zed/settings.json", {"timeout": 90}, 90),
+        (".mcp.json", {"timeout": 90_000}, 90),
+        ("any.json", {"timeout": 90, "alwaysAllow": []}, 90),
+        ("any.json", {"timeout": 90_000, "includeTools": ["*"]}, 90),
+        ("any.json", {"timeout": 90_000, "autoApprove": [], "disabledTools": []}, 90),
+        ("any.json", {"timeoutMs": 90_000}, 90),
+        ("any.json", {"tool_timeout_sec": 90}, 90),
+        ("any.json", {"timeout": 90_000}, None),
+        ("any.json", {"timeout": "90s"}, None),
+        (".mcp.json", {"timeout": 0}, None),
+        (".mcp.json", {"timeout": True}, None),
+        (".roo/mcp.json", {"timeout": 90_000}, None),
+    ],
+)
+def test_a_time_limit_is_read_in_the_unit_of_its_client_or_named(
+    tmp_path: Path, name: str, entry: dict[str, Any], timeout_s: float | None
+) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    key = "context_servers" if name.startswith("zed") else "mcpServers"
+    got = loaded(tmp_path, json.dumps({key: {"a": {"command": "x", **entry}}}), name=name)
+    default = Server(name="a", source="").timeout_s
+    assert got.servers["a"].timeout_s == (timeout_s or default)
+    assert any(".timeout: is not carried over: " in each for each in got.warnings) is (
+        timeout_s is None
+    )
 
 
 @pytest.mark.promise("M98")
