@@ -16,6 +16,7 @@ from pathlib import Path
 from metamcp_supervisor.client_files import clients
 from metamcp_supervisor.client_files.clients import CLIENTS, ClientProgram, Platform, Scope
 from metamcp_supervisor.config import client_shapes, files, foreign_files, formats, places
+from metamcp_supervisor.config.assemble import servers_by_name
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.document import BrokenSyntax, ConfigDraft, ConfigFindings, Site
 from metamcp_supervisor.config.references import References
@@ -184,7 +185,7 @@ def read_servers(
     findings = ConfigFindings()
     base = str(places.folder_of(path)) if scope == "project" else ""
     try:
-        draft = _draft(path, base, findings)
+        drafts = servers_by_name([_draft(path, base, findings)], findings).values()
     except files.FileUnreadable as why:
         return ClientFile(client, path, why=str(why))
     except BrokenSyntax as broken:
@@ -192,7 +193,7 @@ def read_servers(
         return ClientFile(client, path, why=f"cannot be read: {broken.message}{line}")
     servers = [
         replace(each.server, url=each.server.url or each.server.url_written)
-        for each in draft.servers
+        for each in drafts
         if each.server is not None and not findings.mistake(each.site)
     ]
     others = (

@@ -220,7 +220,7 @@ def assemble(
     layers = [main.gateway, *overrides]
     gateway = _gateway(layers, default, findings)
     read = network.without_self(drafts, gateway, client_port(gateway), findings)
-    servers = workspaces.with_borrowed(_servers(read, findings), drafts, findings)
+    servers = workspaces.with_borrowed(servers_by_name(read, findings), drafts, findings)
     _check_transports(servers.values(), transports, findings)
     check_dependencies(servers, findings)
     namespaces = _namespaces(drafts, servers, findings)
@@ -341,7 +341,9 @@ def _refuse_control(
         findings.error(site, "is where 'metamcp ctl' reaches the gateway; choose another path")
 
 
-def _servers(drafts: Sequence[ConfigDraft], findings: ConfigFindings) -> Mapping[str, ServerDraft]:
+def servers_by_name(
+    drafts: Sequence[ConfigDraft], findings: ConfigFindings
+) -> Mapping[str, ServerDraft]:
     """Return the drafts of servers by name. A name stays known when its server is left out."""
     every = [each for file in drafts for each in file.servers]
     found: dict[str, ServerDraft] = {}

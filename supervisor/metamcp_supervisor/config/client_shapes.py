@@ -158,6 +158,8 @@ def client_of(values: Mapping[str, object], label: str, found: list[Place]) -> C
     projects = (table_of(values.get("projects")) or {}).values()
     if any("mcpServers" in (table_of(each) or {}) for each in projects):
         return CLIENT_FACTS["claude-code"]
+    if "schema" in values and list_of(values.get("mcpServers")) is not None:
+        return CLIENT_FACTS["continue"]
     if first[:1] == ("mcp_servers",) and label.endswith(".toml"):
         return CLIENT_FACTS["codex"]
     known = {"context_servers": "zed", "extensions": "goose", "amp.mcpServers": "amp",

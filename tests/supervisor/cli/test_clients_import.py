@@ -250,6 +250,18 @@ def test_a_header_that_is_not_sent_is_named(
     assert f"{home.project}/file0.json:1: mcpServers.a.headers.{message}" in told
 
 
+def test_two_names_that_become_the_same_are_refused_like_up_does(home: Home) -> None:
+    entries = {"a b": {"command": "x"}, "a-b": {"command": "y"}, "c": {"command": "z"}}
+    servers, told = imported(home, entries)
+    assert list(servers) == ["c"]
+    config = sources.load(
+        home.project / "file0.json", environ={}, cwd=home.project, home=home.folder
+    )
+    (problem,) = map(str, config.problems)
+    assert "the server 'a-b' is already at" in problem
+    assert problem in told.splitlines()
+
+
 def test_a_strict_import_writes_nothing_where_something_is_not_carried_over(home: Home) -> None:
     path = home.project / "file.json"
     path.write_text('{"mcpServers": {"a": {"command": "x", "watchPaths": ["src"]}}}')
