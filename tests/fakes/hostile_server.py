@@ -59,7 +59,7 @@ def handled(method: str, params: Json) -> Json:
         answer: Json = {"capabilities": {"tools": {}}, "serverInfo": INFO}
         return {"result": {"protocolVersion": params["protocolVersion"], **answer}}
     if method == "tools/list":
-        names = ("reach", "bomb", "read", "write", "connect", "choke", "through", "bridge",
+        names = ("reach", "bomb", "read", "write", "connect", "choke", "through", "bridge", "fill",
                  "dial", "share")  # fmt: skip
         tools: list[Json] = [{"name": one, "inputSchema": {"type": "object"}} for one in names]
         tools[2]["annotations"] = {"readOnlyHint": True}
@@ -67,7 +67,7 @@ def handled(method: str, params: Json) -> Json:
     if method == "tools/call":
         if params["name"] in USES:
             return used(params["name"], params["arguments"]["path"])
-        every = {"choke": choke, "through": through, "bridge": bridge, "bomb": bomb}
+        every = {"choke": choke, "through": through, "bridge": bridge, "bomb": bomb, "fill": fill}
         tool = every.get(params["name"], reach)
         outcome = json.dumps(tool(params["arguments"]))
         return {"result": {"content": [{"type": "text", "text": outcome}]}}
@@ -103,6 +103,16 @@ def bomb(_: Json) -> Json:
     if os.getpid() != own:
         os._exit(0)
     return {"forks": forks(), "refused": os.strerror(refused)}
+
+
+def fill(arguments: Json) -> Json:
+    """Write so many MiB in files of one each."""
+    folder = arguments.get("folder") or os.environ["TMPDIR"]
+    os.makedirs(folder, exist_ok=True)
+    for number in range(arguments["mib"]):
+        with open(f"{folder}/{number}", "wb") as file:
+            file.write(bytes(1 << 20))
+    return {"folder": folder}
 
 
 def call(number: int, *arguments: Any) -> int:

@@ -1,13 +1,15 @@
 """Servers that leak: one is replaced between two calls, one is killed, and nobody else notices."""
 
 import json
+import sys
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.live.client import Client
-from tests.live.gateway import Gateway, fake
+from tests.live.gateway import ROOT, Gateway, fake
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
@@ -65,4 +67,26 @@ def test_a_server_above_its_hard_limit_is_killed_and_starts_again(
         assert sentence in told
         assert "limit: it " in told
         assert client.text("big__echo", text="back") == "back"
+        assert gateway.server("other")["pid"] == other
+
+
+@pytest.mark.promise("M76")
+def test_a_server_that_fills_its_own_folders_starts_again_without_its_temporary_files() -> None:
+    hostile = {"command": [sys.executable, str(ROOT / "tests" / "fakes" / "hostile_server.py")]}
+    with (
+        Gateway({"big": {**hostile, "disk_max": "64M"}, "other": fake()}) as gateway,
+        closing(Client(gateway.port)) as client,
+    ):
+        other = gateway.server("other")["pid"]
+        temporary = json.loads(client.text("big__fill", mib=32))["folder"]
+        client.call("big__fill", mib=80)  # answered, or it is killed in the middle of it
+        until(lambda: again(gateway, "big"), "it is back", LOOKS_S_MAX)
+        events_of_it = json.dumps(events(gateway, "big"))
+        assert f"MiB of the disk, most of it in {temporary}, disk_max is 64 MiB" in events_of_it
+        assert not Path(temporary).exists()
+        own = gateway.folder / "state" / "servers" / "big"
+        (own / "home").mkdir(exist_ok=True)
+        with (own / "home" / "kept").open("wb") as file:
+            file.write(bytes(80 << 20))
+        until(lambda: f"most of it in {own}" in json.dumps(events(gateway, "big")), "it is told")
         assert gateway.server("other")["pid"] == other

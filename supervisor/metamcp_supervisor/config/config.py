@@ -417,6 +417,8 @@ class Server:
     needs: tuple[str, ...] | None = None
     """Names of needs of `known_servers.toml`; None: as the server is known."""
     unix_sockets: tuple[str, ...] = ()
+    disk_max: int | None = None
+    """Maximum bytes in its own folders; None: `limits.DISK_BYTES_MAX`, or half of the room."""
     network: Network | None = None
     """None: as its profile has it."""
 

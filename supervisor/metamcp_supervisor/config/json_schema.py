@@ -97,6 +97,7 @@ EXAMPLES = {
     "description": '"Shows what changed in the repository."',
     "drain_delay": '"5s"',
     "endpoint": '"http://127.0.0.1:4318/v1/traces"',
+    "disk_max": '"2G"',
     "extensions": '{ "com.example/maps" = { zoom = 9 } }',
     "folder": '"models/small"',
     "console_listen": '"127.0.0.1:6272"',

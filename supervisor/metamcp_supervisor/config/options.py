@@ -410,6 +410,8 @@ OPTIONS: tuple[Option, ...] = (
            'Processors that it may keep busy, `1.5` or `"150%"`; needs a delegated cgroup.'),
     Option("servers.*", "processes_max", "integer", "", "in place",
            "Processes that it may have, `256` if confined; one that is not is killed above it."),
+    Option("servers.*", "disk_max", "size", "", "in place",
+           "Disk for its own folders; `1G`, or half of the room if that is less."),
     Option("servers.*", "nofile_max", "integer", "", "next start",
            "Open files that each of its processes may have."),
     Option("servers.*", "sandbox", "choice", '"basic"', "restart",

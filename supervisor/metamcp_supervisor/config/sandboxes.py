@@ -1,5 +1,5 @@
 """Confinement of a server in its table: `sandbox`, `sandbox_required`, `read`, `write`, `needs`,
-`unix_sockets`, `network`; and what known servers need beside their own files.
+`unix_sockets`, `network`, `disk_max`; and what known servers need beside their own files.
 
 Owns: these keys and the rules between them, the profile of a server, which known server a command
 starts and what that opens. Never: the table of known servers, a file of TOML, the rights
@@ -28,7 +28,11 @@ PORTS_MAX = 64
 _NEVER = ("/", "/dev", "/proc", "/sys")
 _ITSELF = "podman"
 """Launcher that makes a container by itself, which no confined process may do."""
-_KEYS = ("sandbox", "sandbox_required", "read", "write", "needs", "unix_sockets", "network")
+_KEYS = (
+    "sandbox", "sandbox_required", "read", "write", "needs", "unix_sockets", "network", "disk_max",
+)  # fmt: skip
+DISK_BYTES_MIN = 1024 * 1024
+"""Minimum of `disk_max`; a smaller limit can only be a mistake."""
 
 
 def profile(server: Server) -> Profile:
@@ -67,6 +71,7 @@ def read(table: Table, server: Server) -> Server:
         needs=_needs(table),
         network=_network(table),
         unix_sockets=_paths(table, "unix_sockets"),
+        disk_max=table.size("disk_max", low=DISK_BYTES_MIN),
     )
 
 

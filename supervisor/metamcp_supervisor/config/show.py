@@ -409,6 +409,8 @@ def _sandbox(server: Server) -> dict[str, object]:
         found["sandbox_required"] = True
     paths = ("read", "write", "unix_sockets")
     found |= {key: list(each) for key in paths if (each := getattr(server, key))}
+    if server.disk_max is not None:
+        found["disk_max"] = size_text(server.disk_max)
     if names := sandboxes.needs(server):
         found["needs"] = list(names)
     if server.network is not None:

@@ -1,4 +1,4 @@
-"""Limits of the memory and processes of a server, and the verdict when a server exceeds them.
+"""Limits of memory, processes and disk of a server, and the verdict when a server exceeds them.
 
 Owns: the limits of one server as numbers, the rules of recycling and killing, the sentences about
 both. Never: measuring (`usage`, `cgroups`), stopping or killing anything (`server_io`), the limits
@@ -38,6 +38,9 @@ known."""
 PROCESSES_MAX, TASKS_MAX = 256, 4096
 """Maximum processes, and threads of them all, of a confined server without a limit of its own."""
 
+DISK_BYTES_MAX = 1 << 30
+"""Maximum bytes in the own folders of a confined server without a limit of its own."""
+
 FILES_BASE = 256
 """Open files of the supervisor or a front without servers, connections of clients included."""
 FILES_PER_SERVER = 3
@@ -68,22 +71,34 @@ FINE = LimitVerdict(Fate.FINE)
 class Limits(Struct, frozen=True, kw_only=True):
     """Limits of one server and all its processes together: memory in bytes, `cpu_max` in
     processors, None for no limit. `cpu_max` is enforced by the kernel or not at all. `tasks_max`:
-    threads of all processes, which the kernel counts; None: as many as processes."""
+    threads of all processes, which the kernel counts; None: as many as processes. `disk_max`: bytes
+    in its own folders; None: the limit of the sample."""
 
     memory_max: int | None = None
     memory_high: int | None = None
     processes_max: int | None = None
     tasks_max: int | None = None
     cpu_max: float | None = None
+    disk_max: int | None = None
 
     @property
     def any(self) -> bool:
         return self != Limits()
 
 
+class DiskUse(Struct, frozen=True):
+    """Bytes in the own folders of an instance. `folder`: the one with most of them; `limit`: bytes
+    that it may have if nothing else is written."""
+
+    held_bytes: int
+    folder: str
+    limit: int
+
+
 class Sample(Struct, frozen=True, kw_only=True):
-    """Memory and processes that one instance of a server used. `at`: time of the monotonic clock;
-    `processes`: 0 if they were not counted; `serving`: it can be recycled."""
+    """Memory, processes and disk that one instance of a server used. `at`: time of the monotonic
+    clock; `processes`: 0 if they were not counted; `serving`: it can be recycled; `disk`: None if
+    it has no folders of its own."""
 
     server: str
     generation: int
@@ -91,6 +106,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     memory_bytes: int
     processes: int = 0
     serving: bool = True
+    disk: DiskUse | None = None
 
 
 class LimitRecord(Struct, frozen=True, kw_only=True):
@@ -116,7 +132,15 @@ def limits_of(server: Server) -> Limits:
         processes_max=PROCESSES_MAX if assumed else server.processes_max,
         tasks_max=TASKS_MAX if assumed else None,
         cpu_max=server.cpu_max,
+        disk_max=server.disk_max,
     )
+
+
+def disk_limit(held_bytes: int, free_bytes: int) -> int:
+    """Return the bytes that a server may have in its folders if nothing is written: half of the
+    room that there is for them, of which it holds a part already, but not more than
+    DISK_BYTES_MAX."""
+    return min(DISK_BYTES_MAX, (held_bytes + free_bytes) // 2)
 
 
 def part_of(server: Server, number: int = 0) -> MeasuredProcess:
@@ -148,6 +172,7 @@ def sample(
     at: float,
     leaf_bytes: int | None = None,
     serving: bool = True,
+    disk: DiskUse | None = None,
 ) -> Sample | None:
     """Return the sample of an instance, None if its usage is not known. `pid`: of its root process;
     `usage`: the measured usage of that root, perhaps of an earlier process; `leaf_bytes`: memory of
@@ -164,6 +189,7 @@ def sample(
         memory_bytes=held if leaf_bytes is None else leaf_bytes,
         processes=usage.processes if usage is not None else 0,
         serving=serving,
+        disk=disk,
     )
 
 
@@ -285,6 +311,11 @@ def _broken(limits: Limits, now: Sample) -> str:
     most = limits.processes_max
     if most is not None and now.processes > most:
         return f"it had {now.processes} processes, processes_max is {most}"
+    if now.disk is not None:
+        most, held = limits.disk_max or now.disk.limit, now.disk.held_bytes
+        if held > most:
+            where = f"{mebibytes(held)} of the disk, most of it in {now.disk.folder}"
+            return f"it held {where}, disk_max is {mebibytes(most)}"
     return ""
 
 

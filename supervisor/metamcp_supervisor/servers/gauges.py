@@ -5,12 +5,15 @@ Owns: the ticker, the latest figures, carrying out a verdict about a server. Nev
 """
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Mapping
 
+from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.processes.generations import Nurseries
-from metamcp_supervisor.processes.limits import Fate, Sample, limits_of
+from metamcp_supervisor.processes.limits import DiskUse, Fate, Sample, limits_of
 from metamcp_supervisor.servers import status
 from metamcp_supervisor.servers.entry import Copy
 from metamcp_supervisor.servers.scrape import Single
@@ -20,7 +23,10 @@ from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
+from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc.spec import TEMPORARY
 
+_Key = tuple[str, int]
 USAGE_S = 2.0
 """Seconds between two measurements of memory and processor time."""
 
@@ -52,6 +58,9 @@ class Gauges:
         self._roles = roles
         self._measured = True
         self._known = usage.Known()
+        self._folders = usage.FolderSizes()
+        self._disks: dict[_Key, DiskUse] = {}
+        """Use of the disk by each confined copy, by name and generation."""
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -68,11 +77,46 @@ class Gauges:
         servers = {name: entry.server for name, entry in entries.items()}
         closely = limits.closely(roots, servers)
         self.usages = await asyncio.to_thread(usage.sample, roots, closely, self._known)
+        if folders := self._own_folders():
+            self._disks = await asyncio.to_thread(self._disk_uses, folders)
         self._seen(bool(self.usages))
         self._metrics.usage(self.usages)
         self._metrics.remember(self._loop.time())
         self._tree.bounds.look()
         self._judge()
+
+    def _own_folders(self) -> dict[_Key, tuple[str, str]]:
+        """Return the folder of each confined copy, and the link to that of its temporary files."""
+        private = self._tree.bounds.private()
+        found: dict[_Key, tuple[str, str]] = {}
+        if private is None:
+            return found
+        for name, entry in self._tree.entries.items():
+            if entry.server.command and sandboxes.profile(entry.server) != "none":
+                folder = private.folder / process_names.base(name)
+                for copy in entry.copies:
+                    if copy.instance is not None:
+                        link = folder / TEMPORARY / str(copy.instance.pid)
+                        found[name, copy.generation] = str(folder), str(link)
+        return found
+
+    def _disk_uses(self, folders: dict[_Key, tuple[str, str]]) -> dict[_Key, DiskUse]:
+        """Measure the folders of all copies. Blocks."""
+        found: dict[_Key, DiskUse] = {}
+        looked: set[str] = set()
+        for key, (folder, link) in folders.items():
+            with contextlib.suppress(OSError):
+                own = folder, os.readlink(link)
+                looked.update(own)
+                sizes = {each: self._folders.size(each) for each in own}
+                held = sum(sizes.values())
+                if (before := self._disks.get(key)) is None:
+                    limit = limits.disk_limit(held, min(map(_free_bytes, own)))
+                else:
+                    limit = before.limit
+                found[key] = DiskUse(held, max(own, key=sizes.__getitem__), limit)
+        self._folders.forget(looked)
+        return found
 
     def _seen(self, yes: bool) -> None:
         """Note whether anything could be measured; write to the journal when that changes."""
@@ -110,4 +154,11 @@ class Gauges:
             at=now,
             leaf_bytes=copy.leaf.memory_bytes() if copy.leaf is not None else None,
             serving=copy is copy.entry.serving and not copy.stopping,
+            disk=self._disks.get((server.name, copy.generation)),
         )
+
+
+def _free_bytes(folder: str) -> int:
+    """Return the free bytes of the disk that a folder is on. Raises OSError."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize

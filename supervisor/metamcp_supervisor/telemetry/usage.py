@@ -1,4 +1,5 @@
-"""Memory and processor time of each process of the gateway and of the processes below it.
+"""Memory and processor time of each process of the gateway and of the processes below it, and sizes
+of folders.
 
 Owns: measuring, in one pass from the gateway's processes down, and finding the process that listens
 on a port. Never: when to measure, limits, names of metrics. The only file that uses psutil. Calls
@@ -10,9 +11,11 @@ in the pass before did nothing; only every fifth pass reads its other files agai
 its memory has a limit. Elsewhere psutil reads the table of all processes.
 """
 
+import contextlib
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from itertools import islice
 from typing import TypeVar
@@ -28,6 +31,10 @@ COMMAND_CHARACTERS_MAX = 1000
 """Maximum characters of each argument of a command."""
 WHOLE_LOOKS = 5
 """Number of looks, of which one reads all files of processes that do nothing."""
+FOLDER_REST = 50
+"""Time from one measurement of a folder to the next, in times that it took."""
+_BLOCK_BYTES = 512
+"""Bytes of a block as `stat` counts them."""
 _PIECE_BYTES = 4096
 _LAST_BYTES_MAX = 4000
 """A shorter piece of a file of /proc is the last one, because an entry is never cut in two."""
@@ -312,6 +319,47 @@ def _parents() -> dict[int, list[int]]:
     except IndexError:  # psutil, of an empty /proc
         return {}
     return below
+
+
+class FolderSizes:
+    """Sizes of folders, in bytes of the disk. A folder with very many files is measured less
+    often."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, tuple[float, int]] = {}
+        """Size of each folder, and the time from which it is measured again."""
+
+    def size(self, folder: str) -> int:
+        """Return the size of a folder with all below it, links not followed; 0 if it is missing. A
+        part that this process may not read does not count."""
+        again_at, size = self._sizes.get(folder, (0.0, 0))
+        begun = time.monotonic()
+        if begun >= again_at:
+            size = _folder_size(folder)
+            ended = time.monotonic()
+            self._sizes[folder] = ended + (ended - begun) * FOLDER_REST, size
+        return size
+
+    def forget(self, kept: Collection[str]) -> None:
+        """Forget all other folders."""
+        for folder in self._sizes.keys() - kept:
+            del self._sizes[folder]
+
+
+def _folder_size(folder: str) -> int:
+    size, seen = 0, set[int]()
+    # By descriptors, because the owner may replace a folder by a link at any moment.
+    with contextlib.suppress(OSError, RecursionError):
+        for _, folders, files, fd in os.fwalk(folder):
+            for name in (*folders, *files):
+                try:
+                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                except OSError:  # it is gone
+                    continue
+                if found.st_nlink == 1 or found.st_ino not in seen:
+                    seen.add(found.st_ino)
+                    size += found.st_blocks * _BLOCK_BYTES
+    return size
 
 
 def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:

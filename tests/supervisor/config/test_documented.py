@@ -60,7 +60,7 @@ HEADINGS = {
 WITHOUT_DEFAULT = {
     "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
     "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
-    "strict_listing", "limits", "results", "sandbox", "network", "needs",
+    "disk_max", "strict_listing", "limits", "results", "sandbox", "network", "needs",
     "protocol", "extensions",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
@@ -155,6 +155,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "processes_max": 9, "nofile_max": 99, "limits": UseLimits(in_flight=1),
         "sandbox": "strict", "sandbox_required": True, "read": ("/r",), "write": ("/w",),
         "network": "none", "needs": ("kube",), "unix_sockets": ("/s",),
+        "disk_max": 9,
     }  # fmt: skip
     for name, value in changed.items():
         key = name.removesuffix("_s")

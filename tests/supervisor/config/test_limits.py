@@ -11,10 +11,12 @@ from metamcp_supervisor.processes.limits import (
     LOOKS_MIN,
     RECYCLE_S_MIN,
     REMEMBER_S,
+    DiskUse,
     Fate,
     Limiter,
     LimitRecord,
     Limits,
+    LimitVerdict,
     Sample,
 )
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
@@ -176,6 +178,31 @@ def test_a_confined_server_has_a_limit_of_processes_anyway() -> None:
     assert limits.limits_of(server("git")) == Limits(processes_max=256, tasks_max=4096)
     assert limits.limits_of(server("git", processes_max=3)) == Limits(processes_max=3)
     assert limits.limits_of(server("far", command=(), url="https://x/")) == Limits()
+
+
+def test_a_server_that_holds_more_of_the_disk_than_it_may_is_killed_and_told_where() -> None:
+    use = DiskUse(300 * MIB, "/s/servers/a", 200 * MIB)
+    now = Sample(server="a", generation=1, at=1.0, memory_bytes=MIB, disk=use)
+
+    def verdict(disk_max: int | None) -> LimitVerdict:
+        return limits.judge(LimitRecord(), Limits(disk_max=disk_max), now, None)[1]
+
+    assert verdict(None) == LimitVerdict(
+        Fate.KILL,
+        "it held 300 MiB of the disk, most of it in /s/servers/a, disk_max is 200 MiB",
+    )
+    assert verdict(299 * MIB).fate is Fate.KILL
+    assert verdict(300 * MIB).fate is Fate.FINE
+
+
+@pytest.mark.parametrize(
+    ("held", "free", "limit"),
+    [(0, 100, 50), (60, 40, 50), (0, 10 << 30, 1 << 30), (5 << 30, 0, 1 << 30), (0, 0, 0)],
+)
+def test_without_disk_max_a_server_gets_half_of_the_room_and_no_more_than_a_gibibyte(
+    held: int, free: int, limit: int
+) -> None:
+    assert limits.disk_limit(held, free) == limit
 
 
 def test_the_kernel_knows_best_what_a_server_uses() -> None:

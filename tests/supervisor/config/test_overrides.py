@@ -138,6 +138,7 @@ def test_everything_that_can_be_set_is_documented_and_is_read_as_it_is_shown() -
         memory_high=2**29,
         cpu_max=1.5,
         processes_max=9,
+        disk_max=2**30,
     )
     table = server_table(whole)
     shown = {key: text_of(table, key) for key in SETTINGS}

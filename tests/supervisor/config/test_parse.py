@@ -168,6 +168,7 @@ read = ["/srv"]
 write = ["data"]
 needs = ["kube"]
 unix_sockets = ["/run/x.sock"]
+disk_max = "2G"
 network = { tcp_ports = [443] }
 limits = { calls_per_minute = 60, burst = 5, calls_per_day = 1000, in_flight = 3 }
 tools.log = { name = "history", fixed = { all = true } }

@@ -51,9 +51,10 @@ def test_a_strict_server_has_no_network_unless_it_is_written(tmp_path: Path) -> 
 
 def test_the_confinement_is_shown_as_it_is_written(tmp_path: Path) -> None:
     keys = 'read = ["/srv"]\nunix_sockets = ["/s"]\nnetwork = { tcp_ports = [443] }\n'
+    keys += 'disk_max = "2G"\n'
     shown: Any = tables(loaded(tmp_path, f"[servers.a]\n{COMMAND}\n{keys}"))["servers"]
-    names = ("sandbox", "read", "write", "unix_sockets", "network")
+    names = ("sandbox", "read", "write", "unix_sockets", "network", "disk_max")
     assert {key: shown["a"].get(key) for key in names} == {
         "sandbox": "basic", "read": ["/srv"], "write": None, "unix_sockets": ["/s"],
-        "network": {"tcp_ports": [443]},
+        "network": {"tcp_ports": [443]}, "disk_max": "2G",
     }  # fmt: skip

@@ -7,7 +7,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from metamcp_supervisor.telemetry.usage import WHOLE_LOOKS, Known, MeasuredProcess, sample
+from metamcp_supervisor.telemetry.usage import (
+    WHOLE_LOOKS,
+    FolderSizes,
+    Known,
+    MeasuredProcess,
+    sample,
+)
 from tests.waiting import until
 
 HELD_BYTES = 64 * 1024 * 1024
@@ -225,3 +231,17 @@ def test_without_a_free_descriptor_nothing_is_measured_and_nothing_raised() -> N
         assert sample(roots) == {}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_folder_has_the_size_of_its_blocks_and_not_of_what_links_lead_to(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "own"
+    for made in (elsewhere, folder / "deep" / "deeper"):
+        made.mkdir(parents=True)
+    (elsewhere / "large").write_bytes(bytes(1 << 20))
+    (folder / "deep" / "deeper" / "file").write_bytes(bytes(64 << 10))
+    (folder / "again").hardlink_to(folder / "deep" / "deeper" / "file")
+    (folder / "link").symlink_to(elsewhere)
+    with (folder / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+    assert 64 << 10 <= FolderSizes().size(str(folder)) < 128 << 10
+    assert FolderSizes().size(str(folder / "none")) == 0

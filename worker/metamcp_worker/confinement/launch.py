@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn
 
 from metamcp_worker.confinement import kernel, rules
 from metamcp_worker.ipc import packets
-from metamcp_worker.ipc.spec import ConfinementSpec
+from metamcp_worker.ipc.spec import TEMPORARY, ConfinementSpec
 
 BROWSER_CALLS = frozenset({"chroot"})
 """System calls that the sandbox of a browser makes in its namespaces of users and processes."""
@@ -179,7 +179,7 @@ def remove(folder: str) -> None:
 def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
     """Make the folders of a server, and remove those of processes that are gone. Raises
     NotConfined."""
-    every = os.path.join(spec.folder, "tmp")
+    every = os.path.join(spec.folder, TEMPORARY)
     home = os.path.expanduser("~")
     apart = rules.has_own_home(spec, home, usable=os.access(home, os.W_OK | os.X_OK))
     for old in Files().names(every):

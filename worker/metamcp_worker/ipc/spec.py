@@ -101,6 +101,9 @@ Profile = Literal["none", "basic", "strict"]
 own by bubblewrap."""
 
 
+TEMPORARY = "tmp"
+"""Folder in that of a confined server, with a link to the temporary folder of each of its
+processes, by the process id of the worker."""
 CONFINED_HOST = "127.0.67.67"
 """Address of this machine from which confined servers connect to the gateway."""
 
