@@ -58,10 +58,11 @@ class Tools(Wire):
         """What the client said of itself: in initialize, or in this request."""
         return content(json.dumps({**self.declared, "capabilities": self.capabilities_of_client}))
 
-    def tool_progress(self, _: object, n: int = 3, note: str = "") -> Json:
+    def tool_progress(self, _: object, n: int = 3, note: str = "", every_ms: float = 0) -> Json:
         more = {"message": note} if note else {}
         for step in range(1, n + 1) if self.token is not None else ():
             done = {"progressToken": self.token, "progress": step, "total": n, **more}
+            time.sleep(every_ms / 1000)
             self.notify("notifications/progress", **done)
         return content(f"{n} steps")
 

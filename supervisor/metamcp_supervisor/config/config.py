@@ -390,7 +390,8 @@ class Server:
     restart_delay_max_s: float = 30.0
     retry: Retry = "never"
     start_timeout_s: float = 30.0
-    timeout_s: float = 60.0
+    timeout_s: float = 300.0
+    timeout_max_s: float = 3600.0
     list_timeout_s: float = 5.0
     stop_grace_s: float = 5.0
     probe_interval_s: float = 30.0

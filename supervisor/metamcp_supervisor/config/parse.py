@@ -410,6 +410,7 @@ def tuned(table: Table, server: Server) -> Server:
             default=program.start_timeout_s(server.command, _DEFAULTS.start_timeout_s),
         ),
         timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
+        timeout_max_s=table.duration("timeout_max", default=_DEFAULTS.timeout_max_s),
         list_timeout_s=table.duration("list_timeout", default=_DEFAULTS.list_timeout_s),
         stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
         probe_interval_s=table.duration("probe_interval", default=_DEFAULTS.probe_interval_s),

@@ -369,6 +369,7 @@ def server_table(server: Server) -> dict[str, object]:
         "retry": server.retry,
         "start_timeout": duration_text(server.start_timeout_s),
         "timeout": duration_text(server.timeout_s),
+        "timeout_max": duration_text(server.timeout_max_s),
         "list_timeout": duration_text(server.list_timeout_s),
         "stop_grace": duration_text(server.stop_grace_s),
         "probe_interval": duration_text(server.probe_interval_s),

@@ -133,6 +133,7 @@ def server_spec(
         else _confinement(server, private, tenant, environ),
         start_timeout_s=server.start_timeout_s,
         timeout_s=server.timeout_s,
+        timeout_max_s=server.timeout_max_s,
         list_timeout_s=server.list_timeout_s,
         stop_eof_s=STOP_EOF_S,
         stop_grace_s=server.stop_grace_s,

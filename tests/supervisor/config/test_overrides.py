@@ -124,7 +124,7 @@ def test_no_value_is_told_as_such() -> None:
     table = server_table(Server(name="git", source="", command=("x",)))
     assert text_of(table, "memory_max") == "none"
     assert text_of(table, "required") == "false"
-    assert text_of(table, "timeout") == "1m"
+    assert text_of(table, "timeout") == "5m"
 
 
 def test_everything_that_can_be_set_is_documented_and_is_read_as_it_is_shown() -> None:

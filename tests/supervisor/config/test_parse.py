@@ -147,6 +147,7 @@ restart_delay_max = "5s"
 retry = "idempotent"
 start_timeout = "1m"
 timeout = "90s"
+timeout_max = "2h"
 list_timeout = "2s"
 stop_grace = "500ms"
 probe_interval = "2m"
@@ -286,7 +287,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
     assert (git.protocol, notes.protocol) == (None, "2025-03-26")
     patience = (git.restarts_max, git.restart_window_s, git.restart_delay_max_s)
     assert patience == (3, 600.0, 5.0)
-    assert (git.start_timeout_s, git.timeout_s) == (60.0, 90.0)
+    assert (git.start_timeout_s, git.timeout_s, git.timeout_max_s) == (60.0, 90.0, 7200.0)
     assert (git.list_timeout_s, git.stop_grace_s, git.hide_after_s) == (2.0, 0.5, 1.0)
     assert git.probe_interval_s == 120.0
     assert (git.concurrency, git.queue, git.message_max) == (1, 10, 8 * 1024 * 1024)

@@ -303,16 +303,59 @@ def test_progress_goes_to_who_asked_for_it_without_the_token() -> None:
     talk.call(5, 10)
     token, other = (one["id"] for one in talk.calls())
     assert talk.calls()[0]["params"]["_meta"] == {"progressToken": token}
-    assert "_meta" not in talk.calls()[1]["params"]
+    assert talk.calls()[1]["params"]["_meta"] == {"progressToken": other}
     line = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%d,'
     found = talk.says(line % token + b'"progress":1.50,"x":{ }}}')
     assert found == [ReplyToFront(5, Progress(9, b'{"progress":1.50,"x":{ }}'))]
-    for unknown in (other, str(token), 999, None):
+    found = talk.tells("notifications/progress", progressToken=other, progress=1)
+    assert found == [ReplyToFront(5, Progress(10, b""))]
+    for unknown in (str(token), 999, None):
         found = talk.tells("notifications/progress", progressToken=unknown, progress=1)
         assert found == [CountOnce("unknown_token")]
     talk.says({"jsonrpc": "2.0", "id": token, "result": {}})
     late = talk.tells("notifications/progress", progressToken=token, progress=2)
     assert late == [CountOnce("unknown_token")]
+
+
+@pytest.mark.promise("M23")
+@pytest.mark.parametrize("wants_progress", [True, False])
+def test_the_time_of_a_call_begins_anew_with_its_progress(wants_progress: bool) -> None:
+    talk = ready_legacy(timeout_s=10.0, timeout_max_s=100.0, probe_interval_s=1000.0)
+    talk.call(1, 1, wants_progress=wants_progress)
+    token = talk.calls()[0]["id"]
+    for _ in range(3):
+        assert talk.tick(9) == []
+        talk.tells("notifications/progress", progressToken=token, progress=1)
+    (found,) = talk.tick(10)
+    error = error_of([found])
+    assert error["message"].endswith("within 10 s of its last progress")
+
+
+def test_progress_without_end_is_given_up_after_the_longest_time() -> None:
+    talk = ready_legacy(timeout_s=10.0, timeout_max_s=25.0, probe_interval_s=1000.0)
+    talk.call(1, 1)
+    token = talk.calls()[0]["id"]
+    for _ in range(3):
+        assert talk.tick(8) == []
+        talk.tells("notifications/progress", progressToken=token, progress=1)
+    error = error_of(talk.tick(1))
+    assert error["message"].endswith("within 25 s, the most for a call with progress")
+    assert error["data"]["timeout_s"] == 25.0
+
+
+def test_a_call_whose_time_is_longer_than_the_longest_keeps_its_time() -> None:
+    talk = ready_legacy(timeout_s=10.0, timeout_max_s=5.0, probe_interval_s=1000.0)
+    talk.call(1, 1)
+    talk.tick(9)
+    talk.tells("notifications/progress", progressToken=talk.calls()[0]["id"], progress=1)
+    assert error_of(talk.tick(1))["data"]["timeout_s"] == 10.0
+
+
+@pytest.mark.parametrize("method", ["completion/complete", "com.example/own"])
+def test_requests_that_report_no_progress_have_no_token_of_the_gateway(method: str) -> None:
+    talk = ready_legacy()
+    talk.call(1, 1, method=method)
+    assert "_meta" not in talk.wrote[-1]["params"]
 
 
 def test_other_notifications_go_to_all_fronts() -> None:

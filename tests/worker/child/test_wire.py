@@ -47,8 +47,8 @@ def test_arguments_stay_the_bytes_they_are() -> None:
 
 @pytest.mark.parametrize("params", [b"", b"{}", b"{ }", b" {\n} "])
 def test_empty_parameters_take_meta_too(params: bytes) -> None:
-    assert json.loads(jsonrpc_lines.with_meta(params, b'{"a":1}')) == {"_meta": {"a": 1}}
-    assert json.loads(jsonrpc_lines.with_meta(params, b"")) == {}
+    for meta, expected in ((b'{"a":1}', {"_meta": {"a": 1}}), (b"", {})):
+        assert json.loads(jsonrpc_lines.request(b"1", "x", params, meta))["params"] == expected
 
 
 def test_a_method_is_escaped() -> None:
@@ -58,8 +58,10 @@ def test_a_method_is_escaped() -> None:
 
 def test_a_legacy_server_gets_what_the_client_said_and_no_more() -> None:
     stamp = Stamp(LEGACY[0], "1.0")
-    call = CallFrame(1, "tools/call", b"{}", caller=b'{"clientInfo":{"name":"c"}}')
+    call = CallFrame(1, "completion/complete", b"{}", caller=b'{"clientInfo":{"name":"c"}}')
     assert stamp.of(call, b"9") == b""
+    long = CallFrame(1, "tools/call", b"{}", caller=b'{"clientInfo":{"name":"c"}}')
+    assert stamp.of(long, b"9") == b'{"progressToken":9}'
     assert stamp.own() == b""
     both = CallFrame(1, "tools/call", b"{}", meta=b'{"traceparent" : "00"}', wants_progress=True)
     assert stamp.of(both, b"9") == b'{"progressToken":9,"traceparent" : "00"}'
@@ -82,7 +84,7 @@ def test_a_modern_server_gets_the_client_that_made_the_request() -> None:
 
 @pytest.mark.parametrize("caller", [b"", b"{}", b"[]", b"nonsense"])
 def test_without_a_client_the_gateway_names_itself(caller: bytes) -> None:
-    call = CallFrame(1, "tools/call", b"{}", caller=caller)
+    call = CallFrame(1, "completion/complete", b"{}", caller=caller)
     stamp = Stamp(MODERN, "1.0")
     assert json.loads(stamp.of(call, b"9")) == {
         PREFIX + "protocolVersion": MODERN,

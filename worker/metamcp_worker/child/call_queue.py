@@ -50,7 +50,8 @@ class SentCall(Struct, gc=False):
     `alone`: whether only the server takes time for it, and not also its client. `traced`: as in
     `frames.CallFrame`. `asked_at`: the id that the next call was to get when the server began to
     ask the client something that is still open; 0 without an open question. `results`: as in
-    `frames.CallFrame`; `tool`: name of the tool or the method, if `results` is set."""
+    `frames.CallFrame`; `tool`: name of the tool or the method, if `results` is set. `progressed`:
+    whether the server reported progress."""
 
     front: int
     call: int
@@ -66,6 +67,7 @@ class SentCall(Struct, gc=False):
     asked_at: int = 0
     results: bytes = b""
     tool: str = ""
+    progressed: bool = False
 
     @property
     def by(self) -> Caller:

@@ -46,7 +46,7 @@ from metamcp_worker.child.jsonrpc_lines import (
     server_info,
     unauthorized,
 )
-from metamcp_worker.child.lists import Listing, declared
+from metamcp_worker.child.lists import TOOLS_S_MAX, Listing, declared
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
@@ -348,7 +348,8 @@ class Opening:
             protocol=spec.protocol, known=spec.known_protocol,
         )  # fmt: skip
         self._listing = Listing(
-            own, list_s=spec.list_timeout_s, tools_s=max(spec.timeout_s, spec.start_timeout_s),
+            own, list_s=spec.list_timeout_s,
+            tools_s=max(min(spec.timeout_s, TOOLS_S_MAX), spec.start_timeout_s),
             at_once=spec.concurrency,
         )  # fmt: skip
         self._changed: frozenset[str] = frozenset()

@@ -213,20 +213,31 @@ _STAMP_BYTES_MAX = 4096
 made anew at each call."""
 
 
+PROGRESSING: Final = frozenset({"prompts/get", "resources/read", "tools/call"})
+"""Methods of the calls that may take long."""
 _NEWLINE: Final = 0x0A
 _RETURN: Final = 0x0D
 """Bytes as numbers, because Python looks for a number five times as fast as for bytes."""
 _METHOD: Final = b',"method":'
 _PARAMS: Final = b',"params":'
+_PARAMS_META: Final = b',"params":{"_meta":'
 
 
 def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
     """Return the line of a request. `key`: the id as on the wire. `meta`: a raw object, or
     empty."""
-    body = with_meta(params, meta) if meta else params.strip() or b"{}"
+    body = params.strip() or b"{}"
     if _NEWLINE in body or _RETURN in body:
         body = _one_line(body)
-    return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS, body, b"}\n"))
+    if not meta:
+        return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS, body, b"}\n"))
+    if _NEWLINE in meta or _RETURN in meta:
+        meta = _one_line(meta)
+    if body[1:2] != b'"' and _EMPTY_OBJECT.match(body):
+        body = b"}"
+    else:
+        meta, body = meta + b",", body[1:]
+    return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS_META, meta, body, b"}\n"))
 
 
 def notification(method: str, params: bytes = b"") -> bytes:
@@ -259,19 +270,10 @@ def error_object(code: int, message: str, data: object = None) -> bytes:
     return codec.dump(body)
 
 
-def with_meta(params: bytes, meta: bytes) -> bytes:
-    """Return `params` with `meta` as its `_meta`, in front of the other members."""
-    body = params.strip() or b"{}"
-    if not meta:
-        return body
-    if body[1:2] != b'"' and _EMPTY_OBJECT.match(body):
-        return b'{"_meta":' + meta + b"}"
-    return b"".join((b'{"_meta":', meta, b",", body[1:]))
-
-
 class Stamp:
     """Builder of `_meta`. A modern server is told the protocol and the client that asks; a legacy
-    server knows both from the handshake."""
+    server knows both from the handshake. Calls that may take long have a token for their progress,
+    whether their client gave one or not."""
 
     def __init__(self, protocol: str, gateway_version: str) -> None:
         self._modern = protocol == MODERN
@@ -281,10 +283,11 @@ class Stamp:
 
     def of(self, call: CallFrame, key: bytes) -> bytes:
         """Return the `_meta` of this call, or nothing if there is nothing to say."""
-        if not (self._modern or call.wants_progress or call.meta):
-            return b""
+        token = call.wants_progress or call.method in PROGRESSING
+        if not (self._modern or call.meta):
+            return b"".join((b'{"progressToken":', key, b"}")) if token else b""
         parts = [self._stamp(call.caller)] if self._modern else []
-        if call.wants_progress:
+        if token:
             parts.append(b'"progressToken":' + key)
         if call.meta:
             others = call.meta.strip()[1:-1].strip()
@@ -421,8 +424,11 @@ class Faults:
         except codec.Malformed:
             return result, error
 
-    def timed_out(self, front: int, call: int, method: str, timeout_s: float) -> ReplyToFront:
-        why = f"did not answer {method} within {timeout_s:g} s"
+    def timed_out(
+        self, front: int, call: int, method: str, timeout_s: float, of: str = ""
+    ) -> ReplyToFront:
+        """Return the error of a call whose time is over. `of`: continues the sentence."""
+        why = f"did not answer {method} within {timeout_s:g} s{of}"
         return ReplyToFront(
             front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s}))
         )

@@ -218,6 +218,10 @@ TOOLS_AGAIN_S = (1.0, 2.0, 4.0)
 """Seconds after which the tools are asked for again, each time that this fails."""
 
 
+TOOLS_S_MAX = 60.0
+"""Maximum seconds for an answer about tools; as many as a start may take, if those are more."""
+
+
 class _Reading(Struct):
     """Reading of one list, since `begun`. `key`: of the open request, empty while the next one
     waits. `due`: when the time for the answer is over, or the request is sent. `failures`: how

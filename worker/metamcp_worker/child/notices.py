@@ -10,6 +10,7 @@ from msgspec import Raw
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, TellFronts, WriteToServer
 from metamcp_worker.child.call_queue import SentCall
+from metamcp_worker.child.jsonrpc_lines import PROGRESSING
 from metamcp_worker.child.lists import TaskOwners, word_of
 from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.ipc import codec, messages
@@ -74,16 +75,18 @@ def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
     return ReplyToFront(call.front, Notice(messages.NOTICE, told))
 
 
-def progressed(params: bytes, calls: ServerCalls) -> Actions:
-    """Pass on progress to the call whose id is the token."""
+def progressed(params: bytes, calls: ServerCalls, now: float) -> Actions:
+    """Pass on progress to the call whose id is the token. A front whose client did not ask for it
+    is only told that there is some."""
     try:
         members = codec.level(params)
     except codec.Malformed:
         return [CountOnce("broken_notification")]
-    found = calls.in_flight.get(bytes(members.pop("progressToken", Raw())))
-    if found is None or not found.wants_progress:
+    found = calls.progressed(bytes(members.pop("progressToken", Raw())), now)
+    if found is None or not (found.wants_progress or found.method in PROGRESSING):
         return [CountOnce("unknown_token")]
-    return [ReplyToFront(found.front, Progress(found.call, codec.dump(members)))]
+    body = codec.dump(members) if found.wants_progress else b""
+    return [ReplyToFront(found.front, Progress(found.call, body))]
 
 
 def noticed(

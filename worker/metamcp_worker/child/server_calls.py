@@ -18,6 +18,7 @@ cancelled call counts for a while as well, because a server may go on with it an
 it stops; otherwise a client could cancel a call and have its questions put to another client.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -38,14 +39,16 @@ all of them is over."""
 
 class ServerCalls:
     """All calls of one server. `in_flight`: by id on the wire, oldest first. Calls whose clients
-    are being asked take no places from others, unless the server gets one call at a time."""
+    are being asked take no places from others, unless the server gets one call at a time.
+    `timeout_max_s`: seconds up to which progress extends the time of a call."""
 
-    def __init__(self, *, concurrency: int, queue: int) -> None:
+    def __init__(self, *, concurrency: int, queue: int, timeout_max_s: float = math.inf) -> None:
         self.in_flight: dict[bytes, SentCall] = {}
         self._turns = Turns(queue)
         self._pace = Pace(concurrency)
         self._concurrency = concurrency
         self._queue = queue
+        self._timeout_max_s = timeout_max_s
         self._next_id = 1
         self._earliest = float("inf")
         """Lower bound of all deadlines, so that most ticks need not look at every call."""
@@ -204,6 +207,16 @@ class ServerCalls:
         found = self.in_flight[key]
         found.deadline, found.alone = deadline, False
         self._earliest = min(self._earliest, deadline)
+
+    def progressed(self, key: bytes, now: float) -> SentCall | None:
+        """Let the time of a call begin anew, because the server reports progress, and return the
+        call; None if it is not in flight."""
+        found = self.in_flight.get(key)
+        if found is not None:
+            found.progressed = True
+            most = found.since + self._timeout_max_s
+            found.deadline = max(found.deadline, min(most, now + found.timeout_s))
+        return found
 
     def set_asked(self, key: bytes, *, asked: bool) -> None:
         """Note that the client of a call in flight is asked something, or has answered

@@ -30,6 +30,7 @@ from metamcp_worker.child.actions import (
     WarnInLog,
     WriteToServer,
 )
+from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.frontless_calls import Orphans
 from metamcp_worker.child.handshake import Opening, own_caller
 from metamcp_worker.child.hang_probe import Probing
@@ -73,7 +74,9 @@ class ServerSession:
         self._spec = spec
         self._timeout_s = spec.timeout_s
         self._faults = Faults(spec.name)
-        self._calls = ServerCalls(concurrency=spec.concurrency, queue=spec.queue)
+        self._calls = ServerCalls(
+            concurrency=spec.concurrency, queue=spec.queue, timeout_max_s=spec.timeout_max_s
+        )
         self.timing = Timing()
         self.budget = Budget(now)
         self._updates = notices.Updates()
@@ -250,7 +253,7 @@ class ServerSession:
             actions.append(Drop(key, jsonrpc_lines.cancelled(key, b"timeout")))
             actions += self._asks.over(key, told=True)
             self.timing.ended(one.method, now - one.since, _TIMED_OUT)
-            actions.append(self._faults.timed_out(one.front, one.call, one.method, one.timeout_s))
+            actions.append(self._timed_out(one))
         for late in waiting:
             frame = late.frame
             actions.append(
@@ -402,7 +405,7 @@ class ServerSession:
         self, method: str, params: bytes, stream: bytes | None, via: int, now: float
     ) -> Actions:
         if method == "notifications/progress":
-            return notices.progressed(params, self._calls)
+            return notices.progressed(params, self._calls, now)
         if method in CHANGES:
             return self._opening.changed(CHANGES[method], now, method)
         if method == "notifications/subscriptions/acknowledged":
@@ -506,6 +509,13 @@ class ServerSession:
         if self._logs:
             return [*self._set_level(caller), request]
         return [request]
+
+    def _timed_out(self, call: SentCall) -> ReplyToFront:
+        """Return the error of a call whose time is over."""
+        limit_s, of = call.timeout_s, " of its last progress" if call.progressed else ""
+        if call.deadline >= call.since + self._spec.timeout_max_s > call.since + limit_s:
+            limit_s, of = self._spec.timeout_max_s, ", the most for a call with progress"
+        return self._faults.timed_out(call.front, call.call, call.method, limit_s, of)
 
     def _set_level(self, caller: bytes) -> Actions:
         """Tell the server how much to log, if this client wants more than the server was told."""

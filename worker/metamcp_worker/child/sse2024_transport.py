@@ -121,7 +121,7 @@ class Sse2024:
     def _answer_s(self) -> float:
         """Maximum seconds for the status of a message: some servers answer only when they are done
         with the request."""
-        return max(OPEN_S_MAX, self._link.spec.timeout_s)
+        return max(OPEN_S_MAX, self._link.spec.timeout_s, self._link.spec.timeout_max_s)
 
     # --- from the server --------------------------------------------------------------------
 

@@ -305,9 +305,7 @@ class Routing:
             case Error(id, body):
                 self._answered(wire, id, CallAnswer(body, call_faults.code_of(body)))
             case Progress(id, body):
-                caller = wire.heard(id)
-                if caller is not None:
-                    caller.progressed(body)
+                self._progressed(wire, id, body)
             case Notice(method, body, 0):
                 self._on_notice(wire.link.server, method, body)
             case Notice(method, body, id):
@@ -328,6 +326,18 @@ class Routing:
                 self._fail(wire, reason, message)
             case _:
                 pass  # All other frames go from front to worker only.
+
+    def _progressed(self, wire: Wire, number: int, params: bytes) -> None:
+        """Let the time of a call begin anew; the worker limits how often. Pass on the progress, if
+        the client asked for it."""
+        call = wire.waiting.get(number)
+        if call is None:
+            return
+        again = self.loop.time() + wire.link.timeout_s + MARGIN_S
+        call.deadline = max(call.deadline, again)
+        caller = wire.heard(number) if params else None
+        if caller is not None:
+            caller.progressed(params)
 
     def _asked(self, wire: Wire, ask: Ask) -> None:
         def reply(question: Question, body: bytes, failed: bool) -> None:

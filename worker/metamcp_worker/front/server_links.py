@@ -22,7 +22,7 @@ from metamcp_worker.ipc.pipe import Pipe
 
 log = logging.getLogger("metamcp.front")
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 """Seconds for a call to a server whose timeout the configuration does not give."""
 SPARE_BYTES_MAX = 16 * 1024 * 1024
 """Maximum bytes per server of the parameters of sent calls that may be sent again: as many as the

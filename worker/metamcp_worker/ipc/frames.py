@@ -112,7 +112,8 @@ class Cancel(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """worker -> front: raw params of a progress notification, without its token."""
+    """worker -> front: raw params of a progress notification, without its token; empty if only the
+    gateway asked for progress, and the time of the call begins anew."""
 
     id: int
     body: bytes

@@ -162,7 +162,9 @@ class ServerSpec(Discreet, frozen=True, kw_only=True):
     limits: LimitsSpec = LimitsSpec()
     confinement: ConfinementSpec = ConfinementSpec()
     start_timeout_s: float = 30.0
-    timeout_s: float = 60.0
+    timeout_s: float = 300.0
+    timeout_max_s: float = 3600.0
+    """Seconds up to which a call that reports progress may take."""
     list_timeout_s: float = 5.0
     """Seconds for each page of prompts, resources and templates, and for all lists at a start."""
     stop_eof_s: float = 1.0
