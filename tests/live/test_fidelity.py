@@ -85,6 +85,11 @@ def test_a_result_is_the_servers_own_bytes(
     method, params, raw = odd.RESULTS[what]
     asking = client(gateway, cell, alone=alone)
     found = asking.answer(method, asked(params, cell, alone=alone))
+    if method == "resources/read" and CELLS[cell][1] == "new" and not alone:
+        # Its URI is the one that the client asked for, so members and not bytes are the same.
+        expected = across(raw.replace(b'"uri":"odd://', b'"uri":"odd://new/'), cell, method)
+        assert codec.level(found.result) == codec.level(expected)
+        return
     assert bytes(found.result) == across(raw, cell, method), bytes(found.error)
 
 
