@@ -116,6 +116,8 @@ def proposal(denied: Iterable[DeniedRight], spec: ConfinementSpec) -> list[str]:
     for key, paths in (("read", read), ("write", written)):
         if paths:
             found.append(f"{key} = {codec.dump(paths).decode()}")
+    if any(right == "needs" for right, _ in rights):
+        found.append('needs = ["processes"]')
     if ports := {int(path) for right, path in rights if right == "tcp_ports"}:
         listed = ", ".join(map(str, sorted(ports | set(spec.tcp_ports))))
         found.append(f"network = {{ tcp_ports = [{listed}] }}")

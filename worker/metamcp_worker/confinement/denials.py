@@ -26,16 +26,21 @@ _TRACE_LINES_MAX = 3
 """Maximum lines of a traceback above the error that are looked at for what was called."""
 _DATABASE = re.compile(r"unable to open database file|attempt to write a readonly database", re.I)
 """Words of SQLite, which names no path."""
+_ITSELF = re.compile(
+    r"EACCES.*\buv_(?:resident_set_memory|uptime)|dereference unique_ptr that is NULL"
+)
+"""Words of Node.js and of DuckDB, which name no path, where `/proc/self` is closed to them."""
 _CONNECT = re.compile(r"\bconnect\w*\b.*?:(\d{1,5})\b")
 _NAMESPACES = re.compile(r"^bwrap: .*(?:namespace|uid map|[Pp]ermission|not permitted)")
 
 
 Right = Literal[
-    "read", "write", "unix_sockets", "datagrams", "abstract_sockets", "tcp_ports", "network",
-    "system_calls",
+    "read", "write", "needs", "unix_sockets", "datagrams", "abstract_sockets", "tcp_ports",
+    "network", "system_calls",
 ]  # fmt: skip
-"""Kinds of rights; the first three and `tcp_ports` are named as in the table of a server."""
+"""Kinds of rights; the first four and `tcp_ports` are named as in the table of a server."""
 _DEEDS: dict[Right, str] = {
+    "needs": "read about its own process, which a launcher started, nor about other ",
     "unix_sockets": "connect to the unix socket ",
     "datagrams": "make a unix socket for datagrams",
     "abstract_sockets": "connect to the abstract unix socket ",
@@ -49,7 +54,7 @@ FAMILIES = {2: "IPv4", 10: "IPv6"}
 
 class DeniedRight(NamedTuple):
     """A right that was denied. `path`: of a file or socket, the number of a port, the name of a
-    system call or of a network; empty for `datagrams`."""
+    system call, of a network or of a need; empty for `datagrams`."""
 
     right: Right
     path: str
@@ -71,7 +76,7 @@ def sentence(denied: DeniedRight, spec: ConfinementSpec) -> str:
     right, path = denied
     what = f"{_DEEDS.get(right, f'{right} ')}{path}"
     match right:
-        case "read" | "write" | "unix_sockets":
+        case "read" | "write" | "needs" | "unix_sockets":
             line = f'add {right} = ["{path}"] to its table'
         case "datagrams":
             line = "add unix_sockets with the path of the socket to its table"
@@ -99,6 +104,9 @@ def denials(
         trace.append(line) if line[:1].isspace() else trace.clear()
         if _DATABASE.search(line):
             yield DeniedRight("write", ".")
+        if _ITSELF.search(line):
+            yield DeniedRight("needs", "processes")
+            continue
         if not _DENIED.search(line):
             continue
         if restricted and (found := _CONNECT.search(line)):
@@ -107,7 +115,9 @@ def denials(
         paths = (normpath(quoted or bare) for quoted, bare in _PATH.findall(line))
         for path in filter(isabs, paths):
             readable = any(f"{path}/".startswith(f"{one}/") for one in known)
-            if makes_folder:
+            if path.startswith("/proc/"):
+                yield DeniedRight("needs", "processes")
+            elif makes_folder:
                 yield DeniedRight("write", f"{path}/")
             elif readable or _TO_WRITE.search(line):
                 yield DeniedRight("write", _folder(path))
