@@ -70,6 +70,7 @@ def furnish(folder: Path) -> dict[str, str]:
         "[user]\nname = Ann\nemail = ann@example.com\n"
     )
     (work / "file.txt").write_text("hello\n")
+    (work / "vault" / ".obsidian" / "app.json").write_text("{}")
     (work / "file.js").write_text("var a = 1;\n")
     (work / "eslint.config.mjs").write_text("export default [{ rules: { 'no-var': 2 } }];\n")
     repository = work / "repository"

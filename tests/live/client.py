@@ -81,6 +81,8 @@ class Client:
         message = {"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}
         name = str(params.get("name", params.get("uri", "")))
         raw = self.post(json.dumps(message).encode(), method, name)
+        if self.content_type.startswith("text/event-stream"):
+            raw = raw.rpartition(b"data:")[2]  # the last event
         answer: dict[str, Any] = json.loads(raw)
         assert answer.get("id") == self.next_id, answer
         return answer
