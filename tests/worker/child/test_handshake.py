@@ -91,14 +91,27 @@ def test_silence_means_initialize_and_the_late_answer_is_ignored() -> None:
     assert not any(one["method"] == "notifications/cancelled" for one in talk.wrote)
 
 
-def test_a_slow_modern_server_is_probed_once_more() -> None:
+@pytest.mark.parametrize(
+    ("code", "data"), [(-32022, {"supported": [MODERN], "requested": LEGACY[0]}), (0, None)]
+)
+def test_a_slow_modern_server_is_probed_once_more(code: int, data: Any) -> None:
     talk = Talk()
     talk.tick(3)
-    talk.refuses("initialize", -32022, {"supported": [MODERN], "requested": LEGACY[0]})
+    talk.refuses("initialize", code, data)
     assert talk.wrote[-1]["method"] == "server/discover"
     talk.tick(3)
     talk.answers("server/discover", modern())
     assert protocol(talk) == MODERN
+
+
+def test_a_slow_server_that_refuses_both_is_asked_for_an_older_revision() -> None:
+    talk = Talk()
+    talk.tick(3)
+    talk.refuses("initialize", -32602)
+    talk.refuses("server/discover", -32601)
+    assert talk.wrote[-1]["params"]["protocolVersion"] == LEGACY[1]
+    talk.answers("initialize", legacy())
+    assert protocol(talk) == LEGACY[0]
 
 
 def test_a_second_contradiction_ends_it() -> None:

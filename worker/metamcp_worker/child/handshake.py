@@ -8,8 +8,9 @@ The theory. Whether a server is modern cannot be asked without a modern request,
 `server/discover` goes first. Only an answer that proves a modern server counts; any other answer,
 and silence, mean `initialize` (a list of proofs, not a list of refusals: servers refuse in many
 ways). Requests are read in order, so a server that is merely slow to start reads the probe first
-even when `initialize` is already behind it. A modern server then refuses `initialize` with
--32022, which proves the era as well, and is probed once more.
+even when `initialize` is already behind it. A modern server then refuses `initialize`: with -32022,
+which proves the era as well, or with any error (the Go SDK calls it a duplicate). So a server that
+refuses after it was silent about the probe is probed once more.
 
 Some servers take any first request but `initialize` for a fatal error and exit (all that were built
 on the Rust SDK before its version 3). For them, and where a server that speaks both eras is to be
@@ -157,7 +158,7 @@ class Handshake:
         self._offered = [protocol or (known if known in LEGACY else LEGACY[0])]
         self._others = [] if protocol else [one for one in LEGACY if one != self._offered[0]]
         self._refusal = ""
-        self._again = False
+        self._silent = self._again = False
         self._info = gateway_info(version)
         self._silent_at = now + probe_s
         self._accepted_by = math.inf
@@ -179,6 +180,7 @@ class Handshake:
             return self._give_up()
         if self.phase is HandshakePhase.PROBE and self._era == "auto" and now >= self._silent_at:
             self.phase = HandshakePhase.INITIALIZE
+            self._silent = True
             return self.ask()
         return None
 
@@ -216,7 +218,7 @@ class Handshake:
         if named:
             self._others = [one for one in self._others if one in named]
         unknown = self._era == "legacy-first" and failure.code in _UNKNOWN_METHOD
-        if (MODERN in named or unknown) and self._may_probe:
+        if (MODERN in named or unknown or self._silent) and self._may_probe:
             return self._probe_again()
         self._accepted_by = min(self._accepted_by, now + REVISIONS_S_MAX)
         return self._ask_for_another()
