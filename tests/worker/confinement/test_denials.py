@@ -31,6 +31,7 @@ BASIC = ConfinementSpec(profile="basic")
         ),
         ("sqlite3.OperationalError: unable to open database file", 'write = ["."]'),
         ("Error: EACCES: permission denied, uv_resident_set_memory", 'needs = ["processes"]'),
+        ("Error, do this: mount -t proc proc /proc", 'needs = ["processes"]'),
         ("what(): Attempted to dereference unique_ptr that is NULL!", 'needs = ["processes"]'),
         ("PermissionError: [Errno 13] Permission denied: '/proc/self/stat'", '["processes"]'),
         ("cat: /proc/77/status: Permission denied", 'needs = ["processes"]'),

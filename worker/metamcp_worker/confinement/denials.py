@@ -28,8 +28,9 @@ _DATABASE = re.compile(r"unable to open database file|attempt to write a readonl
 """Words of SQLite, which names no path."""
 _ITSELF = re.compile(
     r"EACCES.*\buv_(?:resident_set_memory|uptime)|dereference unique_ptr that is NULL"
+    r"|mount -t proc proc /proc"
 )
-"""Words of Node.js and of DuckDB, which name no path, where `/proc/self` is closed to them."""
+"""Words of Node.js, DuckDB and `ps`, which name no path, where `/proc` is closed to them."""
 _CONNECT = re.compile(r"\bconnect\w*\b.*?:(\d{1,5})\b")
 _NAMESPACES = re.compile(r"^bwrap: .*(?:namespace|uid map|[Pp]ermission|not permitted)")
 
