@@ -35,7 +35,7 @@ PROFILES = ("none", "basic")
 LISTS = {"tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list"}
 ADVICE = re.compile(r"(?:add|: write) (\w+ = .+?)(?: to its table|, or name | or write )")
 """The line that the gateway names for a server that lacks a right."""
-CHANGING = re.compile(r"[0-9a-f]{7,}|\d+|/tmp/\S+")
+CHANGING = re.compile(r"\w{8}(?:-\w{4}){3}-\w{12}|[0-9a-f]{7,}|\d+|/tmp/\S+")
 """What differs between two runs of one server: times, hashes, temporary files."""
 SECRET = "SECRET-OF-THE-HOME"
 KUBECONFIG = """\
