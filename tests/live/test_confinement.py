@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -423,87 +422,3 @@ def test_a_gateway_whose_calls_another_process_watches_says_what_it_cannot_keep_
         assert lacking in gateway.ctl("describe", "basic")
         until(lambda: gateway.server("must")["message"], "it was not started")
         assert "it cannot be confined" in gateway.server("must")["message"]
-
-
-@pytest.mark.parametrize("replayed", [False, True])
-def test_what_a_server_lacked_in_its_calls_is_proposed_and_nothing_is_changed(
-    tmp_path: Path, replayed: bool
-) -> None:
-    wanted, made = tmp_path / "wanted", tmp_path / "made" / "new"
-    wanted.write_text("x")
-    made.parent.mkdir()
-    extra = '[recording]\ncalls = "full"\n'
-    with Gateway({"it": {"command": [*HOSTILE]}}, extra=extra) as gateway:
-        with closing(Client(gateway.port)) as client:
-            client.call("it__read", path=str(wanted))
-            client.call("it__write", path=str(made))
-        before = gateway.config.read_text()
-        state = ("--state-dir", str(gateway.folder / "state"))
-        again = ("--replay", "--yes") if replayed else ()
-        command = ["sandbox", "learn", "it", *state, *again]
-
-        def learnt() -> str:
-            return subprocess.run(
-                [sys.executable, "-m", "metamcp_supervisor", *command, "--runtime-dir",
-                 str(gateway.folder / "run")],
-                capture_output=True, text=True, timeout=60, check=True,
-            ).stdout  # fmt: skip
-
-        until(lambda: "write" in learnt(), "both calls are recorded")
-        assert f'read = ["{wanted}"]' in learnt()
-        assert f'write = ["{made.parent}"]' in learnt()
-        assert gateway.config.read_text() == before
-
-
-def test_what_the_sandbox_refuses_is_told_to_the_client_and_to_the_operator(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as elsewhere, socket.socket() as web:
-        elsewhere.bind(path := str(tmp_path / "socket"))
-        elsewhere.listen()
-        web.bind(("127.0.0.1", 0))
-        web.listen()
-        port = str(web.getsockname()[1])
-        good: dict[str, Any] = {"command": [*HOSTILE]}
-        servers = {"it": {**good, "network": {"tcp_ports": [1]}}, "good": good}
-        with Gateway(servers) as gateway, closing(Client(gateway.port)) as client:
-            for tool, where, line in (
-                ("connect", path, f'unix_sockets = ["{path}"]'),
-                ("dial", port, f"network = {{ tcp_ports = [1, {port}] }}"),
-            ):
-                content = client.call(f"it__{tool}", path=where)["result"]["content"]
-                assert content[0]["text"].startswith(f"cannot {tool}: [Errno 13]")
-                assert content[1]["text"].startswith("MetaMCP: while server 'it' worked on this")
-                assert f"add {line} to its table" in content[1]["text"]
-                until(partial(described, gateway, line), "it is described")
-            refused = {one["right"]: one for one in gateway.server("it")["refusals"]}
-            assert refused["unix_sockets"]["count"] == 1
-            assert refused["unix_sockets"]["what"] == path
-            assert refused["tcp_ports"]["what"] == port
-            assert gateway.server("good")["refusals"] == []
-            events = [one for one in gateway.events() if one["what"] == "refused"]
-            assert len(events) == 2
-            assert f'add unix_sockets = ["{path}"] to its table' in events[0]["cause"]
-            sample = 'metamcp_sandbox_refusals_total{right="unix_sockets",server="it"} 1.0'
-            assert sample in gateway.ops("/metrics")[1]
-            assert line in gateway.ctl("doctor", ok=(0, 1))
-            (step,) = (
-                one["text"]
-                for one in gateway.ask("explain", {"tool": "it__dial"})["steps"]
-                if one["step"] == "confinement"
-            )
-            assert "; refused once: its sandbox 'basic' does not let it connect to port" in step
-
-
-def described(gateway: Gateway, line: str) -> bool:
-    return line in gateway.ctl("describe", "it")
-
-
-def test_a_call_that_fails_for_its_own_reason_or_succeeds_says_nothing_of_the_sandbox() -> None:
-    with (
-        Gateway({"it": {"command": [*HOSTILE]}}) as gateway,
-        closing(Client(gateway.port)) as client,
-    ):
-        assert len(client.call("it__connect", path="/nonexistent")["result"]["content"]) == 1
-        assert len(client.call("it__share", path="/")["result"]["content"]) == 2
-        assert len(client.call("it__read", path="/nonexistent")["result"]["content"]) == 1
-        until(lambda: gateway.server("it")["refusals"], "it is counted")
-        assert gateway.server("it")["refusals"][0]["what"] == "unshare"

@@ -40,7 +40,7 @@ ANSWERS = (
     "scripts show add-one", "scripts run add-one --args {'n':1} --endpoint programs",
     "scripts delete add-one", "results list", "results purge --all", "workflow check hello.yaml",
     "workflow graph hello.yaml", "workflow list", "workflow runs", "workflow suggest hello",
-    "consent list", "audit verify", "sandbox learn git",
+    "consent list", "audit verify", "sandbox learn git --for 1s",
     "console --no-open", "console sessions", "console revoke --all", "dashboards boards",
     "call git__echo text=x", "backup backup.db", "down",
     "restore backup.db", "init",

@@ -294,6 +294,9 @@ class SmallGateway:
     def part(self, names: Sequence[str], *, yes: bool) -> None:
         self._known(names)
 
+    def trial(self, name: str, rights: object) -> None:
+        self._known([name])
+
     def quarantine(self, names: Sequence[str], why: str) -> None:
         for name in self._known(names):
             self._later(name, "error", 0)

@@ -1,12 +1,17 @@
 """`metamcp sandbox learn`: the lines that a confined server needs in its table.
 
-Owns: where complaints of a server are looked for, the calls that are made again, the proposal.
-Never: the patterns of complaints (`confinement.denials` of the worker), changing the configuration.
+Owns: how long a trial takes, the calls that are made again, the proposal. Never: the trial itself
+(`control.path_orders`), changing the configuration.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from posixpath import dirname
 from typing import Any
 
 import click
@@ -19,17 +24,21 @@ from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import client
-from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.client import ControlClient, Failed
+from metamcp_supervisor.control.path_orders import TRIAL_S_MAX, TrialNews
 from metamcp_supervisor.verbs import VERSION, Description, Exit
-from metamcp_worker.confinement.denials import DeniedRight, denials
+from metamcp_worker.confinement.denials import DeniedRight
+from metamcp_worker.confinement.rules import SECRETS, WIDE
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import FinishedCall
 from metamcp_worker.ipc.spec import ConfinementSpec
 
 CALLS_MAX = 200
 """Maximum recorded calls that are made again, the newest of each tool and arguments."""
-TEXT_CHARACTERS_MAX = 64 * 1024
-"""Maximum characters of a result that are searched."""
+SETTLE_S = 1.5
+"""Seconds after the last call until everything that it used has been told."""
+FILES_MAX = 4
+"""Maximum files of a folder that are proposed one by one; of more the folder is proposed."""
 
 
 @click.group(cls=Group)
@@ -39,7 +48,11 @@ def sandbox() -> None:
 
 @sandbox.command()
 @click.argument("name", shell_complete=complete_names)
-@click.option("--replay", "again", is_flag=True, help="Make its recorded calls again first.")
+@click.option(
+    "--for", "for_s", type=Duration(), default="30s", show_default=True, metavar="DURATION",
+    help="How long the server runs without its sandbox. Ctrl-C ends that earlier.",
+)  # fmt: skip
+@click.option("--replay", "again", is_flag=True, help="Make its recorded calls again, then end.")
 @click.option("--yes", is_flag=True, help="Also calls of tools that may change something.")
 @click.option(
     "--timeout", "timeout_s", type=Duration(), default="1m", show_default=True, metavar="DURATION",
@@ -52,6 +65,7 @@ def sandbox() -> None:
 @config_option
 def learn(
     name: str,
+    for_s: float,
     again: bool,
     yes: bool,
     timeout_s: float,
@@ -63,38 +77,75 @@ def learn(
     state_dir: str | None,
     path: Path | None,
 ) -> None:
-    """Propose the lines that server NAME needs, from what it complained of.
+    """Run server NAME without its sandbox for a while, and print the lines that it needs.
 
-    Use the server first, or give --replay. The log, the exits and the recorded answers of the
-    server are searched. The configuration stays as it is: add the lines that you agree with to the
-    table of the server, and reload.
+    Use the server meanwhile, or give --replay. The gateway restarts it twice, and records which
+    files, sockets and ports it uses that its sandbox does not let it use. Until the end
+    the server may do what you may do, so do not use this for one that you do not trust. The
+    configuration stays as it is: add the lines that you agree with to the table of the server, and
+    reload.
     """
 
     def work() -> int:
         place = recordings.place(state_dir, path)
-        calls = _calls(place, name) if place.any else []
-        texts = [text for call in calls if (text := _recorded(call))]
-        if again:
+        calls = _calls(place, name) if again and place.any else []
+        if again and not calls:
+            raise Failed(Exit.USAGE, f'no call of {name} is recorded: [recording] calls = "full"')
+
+        def replay_all() -> None:
             from metamcp_supervisor.cli.connect import trust_of
 
             trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
-            texts += [_made_again(one, runtime_dir, timeout_s, trust, yes=yes) for one in calls]
+            for call in calls:
+                _make_again(call, runtime_dir, timeout_s, trust, yes=yes)
+
         with client.connect(runtime_dir) as gateway:
             found = codec.typed(Description, gateway.call("describe", {"name": name}))
-        if not found.server.sandbox or found.server.sandbox == "none":
-            raise Failed(Exit.USAGE, f"{name} is not confined, so it lacks no right")
-        texts += [line.text for line in found.log]
-        texts += [ended.message for ended in found.exits]
-        spec = spec_of(found)
-        lines = [line for text in texts for line in text.splitlines()]
-        proposed = proposal(denials(lines, spec, _readable(found.config)), spec)
+            rights = _rights_of(gateway, name, for_s, replay_all if again else None)
+        lines = proposal(rights, spec_of(found), os.path.expanduser("~"))
         if as_json:
-            click.echo(codec.dump({"v": VERSION, "server": name, "lines": proposed}))
+            click.echo(codec.dump({"v": VERSION, "server": name, "lines": lines}))
         else:
-            _print(name, proposed, len(calls))
+            _print(name, lines)
         return Exit.OK
 
     recordings.ending(work)
+
+
+def _rights_of(
+    gateway: ControlClient, name: str, for_s: float, replay_all: Callable[[], None] | None
+) -> list[DeniedRight]:
+    """Run a trial of a server, and return the rights that it lacks. `replay_all`: makes calls;
+    after them the trial ends. Raises Failed."""
+    rights: list[DeniedRight] = []
+    end, begun, ended = float("inf"), False, threading.Event()
+
+    def on_interrupt(number: int, frame: object) -> None:
+        ended.set()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        params = {"name": name, "for_s": TRIAL_S_MAX}
+        for _, raw in gateway.stream("sandbox-trial", params):
+            news = codec.typed(TrialNews, raw)
+            rights += news.rights
+            if news.state == "error" and not begun:
+                text = f"{name} does not start without its sandbox either"
+                raise Failed(Exit.FAILED, f"{text}; see 'metamcp logs {name}'")
+            if news.records and not begun:
+                begun, end = True, time.monotonic() + for_s
+                click.echo(f"metamcp: {name} runs without its sandbox now", err=True)
+                if replay_all is not None:
+                    replay_all()
+                    ended.set()
+            if ended.is_set():
+                ended.clear()
+                end = time.monotonic() + SETTLE_S
+            if time.monotonic() > end:
+                break
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return rights
 
 
 def spec_of(found: Description) -> ConfinementSpec:
@@ -106,22 +157,70 @@ def spec_of(found: Description) -> ConfinementSpec:
     return ConfinementSpec(profile="basic", network="none" if none else "host")
 
 
-def proposal(denied: Iterable[DeniedRight], spec: ConfinementSpec) -> list[str]:
-    """Return lines of TOML that give these rights. A path below another one needs no line."""
-    rights = list(denied)
-    found: list[str] = []
-    written = _outermost(path for right, path in rights if right == "write")
-    read = _outermost(path for right, path in rights if right == "read")
-    read = [path for path in read if not _below(path, written)]
-    for key, paths in (("read", read), ("write", written)):
-        if paths:
-            found.append(f"{key} = {codec.dump(paths).decode()}")
-    if any(right == "needs" for right, _ in rights):
-        found.append('needs = ["processes"]')
-    if ports := {int(path) for right, path in rights if right == "tcp_ports"}:
+def proposal(learnt: Iterable[DeniedRight], spec: ConfinementSpec, home: str) -> list[str]:
+    """Return lines of TOML that give these rights, with comments about what no line gives. A path
+    below another one needs no line. `home`: of the operator, which is never proposed as a whole."""
+    by_right: dict[str, list[str]] = {}
+    for right, path in learnt:
+        by_right.setdefault(right, []).append(path)
+    closed = {home, *WIDE}
+    written = [path for path in by_right.get("write", ()) if path.rstrip("/") not in closed]
+    written = _outermost(_folded(written, closed))
+    read = [path for path in by_right.get("read", ()) if path not in closed]
+    processes = any(f"{path}/".startswith("/proc/") for path in read)
+    read = [path for path in read if not f"{path}/".startswith("/proc/")]
+    read = [path for path in _outermost(_folded(read, closed)) if not _below(path, written)]
+    sockets = _outermost(by_right.get("unix_sockets", ()))
+    lines = [
+        f"{key} = {codec.dump(paths).decode()}"
+        for key, paths in (("read", read), ("write", written), ("unix_sockets", sockets))
+        if paths
+    ]
+    if ports := set(map(int, by_right.get("tcp_ports", ()))):
         listed = ", ".join(map(str, sorted(ports | set(spec.tcp_ports))))
-        found.append(f"network = {{ tcp_ports = [{listed}] }}")
-    return found
+        lines.append(f"network = {{ tcp_ports = [{listed}] }}")
+    if "network" in by_right:
+        lines.append('network = "host"')
+    if processes:
+        lines.append('needs = ["processes"]')
+    secret = [path for path in (*read, *written) if _is_secret(path, home)]
+    return [*lines, *_comments(by_right, secret, closed)]
+
+
+def _comments(
+    by_right: Mapping[str, Sequence[str]], secret: Sequence[str], closed: Collection[str]
+) -> Iterator[str]:
+    """Yield comments about places with secrets, and rights that no line gives."""
+    if secret:
+        yield f"# of programs that keep secrets there: {', '.join(secret)}"
+    wide = {path for path in by_right.get("write", ()) if path.rstrip("/") in closed}
+    for path in sorted(wide):
+        yield f"# it makes or removes something in {path}, which no line should open"
+    if "datagrams" in by_right:
+        yield "# it makes unix sockets for datagrams: unix_sockets = [PATH] with their path"
+    for name in sorted(set(by_right.get("system_calls", ()))):
+        yield f'# it makes the system call {name}, which only sandbox = "none" allows'
+
+
+def _folded(paths: Iterable[str], closed: Collection[str]) -> list[str]:
+    """Return the paths, with a folder in place of more than FILES_MAX that are in it."""
+    found = set(paths)
+    while True:
+        inside: dict[str, list[str]] = {}
+        for path in found:
+            inside.setdefault(dirname(path.rstrip("/")), []).append(path)
+        many = {
+            folder: members
+            for folder, members in inside.items()
+            if len(members) > FILES_MAX and folder not in closed
+        }
+        if not many:
+            return sorted(found)
+        found = found.difference(*many.values()) | many.keys()
+
+
+def _is_secret(path: str, home: str) -> bool:
+    return _below(path, [f"{home}/{name}" for name in SECRETS])
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
@@ -131,12 +230,6 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 def _below(path: str, others: Iterable[str]) -> bool:
     return any(f"{path}/".startswith(f"{one.rstrip('/')}/") for one in others)
-
-
-def _readable(config: dict[str, Any]) -> Iterator[str]:
-    yield from config.get("read", ())
-    if folder := config.get("cwd"):
-        yield str(folder)
 
 
 def _calls(place: recordings.RecordingPlace, name: str) -> list[FinishedCall]:
@@ -151,48 +244,38 @@ def _calls(place: recordings.RecordingPlace, name: str) -> list[FinishedCall]:
     return list(found.values())[-CALLS_MAX:]
 
 
-def _recorded(call: FinishedCall) -> str:
-    return _text(bytes(call.result or b""))
-
-
-def _text(result: bytes) -> str:
-    """Return the text of a result in JSON, line by line."""
-    return result.decode(errors="replace")[:TEXT_CHARACTERS_MAX].replace("\\n", "\n")
-
-
-def _made_again(
+def _make_again(
     call: FinishedCall, runtime_dir: str | None, timeout_s: float, trust: Any, *, yes: bool
-) -> str:
-    """Return the text of the answer to this call, made again; empty if it is not to be made."""
+) -> None:
+    """Make this call again, unless it is not to be made."""
     try:
         params = replay.params(call)
         url = replay.url_of(call.endpoint, runtime_dir)
-        return _text(asyncio.run(_answer(call, params, url, trust, timeout_s, yes=yes)))
+        asyncio.run(_call(call, params, url, trust, timeout_s, yes=yes))
     except Failed as failed:
         click.echo(f"metamcp: {show.printable(str(failed))}", err=True)
-        return str(failed)
 
 
-async def _answer(
+async def _call(
     call: FinishedCall, params: Any, url: str, trust: Any, timeout_s: float, *, yes: bool
-) -> bytes:
-    """Return the raw answer to this call; empty if it is not to be made. Raises Failed."""
+) -> None:
+    """Make this call, unless it may change something and `yes` is not given. Raises Failed."""
     async with replay.client_for(call, url, trust, timeout_s) as asker:
         called = call.method == tool_call.CALL
         tool = await asker.tool(call.name) if called else None
         if called and not yes and not tool_call.reads_only(tool or {}):
             text = f"{call.name} may change something, and is not called without --yes"
             click.echo(f"metamcp: {text}", err=True)
-            return b""
+            return
         with progress(f"calls {call.name}"):
-            _, result = tool_call.outcome_of(await asker.ask(call.method, params, tool))
-        return bytes(result)
+            await asker.ask(call.method, params, tool)
 
 
-def _print(name: str, lines: list[str], calls: int) -> None:
+def _print(name: str, lines: list[str]) -> None:
     if not lines:
-        click.echo(f"{name} complained of no right; {calls} recorded calls were looked at")
+        click.echo(f"{name} used nothing outside of its rights")
         return
-    click.echo(f"# {name} complained of these rights; add to [servers.{name}] what you agree with:")
+    with_it = f"add to [servers.{name}] what you agree with:"
+    click.echo(f"# {name} used this outside of its rights; {with_it}")
     for line in lines:
         click.echo(show.printable(line))

@@ -11,6 +11,7 @@ from msgspec import Struct
 from metamcp_supervisor.config.units import duration_text
 from metamcp_supervisor.verbs import Description, ServerStatus
 from metamcp_worker.ipc.figures import Refusals
+from metamcp_worker.ipc.spec import RECORDING
 
 CONFIGURATION = "configuration"
 """Reason of a server whose table in the configuration has a mistake."""
@@ -189,6 +190,8 @@ def sandbox_text(server: ServerStatus) -> str:
     """Return how a server is to be confined, and how it is."""
     if server.sandbox == "none":
         return "none: it may do what the gateway may do"
+    if server.achieved == RECORDING:
+        return f"{server.sandbox}: off for a trial, which records what it uses"
     achieved = f": {server.achieved}" if server.achieved else ""
     missed = f"; not kept from {' and '.join(server.lacking)}" if server.lacking else ""
     opened = f"; {server.opened}" if server.opened else ""

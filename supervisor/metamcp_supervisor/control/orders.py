@@ -345,6 +345,7 @@ VERBS: dict[str, Verb] = {
     "console-sessions": Verb(NoParams, console_orders.sessions, reads=True),
     "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
     "news": Verb(NoParams, console_orders.news, Role.VIEWER),
+    "sandbox-trial": Verb(path_orders.TrialParams, path_orders.trial),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 

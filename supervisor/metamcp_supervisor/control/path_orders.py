@@ -1,18 +1,24 @@
-"""The verb `explain`: the path of a call of a tool, without making the call.
+"""The verbs `explain`, the path of a call of a tool without the call, and `sandbox-trial`.
 
-Owns: its parameters, the key that is meant, the last steps, which the supervisor knows. Never: the
-steps before those (`catalog.call_path` of the worker), why a server is in its state (`explain`).
+Owns: their parameters, the key that is meant, the last steps, which the supervisor knows, when a
+trial ends. Never: the steps before those (`catalog.call_path` of the worker), why a server is in
+its state (`explain`), what a trial records (`child.connect_broker` of the worker).
 """
+
+import contextlib
+import time
 
 from msgspec import Raw, Struct, structs
 
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import explain
-from metamcp_supervisor.control.services import ControlStream, Steering
+from metamcp_supervisor.control.services import ControlStream, NotNow, Steering, UnknownName, known
 from metamcp_supervisor.telemetry.health import READY_STATES
-from metamcp_supervisor.verbs import Exit, PathShown
+from metamcp_supervisor.verbs import VERSION, Exit, PathShown
+from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 from metamcp_worker.ipc.figures import PATH_ARGUMENTS_BYTES_MAX, CallPath, PathStep, ShowPath
+from metamcp_worker.ipc.spec import RECORDING
 
 NAME_CHARACTERS_MAX = 256
 """Maximum characters of the name of a tool."""
@@ -29,6 +35,62 @@ class PathQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     endpoint: str = ""
     key: str = ""
     arguments: Raw = Raw(b"")
+
+
+TRIAL_S_MAX = 3600.0
+"""Maximum seconds of a trial."""
+NEWS_S = 0.5
+"""Seconds between two messages of a trial."""
+NEWS_MAX = 200
+"""Maximum rights in one message of a trial."""
+
+
+class TrialParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `sandbox-trial`. `for_s`: seconds after which the trial ends at the latest."""
+
+    name: str
+    for_s: float
+
+
+class TrialNews(Struct, frozen=True, kw_only=True):
+    """Message of a trial with the rights that are new. `state`: of the server; `records`: whether
+    it runs without its sandbox and takes calls."""
+
+    state: str
+    records: bool
+    rights: tuple[DeniedRight, ...]
+
+
+async def trial(steering: Steering, line: ControlStream, params: TrialParams) -> object:
+    """Run a server without its sandbox until the client leaves or the time is over, and tell which
+    rights it uses that it would lack. Raises ProtocolError and PeerGone."""
+    (server,) = known(steering, [params.name])
+    if server.sandbox != "basic" or steering.settings.config.servers[params.name].sandbox_required:
+        why = "it is not confined" if server.sandbox in ("", "none") else "its sandbox stays on"
+        raise ProtocolError(Exit.USAGE, f"{params.name} has nothing to learn: {why}")
+    if server.phase in NO_CALL:
+        raise ProtocolError(Exit.SERVER_NOT_RUNNING, f"{params.name} is {server.state}: start it")
+    if not 0 < params.for_s <= TRIAL_S_MAX:
+        raise ProtocolError(Exit.USAGE, f"a trial takes at most {TRIAL_S_MAX / 60:g} minutes")
+    rights, sent = set[DeniedRight](), set[DeniedRight]()
+    cause = f"it runs without its sandbox, asked by {line.caller}"
+    steering.trial(params.name, rights)
+    steering.journal.add(params.name, "trial", cause)
+    end = time.monotonic() + params.for_s
+    try:
+        while time.monotonic() < end:
+            await line.woken(NEWS_S)
+            (server,) = known(steering, [params.name])
+            records = server.achieved == RECORDING and server.state in READY_STATES
+            new = sorted(rights - sent)[:NEWS_MAX]
+            sent.update(new)
+            news = TrialNews(state=server.state, records=records, rights=tuple(new))
+            line.push("trial", news)
+    finally:
+        with contextlib.suppress(UnknownName, NotNow):  # it was removed, or the gateway ends
+            steering.trial(params.name, None)
+            steering.journal.add(params.name, "trial over", "it runs in its sandbox again")
+    return {"v": VERSION, "name": params.name}
 
 
 async def path(steering: Steering, line: ControlStream, params: PathQuery) -> object:
@@ -48,8 +110,8 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
     )
     if not found.server:
         where = f" at the endpoint {found.endpoint}" if found.endpoint else ""
-        known = hint(params.tool, found.names)
-        why = f"no tool is named {params.tool[:64]!r}{where}; {known}"
+        near = hint(params.tool, found.names)
+        why = f"no tool is named {params.tool[:64]!r}{where}; {near}"
         raise ProtocolError(Exit.UNKNOWN_NAME, why)
     steps = (*found.steps, *_server(steering, found))
     return PathShown(
@@ -89,9 +151,9 @@ def _server(steering: Steering, found: CallPath) -> tuple[PathStep, ...]:
     server = next((one for one in steering.status().servers if one.name == found.server), None)
     if server is None:
         return ()
-    known = steering.particulars(server.name)
+    facts = steering.particulars(server.name)
     history = steering.journal.histories.of(server.name)
-    why = explain.why(server, structs.replace(known.tries, because=history.because))
+    why = explain.why(server, structs.replace(facts.tries, because=history.because))
     waits = server.state in READY_STATES | {"warming"}
     down = server.phase in NO_CALL or not waits
     state = PathStep("server", f"{server.name} is {server.state}: {why}", stops=down)

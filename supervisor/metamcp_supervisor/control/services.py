@@ -31,6 +31,7 @@ from metamcp_supervisor.verbs import (
     ServerStatus,
     Upgrade,
 )
+from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
 from metamcp_worker.ipc.errors import MetaMCPError
@@ -321,6 +322,11 @@ class Steering(Protocol):
     def part(self, names: Sequence[str], *, yes: bool) -> None:
         """Keep new calls from servers that are ready (`yes`), or let new calls reach them again.
         Raises UnknownName."""
+        ...
+
+    def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
+        """Restart a server without its sandbox, and add the rights that it uses and would lack in
+        it; None: restart it in its sandbox. Raises UnknownName."""
         ...
 
     def quarantine(self, names: Sequence[str], why: str) -> None:

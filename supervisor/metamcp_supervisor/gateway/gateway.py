@@ -67,6 +67,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
+from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.disclosure import ViewStats
@@ -161,7 +162,7 @@ class Gateway:
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
             self._front_spec, self._listeners, spans=self._traces.take,
-            crowded_out=self._crowded_out,
+            crowded_out=lambda number: self._tree.crowded_out(signal=number),
         )  # fmt: skip
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
@@ -465,9 +466,6 @@ class Gateway:
             entries = {name: entries[name] for name in names if name in entries}
         return status.collect(facts, entries, slots, self.metrics, self._gauges.usages)
 
-    def _crowded_out(self, signal: int) -> str:
-        return self._tree.crowded_out(signal)
-
     def longest_s(self) -> dict[str, float]:
         return self.metrics.longest_s()
 
@@ -485,12 +483,11 @@ class Gateway:
 
     def particulars(self, name: str) -> Particulars:
         found = status.particulars(self.config, self._tree.entries[name], self._loop.time())
-        drift = self._tree.pinned.told(name)
         said = [line.text for line in self.logs.tail(name, LAST_LINES)]
         return structs.replace(
             found,
             overrides=self._reloads.overridden(name),
-            drift=drift,
+            drift=self._tree.pinned.told(name),
             withheld=self._tree.crew.withheld(self._tree.entries[name], said),
         )
 
@@ -509,6 +506,9 @@ class Gateway:
     def quarantine(self, names: Sequence[str], why: str) -> None:
         self._each(names, partial(self._tree.quarantine, why=why))
 
+    def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
+        self._each([name], partial(self._tree.trial, rights=rights))
+
     def signal(self, name: str, number: int) -> int:
         self._each([name], lambda _: None)
         return server_io.send(self._tree.entries[name], number)
@@ -525,8 +525,8 @@ class Gateway:
 
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         self._check_known(names)
-        entries = self._tree.entries.values()
-        return await reports.calls(self._fronts.serving(), entries, names, slow_s)
+        every = self._tree.entries.values()
+        return await reports.calls(self._fronts.serving(), every, names, slow_s)
 
     async def reach_fronts(self) -> None:
         await reports.reach(self._fronts.serving())

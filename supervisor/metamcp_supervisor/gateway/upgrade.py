@@ -73,6 +73,8 @@ def unsettled(parts: SurvivingParts) -> str:
     if why := parts.nurseries.unsettled() or parts.fronts.unsettled():
         return why
     for entry in parts.tree.entries.values():
+        if entry.trial is not None:
+            return f"{entry.name} is in a trial without its sandbox"
         for copy in entry.copies:
             instance = copy.instance
             if copy.launch is not None or instance is None:

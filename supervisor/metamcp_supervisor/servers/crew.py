@@ -349,6 +349,7 @@ class Crew:
                 entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf,
                 log=logs.current(), tenant=entry.tenant, asks_roots=entry.offer.asks_roots,
                 protocol=entry.offer.protocol, private=self._bounds.private(),
+                trial=entry.trial is not None,
             )  # fmt: skip
             instance.run(spec, self._version)
         except KeyUnfit as error:

@@ -21,6 +21,7 @@ from metamcp_supervisor.servers.catalogues import CatalogueFigures
 from metamcp_supervisor.servers.instances import Instance, InstanceSnapshot
 from metamcp_supervisor.servers.server import ServerLife
 from metamcp_supervisor.servers.states import ServerPhase
+from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.messages import Tenant
 from metamcp_worker.ipc.roots import Asked
@@ -141,7 +142,8 @@ class ServerEntry:
     by front. `contested`: it asked something that several callers could have caused. `used_at`:
     when a process for a single client was last used. `tenants`: the clients of a process that is
     not for all, by their keys, the newest last. `changes`: limits the journal's entries about
-    changed lists. `one_era`: the identity (`CatalogueFigures`) of the server when it refused to
+    changed lists. `trial`: rights that it used and would lack in its sandbox, while it is in a
+    trial without it. `one_era`: the identity (`CatalogueFigures`) of the server when it refused to
     speak the other era.
     """
 
@@ -168,6 +170,7 @@ class ServerEntry:
         self.removed = False
         self.changes = Ration(CHANGES_TOLD_MAX)
         self.one_era = ""
+        self.trial: set[DeniedRight] | None = None
         self._generation = 0
         self._retry: asyncio.TimerHandle | None = None
         self._spare: asyncio.TimerHandle | None = None

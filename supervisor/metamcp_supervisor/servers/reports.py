@@ -26,6 +26,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.figures import CallPath, ShownTools
 from metamcp_worker.ipc.messages import (
+    LEARNT,
     REFUSED,
     THROTTLED,
     Answers,
@@ -106,7 +107,14 @@ class Reports:
     def counted(self, copy: Copy, message: Counted) -> None:
         # A contested request is an unroutable one, and counts as such.
         aside = (CONTESTED, THROTTLED)
-        counts = {name: n for name, n in message.counts.items() if name not in aside}
+        if copy.entry.trial is not None:
+            found = (denied_of(name, LEARNT) for name in message.counts)
+            copy.entry.trial.update(denied for denied in found if denied is not None)
+        counts = {
+            name: n
+            for name, n in message.counts.items()
+            if name not in aside and not name.startswith(LEARNT)
+        }
         self._metrics.server_counts(copy.entry.base, counts)
         now = asyncio.get_running_loop().time()
         self._refused(copy, message.counts, now)

@@ -57,6 +57,7 @@ from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc.messages import (
     Answers,
     AttachFailed,
@@ -135,6 +136,8 @@ class Tree:
         """Make an entry for a server, with its last catalogue."""
         data = self._catalogues.load(server)
         entry = ServerEntry(server, offer(data, from_cache=True) if data else CatalogueFigures())
+        if (base := self.entries.get(entry.base)) is not None:
+            entry.trial = base.trial
         self.deliveries.judged(entry, CatalogueFigures(), entry.offer)
         if data and not (entry.legacy and entry.offer.modern):
             # Calls by names that are already known wait until the server is ready.
@@ -162,6 +165,17 @@ class Tree:
         for entry in (base, *self.apart.of(name)):
             if not entry.removed and (entry.running or not entry.legacy):
                 self.spares.renew(entry, cause)
+
+    def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
+        """Restart a server, and its processes for single clients, in a trial that adds to these
+        rights; None: in its sandbox. No copy of before is left. Raises NotNow."""
+        if rights is not None and self.entries[name].trial is not None:
+            raise NotNow(f"{name} is in a trial already")
+        cause = "its sandbox is on" if rights is None else "a trial without its sandbox"
+        for entry in (self.entries[name], *self.apart.of(name)):
+            entry.trial = rights
+            if not entry.removed:
+                self.feed(entry, StopServer(restarting=True), cause)
 
     def recycle(self, name: str, why: str) -> None:
         """Replace the instance of a server that uses too much, between two calls."""

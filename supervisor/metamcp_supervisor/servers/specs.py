@@ -105,13 +105,14 @@ def server_spec(
     asks_roots: Asked = "",
     protocol: str = "",
     private: PrivatePlaces | None = None,
+    trial: bool = False,
 ) -> ServerSpec:
     """Return the specification for the worker of a server. `probe`: ask the server first whether it
     is modern. `oauth`: for a server that wants it (`tokens`). `leaf`: the control group for its
     processes, if there is one. `log`: log format and levels, if not the default. `tenant`: the
     client that it serves, if it is not for all; `asks_roots`: when it asks for roots, `protocol`:
     the revision that it spoke last, as far as is known; `private`: for a server that is to be
-    confined as its configuration says."""
+    confined as its configuration says; `trial`: whether it is to be learnt what it needs."""
     place = _place(server, tenant)
     passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
     session = process_names.has_session(process_names.whose(server.name))
@@ -130,7 +131,7 @@ def server_spec(
         limits=_limits(server, leaf),
         confinement=ConfinementSpec()
         if private is None
-        else _confinement(server, private, tenant, environ),
+        else structs.replace(_confinement(server, private, tenant, environ), trial=trial),
         start_timeout_s=server.start_timeout_s,
         timeout_s=server.timeout_s,
         timeout_max_s=server.timeout_max_s,

@@ -63,6 +63,7 @@ from metamcp_worker.ipc.messages import (
     Figures,
     FrontStats,
 )
+from metamcp_worker.ipc.spec import RECORDING
 
 KINDS_MAX = 16
 """Maximum number of kinds of protocol errors; the code knows fewer."""
@@ -455,14 +456,12 @@ class Metrics:
             (((one.name, word), one.drift.get(word, 0)) for one, word in drift),
         )
         yield "metamcp_invalid_definitions", (((one.name,), one.left_out) for one in servers)
-        yield (
-            "metamcp_server_confinement",
-            (
-                ((one.name, one.sandbox, one.achieved), not one.lacking)
-                for one in servers
-                if one.achieved
-            ),
+        confined = (
+            ((one.name, one.sandbox, one.achieved), not one.lacking and one.achieved != RECORDING)
+            for one in servers
+            if one.achieved
         )
+        yield "metamcp_server_confinement", confined
         refused = ((one.name, row) for one in servers for row in one.refusals)
         yield (
             "metamcp_sandbox_refusals_total",

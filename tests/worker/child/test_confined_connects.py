@@ -16,6 +16,8 @@ import pytest
 from metamcp_worker.child import process
 from metamcp_worker.child.transport import ServerExit
 from metamcp_worker.confinement import kernel
+from metamcp_worker.confinement.denials import DeniedRight, denied_of
+from metamcp_worker.ipc.messages import LEARNT, REFUSED
 from metamcp_worker.ipc.spec import ConfinementSpec, LimitsSpec, Profile, ServerSpec
 
 pytestmark = [
@@ -228,6 +230,19 @@ def ran(
 ) -> Any:
     """What a process printed as JSON, started as a worker starts its server. `lacked`: what its
     sandbox refused."""
+    printed, counters = ran_and_counted(folder, command, profile, processes, **confinement)
+    assert counters == [*lacked]
+    return printed
+
+
+def ran_and_counted(
+    folder: Path,
+    command: tuple[str, ...],
+    profile: Profile,
+    processes: int = 256,
+    **confinement: Any,
+) -> tuple[Any, list[str]]:
+    """What such a process printed, and the counters of the rights that it lacked."""
     spec = ServerSpec(
         name="it", command=command, env={**os.environ, "TMPDIR": str(folder)},
         confinement=ConfinementSpec(profile=profile, folder=str(folder / "it"), **confinement),
@@ -250,8 +265,7 @@ def ran(
 
     printed, complained, end = asyncio.run(run())
     assert end.code == 0, (end, complained.decode())
-    assert refused == [*lacked]
-    return json.loads(printed)
+    return json.loads(printed), refused
 
 
 def whole(fd: int) -> bytes:
@@ -367,3 +381,109 @@ os._exit(0)
 
 def test_a_process_that_ends_while_it_connects_is_forgotten(tmp_path: Path) -> None:
     assert ran(tmp_path, (sys.executable, script(tmp_path, UNANSWERED)), "basic") == 1
+
+
+USES = """
+import ctypes, json, os, socket, sqlite3, subprocess, sys
+there, port = bytes.fromhex(sys.argv[1]).decode(), int(sys.argv[2])
+os.chdir(there)
+libc = ctypes.CDLL(None, use_errno=True)
+
+def connect(family, address):
+    with socket.socket(family) as sock:
+        sock.connect(address)
+
+def old_call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "it failed")
+
+def by_descriptor():
+    folder = os.open("given", os.O_PATH)
+    os.close(os.open("inside", os.O_RDONLY, dir_fd=folder))
+
+def database():
+    with sqlite3.connect("data/it.db") as found:
+        found.execute("create table t (x)")
+
+def bind():
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind("sockets/mine")
+
+def missing():
+    try:
+        open("missing/file")
+    except FileNotFoundError:
+        pass
+
+uses = {
+    "read": lambda: open("file").close(), "by a link": lambda: open("link").close(),
+    "list": lambda: os.listdir("listed"), "by a descriptor": by_descriptor, "missing": missing,
+    "look": lambda: os.stat("looked"), "append": lambda: open("log", "a").close(),
+    "create": lambda: open("new/file", "w").close(), "make": lambda: os.makedirs("made/deep/er"),
+    "remove": lambda: os.unlink("removed/file"), "move": lambda: os.rename("from/x", "to/x"),
+    "link": lambda: os.symlink("nowhere", "links/link"), "cut": lambda: os.truncate("cut", 0),
+    "database": database, "bind": bind,
+    "run": lambda: subprocess.run(["./program"], check=True),
+    "unix": lambda: connect(socket.AF_UNIX, "socket"),
+    "tcp": lambda: connect(socket.AF_INET, ("127.0.0.1", port)),
+    "its own": lambda: open(os.environ["TMPDIR"] + "/own", "w").close(),
+}
+failed = {}
+for name, use in uses.items():
+    try:
+        use()
+    except Exception as error:
+        failed[name] = str(error)
+print(json.dumps(failed))
+"""
+
+
+def used_in(folder: Path, **confinement: Any) -> tuple[Any, set[DeniedRight | None]]:
+    """What failed for a process that uses a new folder `there`, and the rights that it lacked."""
+    there = folder / "there"
+    shutil.rmtree(there, ignore_errors=True)
+    for name in ("listed", "given", "new", "removed", "from", "to", "links", "data", "sockets"):
+        (there / name).mkdir(parents=True)
+    for name in ("file", "looked", "log", "cut", "given/inside", "removed/file", "from/x"):
+        (there / name).write_text("x")
+    (there / "link").symlink_to("file")
+    (there / "program").write_text("#!/bin/sh\n")
+    (there / "program").chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(there / "socket"))
+        unix.listen()
+        port = str(confinement.pop("port"))
+        # A command line that names a folder opens it, and so does the folder of a script.
+        command = (sys.executable, "-c", USES, str(there).encode().hex(), port)
+        failed, counters = ran_and_counted(folder, command, "basic", **confinement)
+    prefix = LEARNT if confinement.get("trial") else REFUSED
+    return failed, {denied_of(counter, prefix) for counter in counters}
+
+
+@pytest.mark.skipif(not kernel.has_asking(), reason="no filter of this kernel asks")
+def test_a_trial_gives_all_rights_and_what_it_tells_is_enough_afterwards(tmp_path: Path) -> None:
+    with socket.socket() as tcp:
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        port = tcp.getsockname()[1]
+        failed, learnt = used_in(tmp_path, port=port, trial=True, tcp_ports=(1,))
+        assert failed == {}
+        files = {
+            ("read", "file"), ("read", "listed"), ("read", "given/inside"),
+            ("read", "program"), ("write", "log"), ("write", "new"), ("write", "made/"),
+            ("write", "removed"),
+            ("write", "from"), ("write", "to"), ("write", "links"), ("write", "cut"),
+            ("write", "data"), ("write", "sockets"), ("unix_sockets", "socket"),
+        }  # fmt: skip
+        wanted = {(right, f"{tmp_path}/there/{path}") for right, path in files}
+        assert learnt == {*wanted, ("tcp_ports", str(port))}
+
+        before, refused = used_in(tmp_path, port=port, tcp_ports=(1,))
+        assert len(before) == 16, before
+        assert {one.right for one in refused if one} == {"unix_sockets", "tcp_ports"}
+
+        def of(right: str) -> tuple[str, ...]:
+            return tuple(one.path for one in learnt if one and one.right == right)
+
+        given = {"read": of("read"), "write": of("write"), "unix_sockets": of("unix_sockets")}
+        assert used_in(tmp_path, port=port, tcp_ports=(1, port), **given) == ({}, set())

@@ -3,7 +3,14 @@
 import pytest
 
 from metamcp_worker.confinement import denials
-from metamcp_worker.confinement.denials import DeniedRight
+from metamcp_worker.confinement.denials import (
+    DeniedRight,
+    Right,
+    is_granted,
+    needed,
+    with_right,
+)
+from metamcp_worker.confinement.rules import FileRights
 from metamcp_worker.ipc.spec import ConfinementSpec
 
 BASIC = ConfinementSpec(profile="basic")
@@ -103,3 +110,49 @@ def test_other_words_get_no_advice(line: str) -> None:
 
 def test_a_server_that_is_not_confined_gets_no_advice() -> None:
     assert denials.advice(["cat: /x: Permission denied"], ConfinementSpec()) == ""
+
+
+GRANTED = FileRights(read=("/usr", "/project/a.txt"), write=("/project/src",), names=("/project",))
+
+
+@pytest.mark.parametrize(
+    ("right", "path", "folder", "granted"),
+    [
+        ("read", "/usr/lib/x", False, True),
+        ("read", "/usr2/x", False, False),
+        ("read", "/project/src/x", False, True),
+        ("read", "/project/b.txt", False, False),
+        ("read", "/project", True, True),
+        ("write", "/usr/lib/x", False, False),
+        ("write", "/project/src", False, True),
+        ("write", "/project/src/new/", False, True),
+        ("write", "/project/new/", False, False),
+    ],
+)
+def test_a_right_is_granted_by_the_folder_around_it(
+    right: Right, path: str, folder: bool, granted: bool
+) -> None:
+    assert is_granted(DeniedRight(right, path), GRANTED, folder=folder) is granted
+
+
+def test_what_is_told_once_holds_for_all_below_it() -> None:
+    more = with_right(GRANTED, DeniedRight("write", "/data/new/"))
+    assert is_granted(DeniedRight("write", "/data/new/deep/"), more)
+    assert is_granted(DeniedRight("read", "/data/new/x"), more)
+    assert not is_granted(DeniedRight("write", "/data/x"), more)
+
+
+@pytest.mark.parametrize(
+    ("exists", "writes", "folder", "right"),
+    [
+        (True, False, False, ("read", "/a/b")),
+        (True, True, False, ("write", "/a/b")),
+        (False, True, False, ("write", "/a")),
+        (False, True, True, ("write", "/a/b/")),
+        (False, False, False, None),
+    ],
+)
+def test_an_open_needs_the_file_if_it_is_there_and_else_its_folder(
+    exists: bool, writes: bool, folder: bool, right: tuple[str, str] | None
+) -> None:
+    assert needed("/a/b", exists=exists, writes=writes, folder=folder) == right

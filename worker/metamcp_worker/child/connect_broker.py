@@ -24,6 +24,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import select
 import socket
 import struct
@@ -34,23 +35,29 @@ from functools import partial
 from typing import NamedTuple
 
 from metamcp_worker.confinement import kernel
-from metamcp_worker.confinement.denials import FAMILIES, DeniedRight
-from metamcp_worker.confinement.launch import NAMESPACES, ProcessLimit
+from metamcp_worker.confinement.denials import (
+    FAMILIES,
+    DeniedRight,
+    is_granted,
+    needed,
+    with_right,
+)
+from metamcp_worker.confinement.launch import FILE_CALLS, NAMESPACES, ProcessLimit
+from metamcp_worker.confinement.rules import FileRights
 from metamcp_worker.ipc.spec import CONFINED_HOST
 
-_RECEIVE, _REPLY, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
-_QUESTION = struct.Struct("=QIIiIQ6Q")
-"""Question of the kernel: id, thread, flags, number of the call, architecture, place, arguments."""
-_ANSWER = struct.Struct("=QqiI")
-"""Answer: id, value, negative error number, flags."""
-CALLS_ASKED = ("connect", "clone", "fork", "vfork")
-"""System calls that are judged here."""
-_CONTINUE = 1
-"""Flag of an answer: the kernel makes the call."""
+_IS_VALID = 0x40082102
+FORKS = ("clone", "fork", "vfork")
+"""System calls that make a process."""
 ADDRESS_BYTES_MAX = 128
 """Maximum bytes of an address: `struct sockaddr_storage`."""
 WAITING_MAX = 256
 """Maximum connections of a server that wait for their other end."""
+LEARNT_MAX = 2000
+"""Maximum rights that are told of one process in a trial."""
+PATH_BYTES_MAX, PAGE_BYTES = 4096, 4096
+_AT_CWD = 0xFFFFFF9C
+"""Descriptor that stands for the working directory, as an `int` of C without its sign."""
 REFUSALS_MAX = 64
 """Maximum different refusals that are told; a further one counts as another of its kind."""
 _PLAIN = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
@@ -102,9 +109,9 @@ def is_loopback(address: bytes) -> bool:
     return host[:1] == b"\x7f" or host in (bytes(4), bytes(16), bytes(15) + b"\x01")
 
 
-def refused_call(number: int, arguments: tuple[int, ...]) -> DeniedRight:
+def refused_call(name: str, arguments: tuple[int, ...]) -> DeniedRight:
     """Return the right that a system call lacked which the filter does not allow."""
-    name, domain = kernel.call_name(number), arguments[0] & _INT
+    domain = arguments[0] & _INT
     if name not in ("socket", "socketpair"):
         return DeniedRight("system_calls", name)
     if domain == socket.AF_UNIX:
@@ -125,7 +132,9 @@ class RightRefused(PermissionError):
 class ConnectBroker:
     """Connects for one server until it ends, and judges its new processes. `listener`: descriptor
     that asks, which it owns; `limit`: of its processes; `on_refusal`: called with each right that
-    the server lacked, before it hears of that."""
+    the server lacked, before it hears of that. `trial`: files that it could use, if this is a
+    trial: then it gets each right that a configuration can give, and `on_refusal` is called once
+    for each that it would have lacked."""
 
     def __init__(
         self,
@@ -133,13 +142,13 @@ class ConnectBroker:
         rules: ConnectRules,
         limit: ProcessLimit,
         on_refusal: Callable[[DeniedRight], None],
+        trial: FileRights | None = None,
     ) -> None:
         self._listener = listener
         self._rules = rules
         self._on_refusal = on_refusal
         self._refusals: set[DeniedRight] = set()
-        self._connect, self._clone, *others = map(kernel.number_of, CALLS_ASKED)
-        self._forking = {self._clone, *others}
+        self._trial = trial
         self._limit = limit
         self._count = 1
         """Processes at the last count, and forks since."""
@@ -166,18 +175,16 @@ class ConnectBroker:
         if not any(event & select.POLLIN for _, event in self._poll.poll(0)):
             self.close()  # the last process of the server has ended
             return
-        data = bytearray(_QUESTION.size)
         try:
-            fcntl.ioctl(self._listener, _RECEIVE, data)
+            asked = kernel.next_call(self._listener)
         except OSError:  # the process has ended
             return
-        question, thread, _, call, _, _, *arguments = _QUESTION.unpack(data)
-        if call != self._connect:
-            if self._is_fork(call, arguments[0]):
+        question, thread, name, arguments = asked
+        if name != "connect":
+            if self._is_fork(asked):
                 self._on_fork(question)
             else:
-                self._tell(refused_call(call, tuple(arguments)))
-                self._reply(question, errno.EPERM)
+                self._answer_other(asked)
             return
         number, place, size, *_ = arguments
         try:
@@ -199,17 +206,43 @@ class ConnectBroker:
             self._attempts.add(attempt)
             attempt.on_end = partial(self._attempts.discard, attempt)
 
+    def _answer_other(self, asked: kernel.PausedCall) -> None:
+        """Refuse a call that the filter does not allow. In a trial, note the files of a call and
+        let the kernel make it."""
+        goes_on = False
+        if self._trial is not None and asked.name in FILE_CALLS:
+            goes_on = True
+            for denied in lacked_files(asked, self._trial):
+                self._tell(denied)
+                self._trial = with_right(self._trial, denied)
+        else:
+            denied = refused_call(asked.name, asked.arguments)
+            goes_on = self._trial is not None and denied.right != "system_calls"
+            self._tell(denied)
+        self._reply(asked.id, errno.EPERM * (not goes_on), goes_on=goes_on)
+
+    def _refuse(self, denied: DeniedRight) -> None:
+        """Refuse a connection, or note it in a trial. Raises RightRefused."""
+        if self._trial is None:
+            raise RightRefused(denied)
+        self._tell(denied)
+
     def _tell(self, denied: DeniedRight) -> None:
+        if self._trial is not None:
+            if denied not in self._refusals and len(self._refusals) < LEARNT_MAX:
+                self._refusals.add(denied)
+                self._on_refusal(denied)
+            return
         if denied not in self._refusals and len(self._refusals) >= REFUSALS_MAX:
             alike = (one for one in self._refusals if one.right == denied.right)
             denied = next(alike, denied)
         self._refusals.add(denied)
         self._on_refusal(denied)
 
-    def _is_fork(self, call: int, flags: int) -> bool:
+    def _is_fork(self, asked: kernel.PausedCall) -> bool:
         """Whether the filter asks about a new process. Else it does not allow the call."""
-        refused = call == self._clone and not self._limit.namespaces and flags & NAMESPACES
-        return call in self._forking and not refused
+        apart = asked.name == "clone" and asked.arguments[0] & NAMESPACES
+        return asked.name in FORKS and (self._limit.namespaces or not apart)
 
     def _on_fork(self, question: int) -> None:
         """Allow or refuse a fork. The processes are counted when the limit seems to be reached,
@@ -235,7 +268,7 @@ class ConnectBroker:
         if self._count < self._limit.most:
             self._count += 1
             self._allowed.append(self._loop.time())
-            self._reply(question, 0, _CONTINUE)
+            self._reply(question, 0, goes_on=True)
         else:
             self._reply(question, errno.EAGAIN)
 
@@ -247,10 +280,10 @@ class ConnectBroker:
         with contextlib.suppress(OSError):  # this process has no descriptor left
             self._count = len(self._allowed) + sum(1 for _ in _processes_below(os.getpid()))
 
-    def _reply(self, question: int, error: int, flags: int = 0) -> None:
+    def _reply(self, question: int, error: int, *, goes_on: bool = False) -> None:
         with contextlib.suppress(OSError):  # the process has ended
             if self._listener >= 0:
-                fcntl.ioctl(self._listener, _REPLY, _ANSWER.pack(question, 0, -error, flags))
+                kernel.answer(self._listener, question, error, goes_on=goes_on)
 
     def _waits(self, question: int) -> bool:
         """Whether the process still waits, so its number meant this process until now."""
@@ -286,14 +319,18 @@ class ConnectBroker:
             # In a namespace of mounts of the server's own, another file could be at this path.
             if is_open(real, self._rules) and os.path.samestat(os.fstat(opened), os.stat(real)):
                 return opened
-        os.close(opened)
-        raise RightRefused(DeniedRight("unix_sockets", os.fsencode(real).decode(errors="replace")))
+        try:
+            self._refuse(DeniedRight("unix_sockets", os.fsencode(real).decode(errors="replace")))
+        except RightRefused:
+            os.close(opened)
+            raise
+        return opened
 
     def _judge_port(self, sock: socket.socket, address: bytes) -> None:
         """Check the port, and mark a connection to the gateway. Raises OSError."""
         port, rules = port_of(address), self._rules
         if rules.tcp_ports and port not in rules.tcp_ports:
-            raise RightRefused(DeniedRight("tcp_ports", str(port)))
+            self._refuse(DeniedRight("tcp_ports", str(port)))
         if port in rules.gateway and is_loopback(address):
             host = CONFINED_HOST
             if sock.family == socket.AF_INET6:
@@ -370,6 +407,114 @@ class _Attempt:
             self.connect()
         except OSError as error:
             self.end(error.errno or errno.EACCES)
+
+
+_OPENS = {"creat": (-1, 0, -1), "open": (-1, 0, 1), "openat": (0, 1, 2), "openat2": (0, 1, 2)}
+"""Calls that open files: positions of the folder's descriptor (-1 for none), path and flags."""
+_USES = {"execve": (-1, 0), "execveat": (0, 1), "truncate": (-1, 0)}
+_MAKES = {
+    "link": (-1, 1), "linkat": (2, 3), "mkdir": (-1, 0), "mkdirat": (0, 1), "mknod": (-1, 0),
+    "mknodat": (0, 1), "rename": (-1, 1), "renameat": (2, 3), "renameat2": (2, 3),
+    "symlink": (-1, 1), "symlinkat": (1, 2),
+}  # fmt: skip
+"""Calls that make something: positions of the descriptor and path of what is new."""
+_TAKES = {
+    "link": (-1, 0), "linkat": (0, 1), "rename": (-1, 0), "renameat": (0, 1), "renameat2": (0, 1),
+    "rmdir": (-1, 0), "unlink": (-1, 0), "unlinkat": (0, 1),
+}  # fmt: skip
+"""Calls that change a folder by what is in it: positions of the descriptor and path of that."""
+
+
+def lacked_files(asked: kernel.PausedCall, granted: FileRights) -> Iterator[DeniedRight]:
+    """Yield the rights for files that a call needs and does not have."""
+    with contextlib.suppress(OSError, ValueError, OverflowError):  # the kernel says what is wrong
+        for denied in _needed_files(asked):
+            folder = denied is not None and denied.right == "read" and os.path.isdir(denied.path)
+            if denied is not None and not is_granted(denied, granted, folder=folder):
+                yield denied
+
+
+def _needed_files(asked: kernel.PausedCall) -> Iterator[DeniedRight | None]:
+    """Yield the rights for files that a call needs. Raises OSError."""
+    name, thread, arguments = asked.name, asked.thread, asked.arguments
+    if name == "bind":
+        address = _memory(thread, arguments[1], min(arguments[2] & _INT, ADDRESS_BYTES_MAX))
+        text = address[_FAMILY_BYTES:].partition(b"\0")[0]
+        if family_of(address) == socket.AF_UNIX and text:
+            yield _made(_real(thread, -1, text, last=False))
+    elif name in _OPENS:
+        at, place, where = _OPENS[name]
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if where < 0 else arguments[where]
+        if name == "openat2":
+            flags = int.from_bytes(_memory(thread, arguments[where], 8), sys.byteorder)
+        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]))
+        exists = os.path.exists(path)
+        wanted = os.O_ACCMODE | os.O_TRUNC if exists else os.O_CREAT
+        if not flags & os.O_PATH:
+            yield needed(path, exists=exists, writes=bool(flags & wanted))
+    elif name in _USES:
+        at, place = _USES[name]
+        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]))
+        yield needed(path, exists=os.path.exists(path), writes=name == "truncate")
+    else:
+        yield from _needed_folders(asked)
+
+
+def _needed_folders(asked: kernel.PausedCall) -> Iterator[DeniedRight | None]:
+    """Yield the rights that a call needs which makes or removes something. Raises OSError."""
+    name, thread, arguments = asked.name, asked.thread, asked.arguments
+    if name in _TAKES:
+        at, place = _TAKES[name]
+        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]), last=False)
+        if not os.path.lexists(path):
+            return
+        yield DeniedRight("write", os.path.dirname(path))
+    if name in _MAKES:
+        at, place = _MAKES[name]
+        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]), last=False)
+        if name.startswith("rename") or not os.path.lexists(path):
+            yield _made(path, folder=name.startswith("mkdir"))
+
+
+def _made(path: str, *, folder: bool = False) -> DeniedRight | None:
+    return needed(path, exists=False, writes=True, folder=folder)
+
+
+def _folder_of(arguments: tuple[int, ...], at: int) -> int:
+    """Return the descriptor of the folder to which a path is relative, -1 for the working
+    directory."""
+    number = arguments[at] & _INT if at >= 0 else _AT_CWD
+    return -1 if number == _AT_CWD else number
+
+
+def _real(thread: int, folder: int, path: bytes, *, last: bool = True) -> str:
+    """Return the real path of what a thread means. `last`: whether a link at its end is followed.
+    Raises OSError."""
+    if not path:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    own = f"/proc/{thread}"
+    text = re.sub(r"^/proc/(?:self|thread-self)(?=/|$)", own, os.fsdecode(path))
+    start = os.readlink(f"{own}/cwd" if folder < 0 else f"{own}/fd/{folder}")
+    whole = os.path.join(start, text)
+    if last:
+        return os.path.realpath(whole)
+    whole = whole.rstrip("/")
+    return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+
+
+def _text(thread: int, place: int) -> bytes:
+    """Return the text at this place of the memory of a thread. Raises OSError."""
+    found = b""
+    while b"\0" not in found and len(found) < PATH_BYTES_MAX:
+        page = PAGE_BYTES - (place + len(found)) % PAGE_BYTES
+        found += _memory(thread, place + len(found), page)
+    return found.partition(b"\0")[0]
+
+
+def _memory(thread: int, place: int, size: int) -> bytes:
+    """Return bytes of the memory of a thread. Raises OSError."""
+    with open(f"/proc/{thread}/mem", "rb", buffering=0) as memory:
+        return os.pread(memory.fileno(), size, place)
 
 
 def _copied(thread: int, number: int, place: int, size: int) -> tuple[bytes, socket.socket]:

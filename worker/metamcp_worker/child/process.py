@@ -30,6 +30,7 @@ from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, proc
 from metamcp_worker.confinement import launch
 from metamcp_worker.confinement.denials import counter_of
 from metamcp_worker.confinement.launch import NOT_THERE, Confined, first_started
+from metamcp_worker.confinement.rules import FileRights
 from metamcp_worker.ipc.packets import close_all
 from metamcp_worker.ipc.spec import ConfinementSpec, LimitsSpec, ServerSpec
 
@@ -97,8 +98,15 @@ def _broker(
         tcp_ports=spec.tcp_ports,
         gateway=spec.gateway_ports,
     )
+    counted, trial = partial(counter_of, learnt=spec.trial), None
+    if spec.trial:
+        allowed = confined.granted
+        own = f"/proc/{confined.pid}"
+        trial = FileRights(
+            *(tuple(map(real, paths)) for paths in ((*allowed.read, own), *allowed[1:3]))
+        )
     return ConnectBroker(
-        confined.listener, rules, confined.limit, lambda denied: count(counter_of(denied))
+        confined.listener, rules, confined.limit, lambda denied: count(counted(denied)), trial
     )
 
 

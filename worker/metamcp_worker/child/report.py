@@ -30,7 +30,9 @@ from metamcp_worker.ipc.spec import LogSpec, ServerSpec
 from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import Masks
 
-LEARNT_MAX = 16
+COUNTERS_MAX = 8
+"""Maximum counters in one message: the name of one may have a path, and a message 64 KiB."""
+TOKENS_MAX = 16
 """Maximum number of tokens that are masked; older ones have expired."""
 
 
@@ -41,7 +43,7 @@ class Report:
         self._beats = 0
         self._masks = Masks()
         self._log = LogSpec()
-        self._learnt: deque[str] = deque(maxlen=LEARNT_MAX)
+        self._learnt: deque[str] = deque(maxlen=TOKENS_MAX)
 
     def begin(self, spec: ServerSpec) -> None:
         """Set the server that the messages are about."""
@@ -91,9 +93,10 @@ class Report:
     def counted(self) -> None:
         """Send the counters since the last call, and log the counts of repeated lines."""
         logs.count()
-        if self._counts:
-            self.tell(Counted(counts=dict(self._counts)))
-            self._counts.clear()
+        rows = list(self._counts.items())
+        self._counts.clear()
+        for at in range(0, len(rows), COUNTERS_MAX):
+            self.tell(Counted(counts=dict(rows[at : at + COUNTERS_MAX])))
 
     def beat(self, session: ServerSession | None, lag_s: float, idle_s: float) -> None:
         self._beats += 1

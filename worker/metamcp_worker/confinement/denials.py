@@ -1,17 +1,20 @@
 """Rights that a confined server wanted and did not have: as the kernel or its last words tell them.
 
-Owns: the kinds of rights, the patterns of messages, the advice. Never: reading the words, the
-rights themselves.
+Owns: the kinds of rights, whether a server has one, the patterns of messages, the advice. Never:
+reading the words, which rights it gets (`rules`).
 """
 
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from posixpath import dirname, isabs, normpath
-from typing import Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from metamcp_worker.ipc.messages import REFUSED
+from metamcp_worker.ipc.messages import LEARNT, REFUSED
 from metamcp_worker.ipc.spec import ConfinementSpec
+
+if TYPE_CHECKING:  # the supervisor needs none of the rules
+    from metamcp_worker.confinement.rules import FileRights
 
 _DENIED = re.compile(
     r"\b(?:EACCES|EPERM|EROFS|[Pp]ermission denied|[Oo]peration not permitted|Read-only file)"
@@ -61,15 +64,17 @@ class DeniedRight(NamedTuple):
     path: str
 
 
-def counter_of(denied: DeniedRight) -> str:
-    """Return the name under which this right is counted where it is refused."""
-    return f"{REFUSED}{denied.right} {denied.path}"
+def counter_of(denied: DeniedRight, *, learnt: bool = False) -> str:
+    """Return the name under which this right is counted where it is refused, or where a trial
+    learns that it would be."""
+    return f"{LEARNT if learnt else REFUSED}{denied.right} {denied.path}"
 
 
-def denied_of(counter: str) -> DeniedRight | None:
-    """Return the right that a counter is about; None for a counter of something else."""
-    right, _, path = counter.removeprefix(REFUSED).partition(" ")
-    return DeniedRight(cast("Right", right), path) if counter.startswith(REFUSED) else None
+def denied_of(counter: str, kind: str = REFUSED) -> DeniedRight | None:
+    """Return the right that a counter is about; None for a counter of something else. `kind`:
+    prefix of the counter."""
+    right, _, path = counter.removeprefix(kind).partition(" ")
+    return DeniedRight(cast("Right", right), path) if counter.startswith(kind) else None
 
 
 def sentence(denied: DeniedRight, spec: ConfinementSpec) -> str:
@@ -150,3 +155,30 @@ def _folder(path: str) -> str:
     """Return the folder of a file: programs that change a file often make others beside it."""
     folder = dirname(path)
     return path if folder == "/" else folder
+
+
+def needed(path: str, *, exists: bool, writes: bool, folder: bool = False) -> DeniedRight | None:
+    """Return the right that a process needs which opens this real path, or makes it; None where
+    nothing is. `folder`: it makes a folder."""
+    if exists:
+        return DeniedRight("write" if writes else "read", path)
+    if folder:
+        return DeniedRight("write", f"{path}/")
+    return DeniedRight("write", dirname(path)) if writes else None
+
+
+def is_granted(denied: DeniedRight, granted: "FileRights", *, folder: bool = False) -> bool:
+    """Whether these rights, with real paths, hold that one. A new folder needs the one around it.
+    `folder`: it is a folder that is read."""
+    path = dirname(denied.path.rstrip("/")) if denied.path.endswith("/") else denied.path
+    open_to = granted.write if denied.right == "write" else (*granted.read, *granted.write)
+    open_to += granted.names if folder else ()
+    return any(f"{path}/".startswith(f"{one}/") for one in open_to)
+
+
+def with_right(granted: "FileRights", denied: DeniedRight) -> "FileRights":
+    """Return these rights and that one, so that what is below is not told again."""
+    path = denied.path.rstrip("/")
+    if denied.right == "write":
+        return granted._replace(write=(*granted.write, path))
+    return granted._replace(read=(*granted.read, path))

@@ -11,10 +11,13 @@ files from version 1, TCP from 4, signals and abstract sockets from 6. `landlock
 
 import ctypes
 import errno
+import fcntl
 import os
 import struct
 import sys
 from collections.abc import Collection, Mapping
+from functools import cache
+from typing import NamedTuple
 
 CREATE, ADD_RULE, RESTRICT = 444, 445, 446
 _VERSION_FLAG = 1
@@ -189,6 +192,13 @@ FAST_OPEN = 0x20000000
 SENDING = {"sendmmsg": 3, "sendmsg": 2, "sendto": 3}
 """System calls that send, with the position of their flags."""
 
+_RECEIVE, _REPLY = 0xC0502100, 0xC0182101
+_QUESTION = struct.Struct("=QIIiIQ6Q")
+"""Question of a filter: id, thread, flags, number of the call, architecture, place, arguments."""
+_ANSWER = struct.Struct("=QqiI")
+"""Answer: id, value, negative error number, flags."""
+_GOES_ON = 1
+
 AllowedArguments = Mapping[int, tuple[int, ...]]
 """Values that a system call may get, by the position of the argument. A filter compares the lower
 32 bits, which is all that the kernel reads of a pid, a domain or a protocol."""
@@ -285,6 +295,7 @@ def filter_bytes(
     arguments: Mapping[str, AllowedArguments] = {},
     asks: bool = False,
     forks: bool = False,
+    asked: Collection[str] = (),
     datagrams: bool = True,
 ) -> bytes:
     """Return a filter that allows these system calls. All others fail with EPERM, and those that
@@ -292,8 +303,9 @@ def filter_bytes(
     whose flags no filter sees, is then unknown; `arguments`: calls that fail with other arguments
     than these; `asks`: whoever has the listener of `filter_asking` makes each `connect` in place of
     the process, `FAST_OPEN` fails, and it is asked to fail with EPERM, so that it knows of what is
-    refused; `forks`: it judges each new process, but no new thread, and `clone3` is unknown, too;
-    `datagrams`: whether there are unix sockets for datagrams, which carry an address each."""
+    refused; `asked`: calls about which it is asked, too; `forks`: it judges each new process, but
+    no new thread, and `clone3` is unknown, too; `datagrams`: whether there are unix sockets for
+    datagrams, which carry an address each."""
     fail = _ASK if asks else _FAIL
     checks: dict[str, list[_Step]] = {name: [] for name in allowed}
     for name in () if datagrams else ("socket", "socketpair"):
@@ -318,7 +330,7 @@ def filter_bytes(
     for name in ("fork", "vfork") if forks else ():
         blocks[CALLS[name][at]] = [_ASK]
     if asks:
-        blocks[CALLS["connect"][at]] = [_ASK]
+        blocks |= {CALLS[name][at]: [_ASK] for name in ("connect", *asked)}
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), _FAIL]
     steps += [(_LOAD, 0, 0, _NUMBER), *_search(_ranges(blocks))]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
@@ -398,6 +410,30 @@ def filter_asking(program: bytes) -> int:
     raise OSError(error, f"seccomp: {os.strerror(error)}")
 
 
+class PausedCall(NamedTuple):
+    """A system call that waits for an answer. `id`: of the question; `thread`: that makes it."""
+
+    id: int
+    thread: int
+    name: str
+    arguments: tuple[int, ...]
+
+
+def next_call(listener: int) -> PausedCall:
+    """Return the next call that waits. Raises OSError if its process has ended."""
+    data = bytearray(_QUESTION.size)
+    fcntl.ioctl(listener, _RECEIVE, data)
+    number, thread, _, call, _, _, *arguments = _QUESTION.unpack(data)
+    return PausedCall(number, thread, call_name(call), tuple(arguments))
+
+
+def answer(listener: int, asked: int, error: int = 0, *, goes_on: bool = False) -> None:
+    """Let the system call fail with this error, or succeed without one. `asked`: id of the
+    question; `goes_on`: the kernel makes the call. Raises OSError if the process has ended."""
+    flags = _GOES_ON if goes_on else 0
+    fcntl.ioctl(listener, _REPLY, _ANSWER.pack(asked, 0, -error, flags))
+
+
 def _filter_order(program: bytes) -> tuple[bytes, object]:
     """Return the argument with which the kernel takes a filter, and the memory that it names."""
     held = ctypes.create_string_buffer(program)
@@ -406,8 +442,13 @@ def _filter_order(program: bytes) -> tuple[bytes, object]:
 
 def call_name(number: int) -> str:
     """Return the name of a system call in `CALLS` by its number on this machine."""
+    return _names().get(number, str(number))
+
+
+@cache
+def _names() -> dict[int, str]:
     at = MACHINES.index(os.uname().machine)
-    return next((name for name, numbers in CALLS.items() if numbers[at] == number), str(number))
+    return {numbers[at]: name for name, numbers in CALLS.items()}
 
 
 def copy_descriptor(pidfd: int, number: int) -> int:

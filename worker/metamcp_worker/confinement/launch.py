@@ -13,6 +13,7 @@ is confined, then, if exec fails, why. A process without a report was not confin
 import contextlib
 import errno
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import NamedTuple, NoReturn
 
 from metamcp_worker.confinement import kernel, rules
 from metamcp_worker.ipc import packets
-from metamcp_worker.ipc.spec import TEMPORARY, ConfinementSpec
+from metamcp_worker.ipc.spec import RECORDING, TEMPORARY, ConfinementSpec
 
 BROWSER_CALLS = frozenset({"chroot"})
 """System calls that the sandbox of a browser makes in its namespaces of users and processes."""
@@ -37,6 +38,12 @@ PROTOCOLS = (0, 1, 4, 6, 15, 16, 17, 58)
 """Protocols of sockets of a server that may connect to some TCP ports only: ICMP, TCP, UDP, ICMPv6
 and those of netlink. Landlock looks at no port of MPTCP and SMC, which reach servers of TCP."""
 REPORT_BYTES_MAX = 4096
+FILE_CALLS = (
+    "bind", "creat", "execve", "execveat", "link", "linkat", "mkdir", "mkdirat", "mknod", "mknodat",
+    "open", "openat", "openat2", "rename", "renameat", "renameat2", "rmdir", "symlink",
+    "symlinkat", "truncate", "unlink", "unlinkat",
+)  # fmt: skip
+"""System calls with paths that Landlock judges."""
 TMP_BYTES_MAX = 24
 """Bytes of the folder in which temporary folders are made, if `/tmp` cannot be used: a unix socket
 below one, whose path has 107 bytes at most, must still get a name."""
@@ -133,6 +140,8 @@ def start(
     if lacking and (spec.required or spec.profile == "strict"):
         what = " and ".join(lacking)
         raise NotConfined(f"this kernel cannot keep it from {what}, and its sandbox must")
+    if spec.trial and not asks:
+        raise NotConfined("this kernel does not tell what it opens, so nothing can be learnt")
     places = _places(spec)
     try:
         if spec.profile == "strict":
@@ -144,9 +153,11 @@ def start(
     except (OSError, ValueError, NotConfined):
         remove(places.tmp)
         raise
+    limit = ProcessLimit(processes_max, namespaces=sandboxed or spec.profile == "strict")
+    if spec.trial:
+        return Confined(pid, RECORDING, (), granted, places.tmp, limit, listener)
     if asks and listener < 0 and spec.profile == "basic":
         lacking = rules.lacking(spec, version, filters=filters, asks=False)
-    limit = ProcessLimit(processes_max, namespaces=sandboxed or spec.profile == "strict")
     return Confined(pid, cell.achieved, lacking, granted, places.tmp, limit, listener)
 
 
@@ -263,6 +274,17 @@ def _make_missing(
             os.makedirs(folder, mode=0o700, exist_ok=True)
 
 
+def _let_begin(listener: int, report: socket.socket) -> None:
+    """Let a process that asks about its files execute its program, until the process reports a
+    failure or closes its end."""
+    ready = select.poll()
+    ready.register(listener, select.POLLIN)
+    ready.register(report, select.POLLIN)
+    while all(fd != report.fileno() for fd, _ in ready.poll()):
+        with contextlib.suppress(OSError):  # it has ended
+            kernel.answer(listener, kernel.next_call(listener).id, goes_on=True)
+
+
 class _Cell:
     """Confinement of one process."""
 
@@ -300,21 +322,22 @@ class _Cell:
         """Make the rules and the filter. Raises OSError."""
         spec, version, filters = self._spec, self._version, self._filters
         closed = spec.network == "none" and not self._strict
+        files = not self._strict and not spec.trial
         if filters:
             self._filter = partial(
                 kernel.filter_bytes, os.uname().machine, self._allowed(),
                 arguments=self._arguments(closed), flags=0 if self.sandboxed else NAMESPACES,
             )  # fmt: skip
-        if version:
-            tcp = closed or bool(spec.tcp_ports)
-            self._rules = kernel.ruleset(version, files=not self._strict, tcp=tcp)
-            for path in () if self._strict else granted.read:
+        if version >= (kernel.SCOPE_ABI if spec.trial else 1):
+            tcp = (closed or bool(spec.tcp_ports)) and not spec.trial
+            self._rules = kernel.ruleset(version, files=files, tcp=tcp)
+            for path in granted.read if files else ():
                 kernel.allow(self._rules, version, path, kernel.READ)
-            for path in () if self._strict else granted.names:
+            for path in granted.names if files else ():
                 kernel.allow(self._rules, version, path, kernel.READ_DIR)
-            for path in () if self._strict else granted.write:
+            for path in granted.write if files else ():
                 kernel.allow(self._rules, version, path, kernel.WRITE)
-            for port in spec.tcp_ports if version >= kernel.TCP_ABI else ():
+            for port in spec.tcp_ports if tcp and version >= kernel.TCP_ABI else ():
                 kernel.allow_port(self._rules, port)
         if self._strict and self._filter:
             self._filter_fd = packets.blob(self._filter())
@@ -358,6 +381,8 @@ class _Cell:
                 while (received := socket.recv_fds(report, REPORT_BYTES_MAX, 1))[0]:
                     said += received[0]
                     fds += received[1]
+                    if fds and self._spec.trial:
+                        _let_begin(fds[0], report)
         paths, confined, failure = said.rpartition(_CONFINED)
         if confined and not failure:
             lists = os.fsdecode(paths).split("\0\0")
@@ -411,7 +436,7 @@ class _Cell:
         if not self._strict:
             kernel.drop_capabilities()
         if self._rules >= 0:
-            if not self._strict:
+            if not self._strict and not self._spec.trial:
                 self._allow_process_files()
             kernel.restrict(self._rules)
         if self._strict and self.counted:  # bubblewrap has the other filter
@@ -420,11 +445,12 @@ class _Cell:
         if self._strict or not self._filter:
             return -1
         if self._asks:
-            datagrams = bool(self._spec.unix_sockets)
-            asking = self._filter(asks=True, forks=self.counted, datagrams=datagrams)
+            trial, datagrams = self._spec.trial, bool(self._spec.unix_sockets)
+            asked = FILE_CALLS if trial else ()
+            asking = self._filter(asks=True, asked=asked, forks=self.counted, datagrams=datagrams)
             if (listener := kernel.filter_asking(asking)) >= 0:
                 return listener
-            if self._spec.required:
+            if self._spec.required or trial:
                 raise OSError(errno.EBUSY, "another process is asked already")
         kernel.filter_calls(self._filter())
         return -1

@@ -243,6 +243,8 @@ this status and without a message."""
 REFUSED = "refused_"
 """Prefix of a counter in `Counted` for a right that a sandbox refused, which
 `confinement.denials.denied_of` reads."""
+LEARNT = "learnt_"
+"""The same for a right that the server used in a trial, in which it had all of them."""
 THROTTLED = "throttled"
 """Counter in `Counted`: checks of a worker, several a second, that found its server over its budget
 of messages and so not read from."""
@@ -253,7 +255,7 @@ class Counted(Message, frozen=True, kw_only=True):
     `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`; `contested_request`: the
     unroutable requests that several callers could have caused. For failed requests to remote
     servers: `HTTP` with the status, `broken_answer`, `too_large`. For refused rights: names that
-    begin with `REFUSED`. For kept results: `result_kept`, `result_tokens_saved`."""
+    begin with `REFUSED` or `LEARNT`. For kept results: `result_kept`, `result_tokens_saved`."""
 
     counts: dict[str, int]
 

@@ -108,6 +108,10 @@ CONFINED_HOST = "127.0.67.67"
 """Address of this machine from which confined servers connect to the gateway."""
 
 
+RECORDING = "recording"
+"""Word for the confinement in a trial, which only records what a process uses."""
+
+
 class ConfinementSpec(Struct, frozen=True, kw_only=True):
     """How the process of a command is confined.
 
@@ -119,7 +123,8 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
     `folder`: private folder of the server, which stays; `lasting`: whether its home is in there, or
     goes with the process. `hidden`: paths of the gateway. `cwd_named`: whether the configuration
     names the working directory. `unix_sockets`: paths of unix sockets of others that it may use;
-    `gateway_ports`: TCP ports of the gateway.
+    `gateway_ports`: TCP ports of the gateway. `trial`: whether it gets all files,
+    sockets and ports, and it is told which of them it would not get otherwise.
     """
 
     profile: Profile = "none"
@@ -136,6 +141,7 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
     cwd_named: bool = False
     unix_sockets: tuple[str, ...] = ()
     gateway_ports: tuple[int, ...] = ()
+    trial: bool = False
 
 
 class ServerSpec(Discreet, frozen=True, kw_only=True):
