@@ -213,6 +213,8 @@ _STAMP_BYTES_MAX = 4096
 made anew at each call."""
 
 
+VIEWED_BYTES: Final = 16 * 1024
+"""Size from which parameters are not copied twice; below, a copy is quicker than a view of them."""
 PROGRESSING: Final = frozenset({"prompts/get", "resources/read", "tools/call"})
 """Methods of the calls that may take long."""
 _NEWLINE: Final = 0x0A
@@ -233,11 +235,11 @@ def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
         return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS, body, b"}\n"))
     if _NEWLINE in meta or _RETURN in meta:
         meta = _one_line(meta)
-    if body[1:2] != b'"' and _EMPTY_OBJECT.match(body):
-        body = b"}"
-    else:
-        meta, body = meta + b",", body[1:]
-    return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS_META, meta, body, b"}\n"))
+    rest: bytes | memoryview = b"}"
+    if body[1:2] == b'"' or not _EMPTY_OBJECT.match(body):
+        meta += b","
+        rest = body[1:] if len(body) < VIEWED_BYTES else memoryview(body)[1:]
+    return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS_META, meta, rest, b"}\n"))
 
 
 def notification(method: str, params: bytes = b"") -> bytes:
