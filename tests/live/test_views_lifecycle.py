@@ -171,7 +171,8 @@ def test_with_a_server_that_does_not_come_up_the_others_are_equipped_and_it_foll
 ) -> None:
     gate = tmp_path / "gate"
     gate.touch()
-    servers = {**SERVERS, "git": named("--gate", str(gate), "status", "commit", "log")}
+    git = named("--gate", str(gate), "status", "commit", "log")
+    servers = {**SERVERS, "git": {**git, "strict_listing": True}}
     with Gateway(servers, extra=FLAT, wait=False) as gateway:
         gateway.wait_ready()
         built(Raw(gateway.port, MODERN))

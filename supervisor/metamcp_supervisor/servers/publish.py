@@ -70,6 +70,8 @@ class PublishedServer:
         self.life: tuple[Server, ServerLife] | None = None
         self.state: ServerState | None = None
         self.listed = False
+        self.met = False
+        """Whether it was ready since this program began."""
         self.division = Division()
         self.changes: tuple[float, ...] = ()
         self._planned: asyncio.TimerHandle | None = None
@@ -124,7 +126,7 @@ class Routes:
         """Continue from what the previous program told the fronts."""
         known = self._known[found.name] = PublishedServer()
         known.catalogue, known.list_hash = found.catalogue, list_hash
-        known.listed, known.changes = found.listed, found.list_changes
+        known.listed, known.met, known.changes = found.listed, True, found.list_changes
         if found.list_turns_at is not None:
             wait_s = max(0.0, found.list_turns_at - self._loop.time())
             known.plan(wait_s, partial(self._turn_later, known, listed=not found.listed))
@@ -206,15 +208,18 @@ class Routes:
             known.keep()
 
     def _list(self, known: PublishedServer, server: Server, life: ServerLife) -> None:
-        """List a server as soon as it is ready for the first time, until an operator or the
-        configuration stops it. A server that went down by itself or restarts has `hide_after` to
-        become ready again before its tools are hidden; if it goes down again and again, its tools
-        stay as they are for a while (`catalog_changes`)."""
+        """List a server as soon as it is ready for the first time, or begins to start with a
+        catalogue from before, until an operator or the configuration stops it. A server that went
+        down by itself or restarts has `hide_after` to become ready again before its tools are
+        hidden; if it goes down again and again, its tools stay as they are for a while
+        (`catalog_changes`)."""
         damped_s = (
             catalog_changes.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
         )
         at_rest = (server.lazy or known.listed) and _at_rest(life) and known.catalogue
-        if life.phase is ServerPhase.READY or at_rest:
+        known.met = known.met or life.phase is ServerPhase.READY
+        first = _starts(life) and not (known.met or life.failures or server.strict_listing)
+        if life.phase is ServerPhase.READY or at_rest or (first and known.catalogue):
             if known.listed or not damped_s:
                 self._turn(known, listed=True, counts=life.failures > 0)
             elif not known.planned:

@@ -135,6 +135,26 @@ def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
     played(tmp_path, play)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_tools_that_are_known_from_before_are_listed_as_their_server_begins_to_start(
+    tmp_path: Path, strict: bool
+) -> None:
+    async def play(stage: Stage) -> None:
+        front = await front_up(stage)
+        lists = server_catalog.ServerCatalogue(protocol="2025-11-25")
+        stage.routes.offers("git", server_catalog.pack(lists), "hash")
+        server = Server(
+            name="git", source="x", command=("x",), hide_after_s=0.2, strict_listing=strict
+        )
+        stage.tree.add(server)
+        await until(lambda: ("warming", not strict) in states(front), "told that it starts")
+        (await stage.up("git")).down()
+        await until(lambda: not states(front)[-1][1], "hidden after a while")
+        await until(lambda: ("warming", False) in states(front), "it starts again, and is hidden")
+
+    played(tmp_path, play)
+
+
 def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)

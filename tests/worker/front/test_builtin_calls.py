@@ -1,5 +1,6 @@
 """Built-in tools at work: answered in both eras, ordered, told when it is done, never lost."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,12 +9,15 @@ from msgspec.structs import replace
 from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import servers_tools
 from metamcp_worker.front import builtin_calls
+from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Activate, Everything, OrderOutcome, Shown, ViewOwner, Wish
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import ServerState
+from metamcp_worker.ipc.spec import FrontSpec
 
 from .called import Front, request, with_front
 from .callers import answer_of
@@ -241,3 +245,22 @@ def test_a_server_that_is_down_is_not_activated_and_the_reason_is_told() -> None
         assert not supervisor.asked
 
     with_front(talk, SPEC, a=offer("t"), b=offer("v"))
+
+
+def test_lists_wait_for_a_first_start_without_a_known_list_and_for_nothing_else() -> None:
+    async def body() -> None:
+        viewers = Viewers()
+        viewers.configure(FrontSpec(version="1", endpoints=(SPEC,), hosts=()))
+        viewers.refresh()
+        builtins, view = Builtins(viewers), viewers.local["default"]
+        waits: list[bool] = []
+        for server, state, listed in (
+            ("other", "warming", False), ("a", "warming", False), ("a", "ready", True),
+            ("a", "warming", False), ("b", "warming", True), ("b", "error", False),
+            ("b", "warming", False),
+        ):  # fmt: skip
+            builtins.learn(ServerState(server=server, state=state, listed=listed))
+            waits.append(builtins.unmet_s(view) > 0)
+        assert waits == [False, True, False, False, False, False, False]
+
+    asyncio.run(body())

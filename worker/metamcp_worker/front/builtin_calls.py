@@ -182,7 +182,9 @@ class Builtins:
 
     def learn(self, news: ServerState) -> None:
         self._states[news.server] = news
-        if news.state != _STARTING:
+        if news.listed:
+            self._started.add(news.server)
+        if news.state != _STARTING or news.listed:
             self._first_starts.pop(news.server, None)
         elif news.server not in self._started:
             self._started.add(news.server)
@@ -197,7 +199,7 @@ class Builtins:
 
     def unmet_s(self, view: View) -> float:
         """Return the seconds that a list of this view may still wait for servers that start for the
-        first time; 0 if there are none."""
+        first time, and whose lists are not known; 0 if there are none."""
         if not self._first_starts:
             return 0.0
         since = [at for name, at in self._first_starts.items() if name in view.spec.servers]
