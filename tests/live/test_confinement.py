@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -294,6 +295,21 @@ def test_a_server_that_forks_on_and_on_has_as_many_processes_as_it_may_and_nobod
         assert gateway.server("bomber")["pid"] == before["pid"]
         gateway.ctl("set", "bomber", f"processes_max={2 * most}")
         assert json.loads(evil.text("bomber__bomb"))["forks"] > most
+
+
+def test_no_fork_of_a_confined_server_is_interrupted_by_the_end_of_another() -> None:
+    shell = (sys.executable, str(ROOT / "tests" / "fakes" / "shell_server.py"))
+    script = (
+        "import ctypes, os, signal\n"
+        "signal.signal(signal.SIGCHLD, lambda *_: None)\n"
+        "signal.siginterrupt(signal.SIGCHLD, True)\n"
+        "libc = ctypes.CDLL(None)\n"
+        "pids = [libc.fork() or os._exit(0) for _ in range(200)]\n"
+        "print(min(pids) > 0)"
+    )
+    command = shlex.join([sys.executable, "-c", script])
+    with Gateway({"it": {"command": [*shell]}}) as gateway, closing(Client(gateway.port)) as client:
+        assert client.text("it__sh", command=command) == "True\n"
 
 
 def test_a_server_that_lacks_a_right_is_told_the_line_to_add(tmp_path: Path) -> None:

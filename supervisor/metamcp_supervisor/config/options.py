@@ -411,7 +411,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("servers.*", "cpu_max", "cores", "", "in place",
            'Processors that it may keep busy, `1.5` or `"150%"`; needs a delegated cgroup.'),
     Option("servers.*", "processes_max", "integer", "", "in place",
-           "Processes that it may have, `256` if confined; one that is not is killed above it."),
+           "Processes that it may have. Without it, a confined one is killed above `256`."),
     Option("servers.*", "disk_max", "size", "", "in place",
            "Disk for its own folders; `1G`, or half of the room if that is less."),
     Option("servers.*", "nofile_max", "integer", "", "next start",

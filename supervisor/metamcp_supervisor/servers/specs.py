@@ -40,7 +40,6 @@ from metamcp_supervisor.config.show import (
     secrets_of_traces,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
-from metamcp_supervisor.processes.limits import limits_of
 from metamcp_supervisor.servers.quarantine_io import Pinned
 from metamcp_worker.confinement import denials
 from metamcp_worker.ipc import process_names, records, roots
@@ -168,7 +167,7 @@ def _limits(server: Server, leaf: Leaf | None) -> LimitsSpec:
         data_bytes=(server.memory_max or 0) if server.memory_rlimit else 0,
         nice=NICE if server.cpu_max is not None else 0,
         cgroup="" if leaf is None else str(leaf.path),
-        processes=0 if leaf and leaf.holds_processes else limits_of(server).processes_max or 0,
+        processes=0 if leaf and leaf.holds_processes else server.processes_max or 0,
     )
 
 
