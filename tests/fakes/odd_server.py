@@ -12,7 +12,7 @@ came.
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
@@ -60,7 +60,7 @@ def opening(script: dict[str, Any], method: str) -> dict[str, str] | None:
 def scripted(answers: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, str] | None:
     subject = params.get("name", params.get("uri", params.get("taskId")))
     found = answers.get(f"{method} {subject}") or answers.get(method, {"error": UNKNOWN})
-    turns: list[dict[str, str] | None] = found if isinstance(found, list) else [found]
+    turns = cast(list[dict[str, str] | None], found if isinstance(found, list) else [found])
     return turns.pop(0) if len(turns) > 1 else turns[0]
 
 

@@ -172,10 +172,10 @@ LISTS = {
 @same_era
 def test_a_definition_is_the_servers_own_bytes(gateway: Gateway, cell: str, method: str) -> None:
     kind, definitions = LISTS[method]
-    if cell == "L->L" and kind == "tools":  # the array is not valid in its revision
-        definitions = (definitions[0], *definitions[2:])
     found = codec.level(client(gateway, cell, alone=True).answer(method).result)
     ours = tuple(bytes(one) for one in codec.items(found[kind]))
+    if cell == "L->L" and kind == "tools":  # its revision has no array as an output
+        ours, definitions = (ours[0], *ours[2:]), (definitions[0], *definitions[2:])
     assert ours[: len(definitions)] == definitions
     if cell == "M->M":
         assert (bytes(found["ttlMs"]), bytes(found["cacheScope"])) == (b"5", b'"public"')
@@ -201,12 +201,12 @@ def test_among_others_a_definition_changes_in_nothing_but_its_name(
 
 @pytest.mark.promise("M20")
 @cells
-def test_an_output_schema_that_a_client_cannot_know_costs_it_no_list_nor_a_modern_tool(
+def test_an_output_schema_that_a_client_cannot_know_costs_it_no_list_nor_the_tool(
     gateway: Gateway, cell: str
 ) -> None:
     tools = client(gateway, cell, alone=True).result("tools/list")["tools"]
     found = ["outputSchema" in one for one in tools if one["name"] == "array"]
-    assert found == {"L->L": [], "L->M": [False]}.get(cell, [True])
+    assert found == {"L->L": [False], "L->M": [False]}.get(cell, [True])
 
 
 @pytest.mark.promise("M20")

@@ -501,7 +501,7 @@ def _declared(spec: ServerSpec) -> Raw:
     has a session for each kind of client and declares in it what that kind can do."""
     if spec.caller:
         return Raw(askable(spec.caller.encode()))
-    routable = ROUTABLE if spec.url is None else {}
+    routable: Mapping[str, object] = ROUTABLE if spec.url is None else {}
     return Raw(codec.dump({**routable, **codec.level(shared(spec))}))
 
 

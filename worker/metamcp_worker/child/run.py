@@ -94,8 +94,7 @@ EXIT_SUPERVISOR_GONE = 2
 
 
 def main(sock: socket.socket) -> int:
-    """Run a child worker to its end, and return its exit code. `sock`: the control socket to the
-    supervisor."""
+    """Run a child worker to its end, and return its exit code. `sock`: the control socket."""
     # A server that closed its input is an error of a write, not the end of this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     # What a server leaves behind comes to this process, which ends it.
@@ -125,8 +124,7 @@ class ServerWorker:
         self._rest_s = REST_S
         self._rest_written = False
         self._last_news = 0.0, 0
-        self._rest_until = self._roused_at = 0.0
-        self._lag_s = 0.0
+        self._rest_until = self._roused_at = self._lag_s = 0.0
         self._trimmed_at = self._heard_at = self._loop.time()
         self._needed_at = self._loop.time()
         self._timer = self._loop.call_soon(self._turn)
@@ -229,6 +227,8 @@ class ServerWorker:
                     self._connection.confined.limit.most = tune.processes_max
             case ShowCalls(ticket=ticket):
                 self._report.waiting(ticket, self._session.waiting if self._session else [])
+            case _:
+                pass
         packets.close_all(fds)
 
     def _fd_lost(self, data: bytes) -> None:
