@@ -82,7 +82,7 @@ class Client:
         name = str(params.get("name", params.get("uri", "")))
         raw = self.post(json.dumps(message).encode(), method, name)
         if self.content_type.startswith("text/event-stream"):
-            raw = raw.rpartition(b"data:")[2]  # the last event
+            raw = (b"\n" + raw).rpartition(b"\ndata:")[2]  # the last event
         answer: dict[str, Any] = json.loads(raw)
         assert answer.get("id") == self.next_id, answer
         return answer
