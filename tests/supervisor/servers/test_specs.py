@@ -19,7 +19,6 @@ from metamcp_supervisor.config.config import (
     ToolConfig,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
-from metamcp_supervisor.processes.limits import PROCESSES_MAX
 from metamcp_supervisor.servers.specs import (
     NICE,
     allowed_hosts,
@@ -111,7 +110,7 @@ def test_a_server_that_is_reached_is_described_whole() -> None:
 
 
 def test_a_server_is_told_the_limits_that_its_worker_puts(tmp_path: Path) -> None:
-    assert server_spec(SERVER, {}, probe=True).limits == LimitsSpec(processes=PROCESSES_MAX)
+    assert server_spec(SERVER, {}, probe=True).limits == LimitsSpec()
     free = replace(SERVER, sandbox="none")
     assert server_spec(free, {}, probe=True).limits == LimitsSpec()
     limited = replace(SERVER, memory_max=1 << 30, nofile_max=64, cpu_max=0.5, processes_max=3)
@@ -146,7 +145,7 @@ def test_a_front_is_told_endpoints_switches_and_timeouts() -> None:
     quiet = Endpoint(name="x", namespace="dev", sse=False, rest=False)
     (only,) = front_spec(replace(CONFIG, endpoints={"x": quiet}), "1.0").endpoints
     assert (only.sse, only.rest) == (False, False)
-    assert spec.timeouts_s == {"git": 60.0, "hidden": 60.0}
+    assert spec.timeouts_s == {"git": 300.0, "hidden": 300.0}
 
 
 def test_only_servers_of_an_endpoint_are_exposed() -> None:

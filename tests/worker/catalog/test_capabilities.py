@@ -193,6 +193,16 @@ def test_what_two_servers_declare_alike_is_neither_announced_nor_led_to_one(name
     assert [seen.merged.claimant(method) for method in methods] == [None for _ in methods]
 
 
+def test_a_credential_is_announced_what_it_may_ask_for() -> None:
+    catalog = Catalog()
+    for name in ("skills", "vendor", "plain"):
+        members = Raw(codec.dump(BEYOND[name][0]))
+        catalog.put(name, ServerCatalogue(protocol=MODERN, capabilities=members))
+    spec = endpoint("skills", "vendor", "plain")
+    announced = View(catalog.merge(spec), spec, "1", "key:a").capabilities(modern=True)
+    assert codec.value(announced)["extensions"] == {"io.modelcontextprotocol/skills": {}}
+
+
 def test_no_server_claims_a_method_of_the_protocol() -> None:
     members: dict[str, Any] = {
         "extensions": {"evil/tools": {}, "x/server": {}},

@@ -57,12 +57,19 @@ TABLE: Mapping[str, str] = {
     "tasks/update": CALL,
     "tasks/cancel": CALL,
     "resources/read": READ,
+    "resources/directory/read": READ,
+    "skills/list": LIST,
+    "skills/get": READ,
     "prompts/get": PROMPT,
     "completion/complete": PROMPT,
     "resources/subscribe": SUBSCRIBE,
     "resources/unsubscribe": SUBSCRIBE,
     "subscriptions/listen": SUBSCRIBE,
 }
+
+
+EXTENSIONS = frozenset({"skills"})
+"""Beginnings of methods beyond the protocol that the table has; of others, credentials get none."""
 
 
 class Principal(Struct, frozen=True, kw_only=True):

@@ -169,9 +169,12 @@ class View:
             if merged.only is not None and merged.declared:
                 found = offers.of_one(merged.declared[0], lists, modern=modern)
             else:
+                routed = set(merged.claims)
+                if self.principal != gate.LOCAL:
+                    routed &= gate.EXTENSIONS
                 found = offers.of_many(
                     merged.declared, lists, modern=modern,
-                    routed=merged.claims, unknown=bool(merged.unknown),
+                    routed=routed, unknown=bool(merged.unknown),
                 )  # fmt: skip
             if not modern and "workflows" in self.spec.builtins:
                 found = offers.with_runs(found)
