@@ -2,11 +2,8 @@
 
 import json
 import os
-import re
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
-TRIES = 20
 CAPABILITIES: dict[str, Any] = {"roots": {"listChanged": True}}
 SERVERS: dict[str, dict[str, Any]] = {
     "auto": fake("--era", "legacy", "--roots"),
@@ -120,87 +116,37 @@ def test_who_has_no_roots_shares_the_process_that_was_there_first(gateway: Gatew
 @pytest.mark.promise("M23")
 def test_a_client_whose_roots_change_is_asked_again_and_its_process_told(gateway: Gateway) -> None:
     client = Rooted(gateway, LEGACY, "/before")
-    assert client.roots("own") == ["file:///before"]
-    process = client.call("own__pid")
+    assert client.roots("auto") == ["file:///before"]
+    process = client.call("auto__pid")
     with client.listen() as stream:
         client.folder = "/after"
         client.tell("notifications/roots/list_changed")
         client.say(stream.next())
-        until(lambda: client.roots("own") == ["file:///after"], "the server asked again")
+        until(lambda: client.roots("auto") == ["file:///after"], "the server asked again")
     client.folder = "/later"  # nobody listens, so the next call asks
     client.tell("notifications/roots/list_changed")
-    assert client.call("own__pid") == process
-    until(lambda: client.roots("own") == ["file:///later"], "the server asked again")
+    assert client.call("auto__pid") == process
+    until(lambda: client.roots("auto") == ["file:///later"], "the server asked again")
     os.kill(int(process), signal.SIGKILL)
     generations = {"generation": 2}.items()
-    until(lambda: any(generations <= row.items() for row in rows(gateway, "own").values()), "again")
-    assert client.roots("own") == ["file:///later"]
+    until(
+        lambda: any(generations <= row.items() for row in rows(gateway, "auto").values()), "again"
+    )
+    assert client.roots("auto") == ["file:///later"]
     end(client)
 
 
-@pytest.mark.promise("M82")
-def test_clients_with_the_same_roots_share_a_process_and_leave_it_with_other_roots(
-    gateway: Gateway,
-) -> None:
-    before = set(rows(gateway, "auto"))
-    clients = [Rooted(gateway, LEGACY, "/same") for _ in range(4)]
-    clients.append(Rooted(gateway, MODERN, "/same"))
-    assert len({client.call("auto__pid") for client in clients}) == 1
-    (same,) = set(rows(gateway, "auto")) - before
-    first = clients[0]
-    first.folder = "/elsewhere"
-    first.tell("notifications/roots/list_changed")
-    assert first.roots("auto") == ["file:///elsewhere"]
-    assert clients[1].roots("auto") == ["file:///same"]
-    for client in clients[:4]:
-        end(client)
-    until(lambda: set(rows(gateway, "auto")) - before == {same}, "that goes with its session")
-
-
-def has_own_roots(client: Rooted, tool: str) -> bool:
-    return str(client.folder) in client.call(tool)
-
-
-@pytest.mark.promise("M82")
-@pytest.mark.parametrize("flags", [(), ("--roots",)])
-def test_three_clients_that_come_before_the_server_was_met_get_no_foreign_roots(
-    flags: tuple[str, ...],
-) -> None:
-    """Twenty servers that nobody has met yet, and that their first calls start."""
-    tries = [f"try{number}" for number in range(TRIES)]
-    server = {**fake("--era", "legacy", *flags), "start": "lazy"}
-    tool = "known_roots" if flags else "roots"
-    with Gateway(dict.fromkeys(tries, server)) as gateway, ThreadPoolExecutor(3) as pool:
-        clients = [Rooted(gateway, LEGACY, f"/f{number}") for number in range(3)]
-        for name in tries:
-            call = f"{name}__{tool}"
-            for _ in range(2):
-                texts = list(pool.map(Rooted.call, clients, [call] * len(clients)))
-                for client, text in zip(clients, texts, strict=True):
-                    assert not re.findall(r"/f\d", text.replace(str(client.folder), "")), text
-            for client in clients:
-                until(partial(has_own_roots, client, call), "it gets its own from then on")
-        for client in clients:
-            end(client)
-
-
-@pytest.mark.promise("M82")
-def test_a_server_that_asks_in_calls_gets_the_roots_of_a_client_in_a_process_for_them(
+def test_a_server_that_asks_in_calls_is_shared_and_asks_each_client_for_its_own(
     gateway: Gateway, era: str
 ) -> None:
-    """The first call that it asks in has none: its process is for all clients."""
-    shared = str(gateway.server("late")["pid"])
-    Rooted(gateway, era, "/f0").call("late__roots")
-    until(lambda: gateway.events(who="late"), "the gateway knows that it asks")
-    clients = [Rooted(gateway, era, f"/f{number}") for number in (1, 2, 2)]
+    process = gateway.server("late")["pid"]
+    clients = [Rooted(gateway, era, f"/f{number}") for number in (1, 2)]
     for _ in range(2):
         for one in clients:
             assert json.loads(one.call("late__roots"))["roots"] == root(one.folder)["roots"]
-    pids = [one.call("late__pid") for one in clients]
-    assert pids[0] != pids[1] == pids[2]
-    assert shared not in pids
-    if era == LEGACY:
-        assert [one.asked for one in clients] == [1, 1, 1]
+    assert {one.call("late__pid") for one in clients} == {str(process)}
+    assert [one.asked for one in clients] == [2, 2]
+    assert not rows(gateway, "late")
 
 
 @pytest.mark.promise("M82")

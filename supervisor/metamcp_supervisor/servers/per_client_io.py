@@ -53,6 +53,10 @@ class ServersPort(Protocol):
         """Forget a server that does not run, at once."""
         ...
 
+    def renew(self, entry: ServerEntry, cause: str) -> None:
+        """Restart a server, without a gap if possible."""
+        ...
+
 
 class Apart:
     def __init__(
@@ -219,10 +223,14 @@ class Apart:
 
     def counted(self, entry: ServerEntry, counts: Mapping[str, int]) -> None:
         """Act on counters of a worker. Clients share a server until the first request that could
-        not be sent to any of them."""
-        base = self._lives.entries.get(entry.base)
+        not be sent to any of them. A shared process that knows the roots of one client is
+        restarted."""
+        alone = entry.own and not entry.legacy
+        base = None if alone else self._lives.entries.get(entry.base)
         if base is None:
             return
+        if per_client.LENT_ROOTS in counts and base.division.roots:
+            self._lives.renew(entry, "it was told the roots of one client")
         if per_client.CONTESTED in counts and base.server.sharing == "auto" and not base.contested:
             base.contested = True
             self._journal.add(base.name, "sharing", per_client.SWITCHED, base.life.generation)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from metamcp_supervisor.fronts.front import FrontProcess, Questions, Shown
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
-from metamcp_supervisor.servers.per_client import CONTESTED
+from metamcp_supervisor.servers.per_client import CONTESTED, LENT_ROOTS
 from metamcp_supervisor.servers.server import Fact, ServerLife, WentDown
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
@@ -106,7 +106,7 @@ class Reports:
 
     def counted(self, copy: Copy, message: Counted) -> None:
         # A contested request is an unroutable one, and counts as such.
-        aside = (CONTESTED, THROTTLED)
+        aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         if copy.entry.trial is not None:
             found = (denied_of(name, LEARNT) for name in message.counts)
             copy.entry.trial.update(denied for denied in found if denied is not None)

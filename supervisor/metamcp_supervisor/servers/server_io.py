@@ -438,6 +438,9 @@ class Tree:
         if entry.removed and entry.spent:
             self.drop(entry)
 
+    def renew(self, entry: ServerEntry, cause: str) -> None:
+        self.spares.renew(entry, cause)
+
     def drop(self, entry: ServerEntry) -> None:
         """Forget a server that does not run, with everything that is kept about it."""
         if self.entries.get(entry.name) is entry:

@@ -143,13 +143,19 @@ def server_spec(
         message_bytes=server.message_max,
         log=structs.replace(log or LogSpec(), secrets=secrets_of(server)),
         era="legacy-first" if server.era == "auto" and earlier else server.era,
-        caller=tenant.caller if tenant is not None else "",
+        caller=_caller(server, tenant),
         roots=tenant.roots if tenant is not None else "",
         protocol=server.protocol or "",
         known_protocol=protocol,
         extensions=dict(EXTENSIONS if server.extensions is None else server.extensions),
         asks_roots=asks_roots,
     )
+
+
+def _caller(server: Server, tenant: Tenant | None) -> str:
+    """Return the client information of a process for a single client, else "". The clients of a
+    project may have different capabilities, like those of a shared process."""
+    return "" if tenant is None or server.sharing == "per-project" else tenant.caller
 
 
 def _place(server: Server, tenant: Tenant | None) -> Callable[[str], str]:

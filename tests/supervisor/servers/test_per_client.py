@@ -29,7 +29,7 @@ READY = ServerLife(phase=ServerPhase.READY)
         ("per-project", False, "", Division("project", "ahead")),
         ("auto", False, "", Division()),
         ("auto", True, "", Division("client")),
-        ("auto", False, "in calls", Division("", "in calls")),
+        ("auto", False, "in calls", Division()),
         ("auto", True, "in calls", Division("client", "in calls")),
         ("auto", False, "ahead", Division("", "ahead")),
         ("auto", True, "ahead", Division("client", "ahead")),

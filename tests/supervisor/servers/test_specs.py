@@ -179,7 +179,7 @@ def test_a_process_for_a_project_starts_in_its_folder_and_all_others_in_that_of_
         spec = server_spec(team, {}, probe=True, tenant=tenant)
         assert (spec.command, spec.cwd) == (("git", "-C", f"{folder}/x"), folder)
         assert spec.env["AT"] == f"a{folder}"
-        assert bool(spec.roots) == (tenant is not None)
+        assert (spec.caller, bool(spec.roots)) == ("", tenant is not None)
 
 
 @pytest.mark.promise("M23")

@@ -46,6 +46,7 @@ def logged(worker: ChildWorker, words: str) -> str:
     [
         ("elicit", "elicitation/create"),
         ("sample", "sampling/createMessage"),
+        ("roots", "roots/list"),
     ],
 )
 def test_a_legacy_server_asks_the_client_whose_call_it_serves(tool: str, method: str) -> None:

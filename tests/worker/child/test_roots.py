@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.actions import Relisted, ReplyToFront
+from metamcp_worker.child.actions import CountOnce, Relisted, ReplyToFront
 from metamcp_worker.child.server_session import ROOTS_S
 from metamcp_worker.ipc import codec, roots
 from tests.worker.child.talk import Talk, legacy, ready_legacy
@@ -38,26 +38,30 @@ def test_that_it_asks_is_part_of_what_it_offers() -> None:
     assert ready_legacy(asks_roots="ahead").last_catalogue().catalogue.asksRoots == "ahead"
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_process_for_all_gets_no_roots_of_the_client_that_calls(ahead: bool) -> None:
-    """It would keep them for all other clients."""
-    talk = ready_legacy(asks_roots="ahead" if ahead else "")
+def test_a_process_for_all_asks_who_called_and_says_that_it_did_if_it_asks_ahead_too() -> None:
+    talk = ready_legacy()
     talk.call(1, 5)
-    news = talk.asks("s", roots.METHOD)
-    assert told(talk, "s") == {"roots": []}
-    assert [one.catalogue.asksRoots for one in news if isinstance(one, Relisted)] == (
-        [] if ahead else ["in calls"]
-    )
-    assert not any(isinstance(one, ReplyToFront) for one in news)
-
-
-def test_a_process_of_one_client_asks_that_client_until_its_roots_are_known() -> None:
-    talk = ready_legacy(caller=CALLER)
-    talk.call(1, 5)
-    question, _ = talk.asks("s", roots.METHOD)
+    question, news = talk.asks("s", roots.METHOD)
     assert isinstance(question, ReplyToFront)
-    talk.replies(1, 1, THERE)
-    assert told(talk, "s") == codec.value(THERE)
+    assert isinstance(news, Relisted)
+    assert news.catalogue.asksRoots == "in calls"
+    assert len(talk.asks("t", roots.METHOD)) == 1
+    talk.replies(1, 2, THERE)
+    talk.answers("tools/call", {"content": []})
+    news, count = talk.asks("u", roots.METHOD)
+    assert isinstance(news, Relisted)
+    assert count == CountOnce("lent_roots")
+    assert told(talk, "u") == {"roots": []}
+    assert talk.asks("v", roots.METHOD) == []
+
+
+def test_a_client_without_roots_lends_none() -> None:
+    talk = ready_legacy(asks_roots="ahead")
+    talk.call(1, 5)
+    talk.asks("s", roots.METHOD)
+    talk.replies(1, 1, roots.NONE)
+    talk.answers("tools/call", {"content": []})
+    assert CountOnce("lent_roots") not in talk.asks("t", roots.METHOD)
 
 
 def test_a_process_of_one_client_knows_its_roots_and_what_it_can_do() -> None:

@@ -19,7 +19,7 @@ from tests.worker.child.talk import (
     ready_modern,
 )
 
-METHODS = ["elicitation/create", "sampling/createMessage", "example.com/own"]
+METHODS = ["elicitation/create", "sampling/createMessage", "roots/list", "example.com/own"]
 REFUSED: list[Any] = [CountOnce("unroutable_request")]
 CONTESTED: list[Any] = [*REFUSED, CountOnce("contested_request")]
 
@@ -333,7 +333,7 @@ def test_a_ping_is_answered_with_the_id_it_has_in_both_eras_and_at_any_time() ->
             assert talk.session.receive(line, 0.0, None, 3) == [WriteToServer(answer, 3)]
 
 
-@pytest.mark.parametrize("method", [*METHODS, "roots/list"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_modern_server_has_no_requests_to_send(method: str) -> None:
     talk = ready_modern()
     talk.call(1, 1)

@@ -370,6 +370,11 @@ class Opening:
         return bool(self._list_hash)
 
     @property
+    def asks_ahead(self) -> bool:
+        """Whether the server asks for roots before there is any call."""
+        return self._asks_roots == "ahead"
+
+    @property
     def probing(self) -> bool:
         """Whether the server is being asked if it is modern."""
         return self.met is None and self._handshake.phase is HandshakePhase.PROBE

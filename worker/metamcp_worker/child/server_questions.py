@@ -2,8 +2,7 @@
 
 Owns: which question belongs to which call, the ids of the server, how long a question may be open,
 and that each question is answered exactly once. Never: the contents of questions and answers, what
-a client can do (the front knows that, and refuses in its client's name), the roots that a process
-answers itself (`server_session`).
+a client can do (the front knows that, and refuses in its client's name).
 
 A question ends with the call that caused it, at the latest. While a question is open, the time of
 its call does not run, because a human may be thinking.
@@ -35,13 +34,15 @@ _UNROUTABLE = "it cannot be told which client this is for, as not exactly one us
 
 class _Question(Struct, gc=False):
     """Open question. `id`: the server's own, as on the wire. `via`: see `transport`. `key`: id of
-    the call. `token`: raw token under which the server wants progress, or empty."""
+    the call. `token`: raw token under which the server wants progress, or empty. `roots`: whether
+    the question asks for the roots of the client."""
 
     id: bytes
     via: int
     key: bytes
     front: int
     token: bytes
+    roots: bool = False
     deadline: float = 0.0
 
 
@@ -60,6 +61,8 @@ class Asks:
         self._calls = calls
         self._faults = faults
         self._owners = owners
+        self.lent_roots = False
+        """Whether the server was given the roots of one call's client."""
         self._open: dict[int, _Question] = {}
         self._numbers: dict[tuple[int, bytes], int] = {}
         self.asking: dict[bytes, _Asking] = {}
@@ -89,7 +92,7 @@ class Asks:
         if len(self._open) >= QUESTIONS_MAX or self._next > NUMBER_MAX:
             return [_refused(id, via, Code.OVERLOADED, "too many questions are open")]
         call, params = self._calls.in_flight[key], bytes(request.params)
-        asked = _Question(id, via, key, call.front, _token(params))
+        asked = _Question(id, via, key, call.front, _token(params), method == roots.METHOD)
         number = self._note(asked, call, now)
         return [ReplyToFront(call.front, frames.Ask(call.call, number, method, params))]
 
@@ -99,6 +102,8 @@ class Asks:
         if found is None or found.front != front:
             return [CountOnce("late_reply")]
         self._close(reply.question, now)
+        if found.roots and not reply.failed and _any_roots(reply.body):
+            self.lent_roots = True
         line = (jsonrpc_lines.refusal if reply.failed else jsonrpc_lines.answer)(
             found.id, reply.body
         )
@@ -192,6 +197,13 @@ def _refused(id: bytes, via: int, code: Code, why: str) -> WriteToServer:  # noq
     return WriteToServer(
         jsonrpc_lines.refusal(id, jsonrpc_lines.error_object(code, f"MetaMCP: {why}")), via
     )
+
+
+def _any_roots(answer: bytes) -> bool:
+    try:
+        return bool(roots.uris(answer))
+    except roots.RootsUnfit:
+        return True  # the server may read what the gateway cannot
 
 
 def _token(params: bytes) -> bytes:

@@ -172,7 +172,7 @@ class ServerSession:
 
     def reply(self, front: int, frame: frames.ReplyFrame, now: float) -> Actions:
         """Pass on the answer of a front to a question of the server."""
-        return self._asks.replied(front, frame, now)
+        return [*self._asks.replied(front, frame, now), *self._lent()]
 
     def refused(self, denied: DeniedRight, now: float) -> None:
         """Note that the sandbox refused the server this right, which calls may fail for."""
@@ -380,16 +380,27 @@ class ServerSession:
     def _asked_for_roots(
         self, envelope: Envelope, stream: bytes | None, via: int, now: float
     ) -> Actions:
-        """Answer a request for roots. The clients of a process have the same roots, if they have
-        any; only the process of a single client, whose roots are not known yet, asks that client.
-        No client of a process for all lends it its roots, because the server would keep them."""
+        """Answer a request for roots. In a process for a single client the roots are known.
+        Otherwise the client whose call caused the request is asked; without a call the list of
+        roots is empty, as there cannot be a client."""
         news = self._opening.asked_for_roots("in calls" if self._calls.in_flight else "ahead")
-        if self._spec.caller and not self._roots:
-            return [*self._asks.asked(envelope, stream, via, now), *news]
-        if self._roots and not self._ready:
-            self._calls_from = now + ROOTS_S
-        answer = jsonrpc_lines.answer(bytes(envelope.id), self._roots or roots.NONE)
-        return [WriteToServer(answer, via), *news]
+        if self._roots:
+            if not self._ready:
+                self._calls_from = now + ROOTS_S
+            return [
+                WriteToServer(jsonrpc_lines.answer(bytes(envelope.id), self._roots), via),
+                *news,
+            ]
+        return [*self._asks.asked(envelope, stream, via, now), *news, *self._lent()]
+
+    def _lent(self) -> Actions:
+        """Count a process for all clients that asks for roots before any call and was given the
+        roots of one client, because its answers to others may be about the folders of that
+        client."""
+        if not (self._asks.lent_roots and self._opening.asks_ahead):
+            return []
+        self._asks.lent_roots = False
+        return [CountOnce("lent_roots")]
 
     def _rooted(self, answer: bytes) -> Actions:
         """Note the roots that the client of this process has now, and tell the server if they

@@ -26,10 +26,10 @@ reported again."""
 class ProcessClient(Protocol):
     """Client for which a process is chosen. `who`: word for the client, empty if it does not say
     who it is; `rooted`: word for the client with its roots, empty if it has none; `project`: word
-    for all clients with the same roots or in the same folder, empty if it has neither. `unasked`:
-    the client has to be asked for its roots before these are known. `caller`: raw JSON that the
-    client says of itself; `roots`: raw answer to `roots/list` with the client's roots, or with the
-    folder that it works in, empty if none are known; `modern`: the client has no session."""
+    for its project, empty if it has none. `unasked`: the client has to be asked for its roots
+    before these are known. `caller`: raw JSON that the client says of itself; `roots`: raw answer
+    to `roots/list` with the client's roots, or with the folder that it works in, empty if none are
+    known; `modern`: the client has no session."""
 
     who: str
     rooted: str
@@ -91,16 +91,15 @@ class ServerProcesses:
             return server
         if calls and client.unasked and self._ahead(apart, client):
             raise Unasked
-        rooted = self._ahead(apart, client) and client.rooted
         if apart.by == "project":
             word = client.project
         elif apart.by == "client":
-            word = rooted or client.who
+            word = (self._ahead(apart, client) and client.rooted) or client.who
         else:
-            word = client.project if rooted else ""
+            word = client.rooted if self._ahead(apart, client) else ""
         if word:
             name = process_names.own(server, word)
-            self._host(name, client, several=apart.by != "client")
+            self._host(name, client, several=apart.by == "project")
             return name
         earlier = apart.both and process_names.has_session(client.who)
         return process_names.own(server, process_names.LEGACY) if earlier else server
@@ -112,11 +111,12 @@ class ServerProcesses:
         return client.unasked and any(self._ahead(one, client) for one in apart)
 
     def _ahead(self, apart: _Apart, client: ProcessClient) -> bool:
-        """Whether the roots of this client must be known before its call. A server of the later era
-        asks for them itself in each call, and does not need them before."""
+        """Whether the roots of this client must be known before its call. A server that asks for
+        roots itself during the call, as every server does in the later era, does not need them
+        before."""
         if apart.by == "project":
             return True
-        return bool(apart.roots) and not (apart.both and client.modern)
+        return apart.roots == "ahead" and not (apart.both and client.modern)
 
     def heir(self, process: str) -> str:
         """Return the process that serves the clients of `process`: the server itself, if `process`
@@ -150,7 +150,7 @@ class ServerProcesses:
         tenancy = self._tenancies.get(name)
         if tenancy is not None and client.who in tenancy.told:
             return
-        tenant = _tenant(client, several=several)
+        tenant = _tenant(client)
         if tenancy is None:
             if len(self._tenancies) >= TENANTS_MAX:
                 self._tenancies.clear()
@@ -161,11 +161,8 @@ class ServerProcesses:
             self._tell(Wanted(server=name, tenant=tenant))
 
 
-def _tenant(client: ProcessClient, *, several: bool) -> Tenant:
-    """Return the client of a process. `several`: the process may have more clients, which can do
-    other things, so nothing that this one says of itself counts there."""
+def _tenant(client: ProcessClient) -> Tenant:
     said = client.caller if len(client.caller) <= CALLER_BYTES_MAX else b"{}"
-    said = b"" if several else said
     return Tenant(
         who=client.who, caller=said.decode(), roots=client.roots.decode(), modern=client.modern
     )
