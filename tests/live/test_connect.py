@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -138,8 +139,13 @@ def test_a_message_is_the_same_bytes_behind_the_bridge_as_over_http(
             ours = one.line()
             assert b'"id":' + number + b"," in ours
             # The worker gives every request of a legacy server a number of its own.
-            assert ours.rstrip() == theirs
+            assert without_token(ours.rstrip()) == without_token(theirs)
     direct.close()
+
+
+def without_token(answer: bytes) -> bytes:
+    """The answer without the number of the gateway's progress token, which its server tells."""
+    return re.sub(rb'(progressToken\\":)\d+', rb"\1", answer)
 
 
 @pytest.mark.parametrize("era", ERAS)

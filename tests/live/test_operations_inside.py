@@ -93,7 +93,7 @@ def test_calls_under_way_are_shown_with_who_waits_for_them(gateway: Gateway) -> 
 def test_a_setting_counts_at_once_and_only_for_its_time(gateway: Gateway, client: Client) -> None:
     said = gateway.ctl("set", "git", "timeout=200ms", "--until", "1h")
     assert "git: timeout 200ms until" in said
-    assert "(else 1m)" in said
+    assert "(else 5m)" in said
     answer = client.call("git__sleep", ms=LONG_MS)
     assert "within 0.2 s" in answer["error"]["message"]
     assert "timeout 200ms until" in gateway.ctl("describe", "git")
@@ -106,7 +106,7 @@ def test_a_setting_counts_at_once_and_only_for_its_time(gateway: Gateway, client
     assert "result" in client.call("git__sleep", ms=400)
     whole = gateway.ctl("events", "--type", "set")
     assert "asked by process" in whole
-    assert "timeout is 1m again" in whole
+    assert "timeout is 5m again" in whole
     gateway.ctl("set", "git", "command=sh", ok=[65])
 
 

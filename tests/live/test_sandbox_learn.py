@@ -136,7 +136,7 @@ def test_an_upgrade_waits_until_a_trial_is_over() -> None:
         trial = Trial(gateway, "--for", "1s").begun()
         gateway.ctl("upgrade")
         assert trial.printed() == "it used nothing outside of its rights\n"
-        assert confined_again(gateway)
+        until(lambda: confined_again(gateway), "it is confined again")
 
 
 def test_a_trial_makes_recorded_calls_again(tmp_path: Path) -> None:

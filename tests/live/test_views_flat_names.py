@@ -43,7 +43,7 @@ TABLE = [
         "server", "tool.with.multiple.dots",
         "server_tool_with_multiple_dots", "server_tool_with_multiple_dots",
     ),
-    ("s3", "2nd copy/größe", "s3_2nd_copy_gr__e", "s3_2nd_copy_gr__e"),
+    ("s3", "2nd copy/größe", "s3_2nd_copy_grosse", "s3_2nd_copy_grosse"),
 ]  # fmt: skip
 PAIRS = [f"{server}.{tool}" for server, tool, _, _ in TABLE]
 

@@ -200,7 +200,8 @@ async def _refusal(link: HttpTransport, post: Post, response: Response, body: Bo
     if found is Word.NO_ANSWER:
         challenge = response.header("www-authenticate")
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
-        words = http_exchange.words(whole, response.media_type)
+        # A server may repeat the headers and the URL, and a client must not read their secrets.
+        words = http_exchange.words(whole, response.media_type) if post.own else ""
         error = http_exchange.trouble(link.faults, response.status, challenge, wait_s, words)
         raise RequestRefused(error, response.status, wait_s)
     return found
