@@ -24,7 +24,7 @@ from tests.faults.ears import hearing
 from tests.faults.test_stopped import stopped
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import SERVER, Gateway, fake
+from tests.live.gateway import ROOT, SERVER, Gateway, fake
 from tests.live.raw import Raw
 from tests.observability.prometheus import Prometheus
 from tests.waiting import until
@@ -69,6 +69,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "wiki": {"command": ["no-such-program"]},
     "guest": fake(),
     "paid": {**fake(), "limits": {"calls_per_day": 10}},
+    "docker": {"command": [sys.executable, str(ROOT / "tests" / "fakes" / "hostile_server.py")]},
 }
 SETTINGS = """[audit]
 level = "metadata"
@@ -330,6 +331,15 @@ def _a_late_answer(run: Run) -> None:
         client.call("chat__echo", text="in time")
 
 
+def _a_refused_right(run: Run) -> None:
+    """A server that connects to a socket which its sandbox keeps from it."""
+    path = str(run.gateway.folder / "run" / "control.sock")
+    with contextlib.closing(Client(run.gateway.port, MODERN)) as client:
+        for count in (1, 2):
+            assert client.call("docker__connect", path=path)["result"]["isError"]
+            run.sees(f"metamcp_sandbox_refusals_total >= {count}", "the refusal is counted")
+
+
 def _strangers(run: Run) -> None:
     """Requests that are turned away at the door."""
     for _ in range(5):
@@ -407,6 +417,7 @@ FAULTS = (
     _half_a_request, _code_that_waits, _a_run_that_waits, _slow_calls, _somebody_is_kept_out,
     _a_dead_worker, _a_frozen_worker,
     _someone_in_the_way, _odd_answers, _large_results, _a_late_answer, _strangers,
+    _a_refused_right,
     _what_is_left_behind, _a_full_queue, _other_fronts, _other_tools, _few_descriptors,
     _little_memory, _a_bad_file, _odd_answers, _strangers, _what_is_left_behind,
 )  # fmt: skip
