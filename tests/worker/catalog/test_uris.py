@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.catalog.catalog import Catalog, Merged
 from metamcp_worker.catalog.offers import Owner
-from metamcp_worker.catalog.uris import URI_BYTES_MAX, in_contents, under
+from metamcp_worker.catalog.uris import CONTENTS_MAX, URI_BYTES_MAX, in_contents, under
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.worker.front.offers import MODERN, endpoint, offer, resource, template
@@ -207,8 +207,14 @@ def test_a_result_names_resources_as_the_endpoint_does(
     assert in_contents(text % entries[0], "ui://two/a", owner, known.resource) == text % entries[1]
 
 
-@pytest.mark.parametrize("body", [b"[]", b'{"contents":{}}', b'{"contents":[1]}'])
-def test_what_is_no_result_of_a_read_stays_as_it_is(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]", b'{"contents":{}}', b'{"contents":[1]}',
+        b'{"contents":[%b]}' % b",".join([b'{"uri":"a:1"}'] * (CONTENTS_MAX + 1)),
+    ],
+)  # fmt: skip
+def test_what_is_no_result_of_a_read_or_a_huge_one_stays_as_it_is(body: bytes) -> None:
     known = merged(one=offer(resources=[resource("a:1")]), two=offer(resources=[resource("a:1")]))
     owner = known.resource("a:two/1")
     assert owner is not None

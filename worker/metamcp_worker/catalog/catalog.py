@@ -28,7 +28,8 @@ from metamcp_worker.ipc.spec import ConsentSpec, EndpointSpec
 NOTES_MAX = 100
 """Maximum number of sentences about what a merge left out; further ones are alike."""
 SKILLS = "skills"
-"""Beginning of the methods of the extension `io.modelcontextprotocol/skills`, but of one."""
+"""Beginning of the methods of the extension `io.modelcontextprotocol/skills`, to which
+`resources/directory/read` belongs, too."""
 
 
 def sent_bytes(entry: ListEntry) -> int:

@@ -23,6 +23,9 @@ from metamcp_worker.ipc import codec, process_names
 URI_BYTES_MAX = 2048
 """Maximum bytes of the URI of a resource or template; as long as the URLs that browsers and servers
 agree on."""
+CONTENTS_MAX = 1000
+"""Maximum entries of a result whose URIs are changed: a server may send a million, and a front that
+looks at each of them answers nobody meanwhile."""
 TAIL_CHARS = 6
 """Characters, thirty bits in all, that distinguish a URI which is taken even with its server's name
 in it."""
@@ -153,14 +156,18 @@ def in_contents(
     result: bytes, requested: str, owner: Owner, find: Callable[[str], Owner | None]
 ) -> bytes:
     """Return the result of `resources/read` with the URIs that its server has, of the resource and
-    of others of this server, changed to those that the endpoint exposes. `requested`: the URI that
-    the client read; `find`: returns the owner of an exposed URI."""
+    of others of this server, changed to those that the endpoint exposes. A result with more than
+    CONTENTS_MAX entries stays as it is. `requested`: the URI that the client read; `find`: returns
+    the owner of an exposed URI."""
     original = codec.text(owner.original) or ""
     head = _head(original)
     prefix = requested[head : head + len(requested) - len(original) - 1]
     try:
         members = codec.level(result)
-        contents = [codec.level(content) for content in codec.items(members.get("contents", b"[]"))]
+        entries = codec.items(members.get("contents", b"[]"))
+        if len(entries) > CONTENTS_MAX:
+            return result
+        contents = [codec.level(entry) for entry in entries]
     except codec.Malformed:
         return result  # not an answer of this method; the client sees what its server sent
     for content in contents:
