@@ -59,6 +59,7 @@ ROLES = {
 #: import that is missing here costs every worker milliseconds and private memory.
 PRELOAD = (
     "metamcp_worker.child.run",
+    "metamcp_worker.child.rehearsal",
     "metamcp_worker.front.run",
     "asyncio",
     "encodings.idna",
@@ -66,6 +67,9 @@ PRELOAD = (
     "msgspec",
     "uvloop",
 )
+
+REHEARSAL = "metamcp_worker.child.rehearsal"
+"""Preloaded module whose `rehearse()` is called once before the forks."""
 
 BACKLOG_PACKETS_MAX = 1024
 """Maximum messages that wait for a supervisor that does not read. Above it the nursery does not
@@ -104,9 +108,11 @@ def main(
     memory.give_back_large_blocks()
     missing = _preload(preload)
     logs.begin(LogSpec(format=os.environ.get(logs.FORMAT, "auto")), whole=False)
+    memory.forget_lookups()
+    if REHEARSAL in sys.modules:
+        sys.modules[REHEARSAL].rehearse()
     gc.collect()
     kept = memory.fill_holes()  # for as long as this process lives
-    memory.forget_lookups()
     memory.collect_seldom()
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers
     NurseryLoop(socket.socket(fileno=fd), roles).run(missing)
