@@ -59,7 +59,6 @@ ROLES = {
 #: import that is missing here costs every worker milliseconds and private memory.
 PRELOAD = (
     "metamcp_worker.child.run",
-    "metamcp_worker.child.rehearsal",
     "metamcp_worker.front.run",
     "asyncio",
     "encodings.idna",
@@ -67,9 +66,6 @@ PRELOAD = (
     "msgspec",
     "uvloop",
 )
-
-REHEARSAL = "metamcp_worker.child.rehearsal"
-"""Preloaded module whose `rehearse()` is called once before the forks."""
 
 BACKLOG_PACKETS_MAX = 1024
 """Maximum messages that wait for a supervisor that does not read. Above it the nursery does not
@@ -108,9 +104,7 @@ def main(
     memory.give_back_large_blocks()
     missing = _preload(preload)
     logs.begin(LogSpec(format=os.environ.get(logs.FORMAT, "auto")), whole=False)
-    memory.forget_lookups()
-    if REHEARSAL in sys.modules:
-        sys.modules[REHEARSAL].rehearse()
+    memory.forget_lookups()  # before the holes are filled: it frees names, and leaves holes
     gc.collect()
     kept = memory.fill_holes()  # for as long as this process lives
     memory.collect_seldom()
