@@ -62,7 +62,7 @@ def test_a_hundred_kills_leave_no_descriptor_no_process_and_no_counter_that_fell
     with Gateway({name: fake() for name in names}) as gateway:
         status = gateway.status()
         ours = [gateway.pid, status["nursery_pid"], status["fronts"][0]["pid"]]
-        before = {pid: processes.descriptors(pid) for pid in ours}
+        before = {pid: processes.lasting_descriptors(pid) for pid in ours}
         alive = len(processes.below(gateway.pid))
         seen = counters(gateway)
         with Callers(gateway.port, names, callers=4, era="2026-07-28") as run:
@@ -75,10 +75,9 @@ def test_a_hundred_kills_leave_no_descriptor_no_process_and_no_counter_that_fell
         assert set(run.tally.errors) <= {DOWN, FULL}
         assert run.tally.right > 0
         until(lambda: len(processes.below(gateway.pid)) == alive, "as many processes as before")
-        # Fewer are right too: a connection may have been closed since the start.
         until(
-            lambda: all(processes.descriptors(pid) <= before[pid] for pid in ours),
-            f"no more descriptors than before: {before}",
+            lambda: {pid: processes.lasting_descriptors(pid) for pid in ours} == before,
+            f"as many descriptors as before: {before}",
         )
         until(lambda: not zombies(processes.below(gateway.pid) | {gateway.pid}), "no zombies")
         restarts = [series for series in seen if series[0] == "metamcp_server_restarts_total"]

@@ -62,6 +62,16 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def lasting_descriptors(pid: int) -> int:
+    """Descriptors but those of files that are being written: their names begin with a dot until
+    they are complete."""
+    count = 0
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            count += not os.path.basename(os.readlink(f"/proc/{pid}/fd/{fd}")).startswith(".")
+    return count
+
+
 def cpu_s(pid: int) -> float:
     """Processor time that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
