@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import sys
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -34,6 +36,12 @@ ERRORS = pytest.StashKey[int]()
 """Where standard error leads while nothing is captured."""
 LAST_WORDS_S = 1.0
 """So long before its time is over the stacks of a test are told."""
+LANE_S_MAX = float(os.environ.get("METAMCP_LANE_S_MAX", "1200"))
+"""A lane whose test takes longer hangs: no limit of a test is as long, and each was to end it."""
+running: dict[str, float] = {}
+"""When each test began that a lane runs."""
+over = threading.Event()
+"""Set at the end of the run."""
 
 
 class Timed(Protocol):
@@ -95,12 +103,53 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], NEW_FILE_S))
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    running[nodeid] = time.monotonic()
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    running.pop(nodeid, None)
+
+
+def children() -> list[int]:
+    """Processes that this one started."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def end_hung_lanes(errors: int) -> None:
+    """A lane that is stopped, or whose end a process below it hides, would be waited for until
+    somebody ends the run, and nobody would know of which test."""
+    while not over.wait(min(10.0, LANE_S_MAX / 4)):
+        now = time.monotonic()
+        hung = [test for test, began in list(running.items()) if now - began > LANE_S_MAX]
+        if not hung:
+            continue
+        os.write(errors, f"\nA lane hangs in {', '.join(hung)}.\n".encode())
+        for pid in children():
+            state = Path(f"/proc/{pid}/status").read_text().partition("State:")[2].split("\n")[0]
+            os.write(errors, f"process {pid}:{state}\n".encode())
+            os.kill(pid, signal.SIGABRT)  # it prints its stacks, if it can
+        over.wait(LAST_WORDS_S)
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+        os._exit(1)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        errors = (config.stash[ERRORS],)
+        threading.Thread(target=end_hung_lanes, args=errors, daemon=True).start()
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     measured[report.nodeid.partition("::")[0]] += report.duration
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With METAMCP_DURATIONS the lanes of real processes write how long each file took."""
+    over.set()
     lanes = session.config.option.markexpr == REAL and not hasattr(session.config, "workerinput")
     if lanes and "METAMCP_DURATIONS" in os.environ:
         seconds = {path: round(s) for path, s in sorted(measured.items()) if round(s)}

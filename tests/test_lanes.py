@@ -19,6 +19,14 @@ import threading
 def test_hangs():
     threading.Event().wait()
 """
+STOPS = """
+import os, signal
+
+def test_stops():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def test_after() -> None: ...
+"""
 FAILS_ONCE = """
 import os
 from pathlib import Path
@@ -65,6 +73,23 @@ def test_a_test_that_takes_too_long_says_where_it_is_also_in_a_lane(tmp_path: Pa
     )
     assert "node down" in done.stdout
     assert 'test_one.py", line 5 in test_hangs' in done.stderr
+
+
+@pytest.mark.process
+def test_a_lane_that_hangs_ends_the_run_and_names_its_test(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(STOPS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-n", "2", "test_one.py"],
+        cwd=tmp_path,
+        env={**quiet(), "PYTHONPATH": str(ROOT), "METAMCP_LANE_S_MAX": "2"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "A lane hangs in test_one.py::test_stops." in done.stderr
+    assert "T (stopped)" in done.stderr
 
 
 def quiet() -> dict[str, str]:
