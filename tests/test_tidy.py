@@ -94,8 +94,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor": "backoff verbs",
     "metamcp_supervisor.calls": "tool_call tool_form",
-    "metamcp_supervisor.cli": "tool_costs",
-    "metamcp_supervisor.client_files": ("clients json_edit texts toml_edit transfer yaml_edit"),
+    "metamcp_supervisor.client_files": "clients json_edit texts toml_edit transfer yaml_edit",
     "metamcp_supervisor.config": (
         "assemble client_entries client_shapes code_mode config confirmation consent_rules document"
         " engine_tables environment foreign_files formats json_schema middleware_tables naming"
@@ -111,7 +110,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.telemetry": (
         "counters exemplars exposition health histograms history metric_names page_rows processes"
     ),
-    "metamcp_supervisor.views": "ledger",
+    "metamcp_supervisor.views": "ledger tool_costs",
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Raw
 
-from metamcp_supervisor.cli import tool_costs
+from metamcp_supervisor.views import tool_costs
 from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.server_catalog import ServerCatalogue

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.search import exposed, quality, sets
 from benchmarks.search.sets import Query
-from metamcp_supervisor.cli import tool_costs
+from metamcp_supervisor.views import tool_costs
 from metamcp_worker.builtin_tools import tool_text
 from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.disclosure import Exposure

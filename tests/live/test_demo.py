@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.cli import tool_costs
+from metamcp_supervisor.views import tool_costs
 from metamcp_worker.ipc import builtin_definitions
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.test_failed_starts import check_failed

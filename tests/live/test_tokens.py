@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from metamcp_supervisor.cli import tool_costs
+from metamcp_supervisor.views import tool_costs
 from metamcp_worker.ipc import builtin_definitions, codec
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import MODERN, Raw

@@ -15,7 +15,7 @@ from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
-from metamcp_supervisor.cli import call, lock, offers, recordings, show, tool_costs
+from metamcp_supervisor.cli import call, lock, offers, recordings, show
 from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names
 from metamcp_supervisor.cli.errors import Command
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
@@ -23,6 +23,7 @@ from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_supervisor.views import tool_costs
 from metamcp_worker.ipc import builtin_definitions, codec, server_catalog
 from metamcp_worker.ipc.disclosure import Exposure, Pair
 from metamcp_worker.ipc.server_catalog import ServerCatalogue

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_supervisor.cli import tool_costs
+from metamcp_supervisor.views import tool_costs
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import stats
