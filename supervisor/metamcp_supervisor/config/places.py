@@ -163,17 +163,20 @@ def find(
     system: Path = SYSTEM_FILE,
 ) -> Path | None:
     """Find the main file: `given`, then METAMCP_CONFIG, then metamcp.toml in the working directory,
-    the user's own and the system's file; then a file of an MCP client in the working directory;
-    last META_MCP_FILE. A file that the user named is returned whether it exists or not."""
+    a file of an MCP client there that has servers, the user's own and the system's file; then any
+    file of a client there; last META_MCP_FILE. A file that the user named is returned whether it
+    exists or not."""
     named = given or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     if named is not None:
         return cwd / named
-    for place in (cwd / "metamcp.toml", own_file(home), system):
+    if os.path.lexists(cwd / "metamcp.toml"):
+        return cwd / "metamcp.toml"
+    of_clients = [path for name in CLIENT_FILES if os.path.lexists(path := cwd / name)]
+    for place in (own_file(home), system):
         if os.path.lexists(place):
-            return place
-    for name in CLIENT_FILES:
-        path = cwd / name
-        if os.path.lexists(path) and (name not in _ANYTHING or _has_known_shape(path)):
+            return next(filter(_has_servers, of_clients), place)
+    for path in of_clients:
+        if path.name not in _ANYTHING or _has_known_shape(path):
             return path
     path = home / META_MCP_FILE
     return path if os.path.lexists(path) and _has_known_shape(path) else None
@@ -192,14 +195,34 @@ def folder_of(main: Path) -> Path:
 
 
 def _has_known_shape(path: Path) -> bool:
+    return _entries(path) is not None
+
+
+def _has_servers(path: Path) -> bool:
+    """Whether a file of a client has a server that is not the way to a gateway of ours."""
+    from metamcp_supervisor.config.document import list_of, table_of
+    from metamcp_supervisor.config.program import is_bridge
+
+    tables = [table for value in _entries(path) or () if (table := table_of(value)) is not None]
+    return any(
+        not is_bridge([str(each.get("command", "")), *map(str, list_of(each.get("args")) or ())])
+        for each in tables
+    )
+
+
+def _entries(path: Path) -> "list[object] | None":
+    """Return the values of the servers in a file; None if its shape is not known."""
     from metamcp_supervisor.config import client_shapes, files, formats
     from metamcp_supervisor.config.document import BrokenSyntax
 
     try:
         values = formats.json_loads(files.text(path))
     except (files.FileUnreadable, BrokenSyntax):
-        return False
-    return bool(values) and client_shapes.places(values, str(path), "") is not None
+        return None
+    found = client_shapes.places(values, str(path), "") if values else None
+    if found is None:
+        return None
+    return [each.value for place in found for each in client_shapes.entries_at(values, place)]
 
 
 # What there is

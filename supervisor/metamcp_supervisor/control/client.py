@@ -195,16 +195,20 @@ def connect_here(runtime_dir: str | None) -> ControlClient:
 
 def meant() -> str:
     """Return the runtime directory that the environment names, or else that of this folder's
-    gateway; outside of a project, that of the only gateway that runs. Raises Failed if several
-    run."""
+    gateway; where only a client has a file here, that of the user's own gateway if it runs alone;
+    outside of a project, that of the only gateway that runs. Raises Failed if several run."""
     from metamcp_supervisor.config import places
 
     if given := runtime.given(os.environ):
         return given
     here = places.here()
     default = str(here.runtime_dir)
-    if here.of_folder or places.answers(default):
+    if places.answers(default):
         return default
+    if here.of_folder:
+        own = runtime.default(os.environ)
+        is_clients = here.config is not None and here.config.suffix != ".toml"
+        return own if is_clients and places.answers(own) else default
     found = places.running(os.environ)
     if len(found) > 1:
         text = "several gateways run and none of them belongs to this folder; say which one"

@@ -96,8 +96,8 @@ def test_what_is_not_available_yet_is_listed() -> None:
 
 def test_every_place_that_is_looked_at_is_documented() -> None:
     text = DOC.split("\n## Where it is looked for\n")[1].split("\n## ")[0]
-    first = (f"${places.VARIABLE}", "./metamcp.toml", "~/.config/metamcp/metamcp.toml")
-    names = [*first, str(places.SYSTEM_FILE), *places.CLIENT_FILES]
+    first = (f"${places.VARIABLE}", "./metamcp.toml", *places.CLIENT_FILES)
+    names = [*first, "~/.config/metamcp/metamcp.toml", str(places.SYSTEM_FILE)]
     found = [text.index(f"`{name}`") for name in names]
     assert found == sorted(found)
 

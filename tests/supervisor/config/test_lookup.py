@@ -25,8 +25,8 @@ def found(folder: Path, given: Path | None = None, **environ: str) -> str:
 def test_the_configuration_is_looked_for_in_the_documented_order(tmp_path: Path) -> None:
     expected = "None"
     for name in (
-        "config.json", "servers.json", ".vscode/mcp.json", ".cursor/mcp.json", "mcp.json",
-        ".mcp.json", "etc.toml", "home/.config/metamcp/metamcp.toml", "metamcp.toml",
+        "etc.toml", "home/.config/metamcp/metamcp.toml", "config.json", "servers.json",
+        ".vscode/mcp.json", ".cursor/mcp.json", "mcp.json", ".mcp.json", "metamcp.toml",
     ):  # fmt: skip
         assert found(tmp_path) == expected
         write(tmp_path, name, MCP)
@@ -34,6 +34,23 @@ def test_the_configuration_is_looked_for_in_the_documented_order(tmp_path: Path)
     assert found(tmp_path) == "metamcp.toml"
     assert found(tmp_path, METAMCP_CONFIG="env.toml") == "env.toml"
     assert found(tmp_path, Path("flag.toml"), METAMCP_CONFIG="env.toml") == "flag.toml"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mcpServers": {}}',
+        '{"mcpServers": {"metamcp": {"command": "metamcp", "args": ["connect", "--start"]}}}',
+        "not json",
+    ],
+)
+def test_a_file_of_a_client_without_servers_of_its_own_counts_after_all_others(
+    text: str, tmp_path: Path
+) -> None:
+    write(tmp_path, ".mcp.json", text)
+    assert found(tmp_path) == ".mcp.json"
+    write(tmp_path, "etc.toml", GIT)
+    assert found(tmp_path) == "etc.toml"
 
 
 def test_a_file_with_a_common_name_counts_only_when_its_shape_is_known(tmp_path: Path) -> None:
