@@ -61,6 +61,7 @@ def credential_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--keep", is_flag=True, help="With --start: it goes on after its last client.")
 @click.option("--exposure", metavar="WORD", help="With --start: how much it shows at first.")
 @click.option("--naming", metavar="STYLE", help="With --start: how it calls its tools.")
+@click.option("--builtins", metavar="NAME,…", help="With --start: further tools of it.")
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 @credential_options
 def connect(
@@ -71,6 +72,7 @@ def connect(
     keep: bool,
     exposure: str | None,
     naming: str | None,
+    builtins: str | None,
     runtime_dir: str | None,
     key_env: str | None,
     key_file: str | None,
@@ -82,17 +84,17 @@ def connect(
     """
     if url is not None and (endpoint is not None or start):
         raise click.UsageError("--url says it all: it goes with neither --endpoint nor --start.")
-    of_start = {"--config": path, "--keep": keep, "--exposure": exposure, "--naming": naming}
+    shape = {"exposure": exposure, "naming": naming, "builtins": builtins}
+    of_start = {"config": path, "keep": keep, **shape}
     if not start and (given := next((word for word, it in of_start.items() if it), "")):
-        raise click.UsageError(f"{given} is for the gateway that --start starts.")
+        raise click.UsageError(f"--{given} is for the gateway that --start starts.")
     if not _open_streams():
         _say("standard input and output must be open: the client speaks through them")
         raise SystemExit(Exit.USAGE)
     try:
         # Chosen only once, so that this bridge never changes to the gateway of another project.
         if start:
-            flags = {"runtime_dir": runtime_dir, "exposure": exposure, "naming": naming}
-            directory = _ensure(path, flags, keep=keep)
+            directory = ensure(path, {"runtime_dir": runtime_dir, **shape}, keep=keep)
         else:
             directory = runtime_dir or ("" if url is not None else client.meant())
         code = _bridge(endpoint, url, directory, trust_of(key_env, key_file, ca, directory, url))
@@ -273,7 +275,7 @@ def await_serving(runtime_dir: str) -> None:
 # A gateway in the background
 
 
-def _ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> str:
+def ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> str:
     """Start a gateway if none runs, and return its runtime directory. Raises Failed, or ends the
     command with the messages of `metamcp serve` if the configuration cannot be used or is not
     confirmed."""

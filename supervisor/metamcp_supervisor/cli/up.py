@@ -61,6 +61,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--ops-listen", metavar="HOST:PORT|unix:PATH", help="Metrics and health."),
         click.option("--naming", metavar="STYLE", help="How every endpoint calls its tools."),
         click.option("--exposure", metavar="WORD", help="How much every endpoint shows at first."),
+        click.option("--builtins", metavar="NAME,…", help="Further tools of every endpoint."),
         click.option("--port", metavar="PORT", help="As --listen 127.0.0.1:PORT."),
         click.option("--health-listen", metavar="HOST:PORT", help="Health pages for probes."),
         click.option("--console-listen", metavar="HOST:PORT", help="Web console."),

@@ -51,6 +51,7 @@ from metamcp_supervisor.config.document import (
     printable,
     shown,
 )
+from metamcp_supervisor.config.engine_tables import builtins as read_builtins
 from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.printed_values import PrintedValues, program_output
 from metamcp_supervisor.config.program import directory
@@ -59,7 +60,7 @@ from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.engine_runs import Loaded
 
 LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
-EXPOSURE, NAMING = "exposure", "naming"
+EXPOSURE, NAMING, BUILTINS = "exposure", "naming", "builtins"
 FILES_MAX = 64
 """Maximum number of files of a configuration, included files among them."""
 WORKFLOWS_BYTES_MAX = 16 * 1024 * 1024
@@ -81,11 +82,11 @@ def load(
     """Load the configuration in `path`, or in the file that `places.find` finds.
 
     `flags`: settings from the command line: those of `[gateway]` by key, `log_format`, and
-    `exposure` and `naming` for every endpoint. Flags win over the environment (`METAMCP_LISTEN` and
-    so on), and the environment wins over the file. `watch`: value if no source sets it. `any_port`:
-    use another port if a port that no source sets is taken. `may_run`: whether the programs of
-    references may run, asked about a configuration without errors in which they have not; without
-    it they do not run, and the values are placeholders (`Config.unrun`).
+    `exposure`, `naming` and `builtins` for every endpoint. Flags win over the environment
+    (`METAMCP_LISTEN` and so on), and the environment wins over the file. `watch`: value if no
+    source sets it. `any_port`: use another port if a port that no source sets is taken. `may_run`:
+    whether the programs of references may run, asked about a configuration without errors in which
+    they have not; without it they do not run, and the values are placeholders (`Config.unrun`).
 
     A server with an error in its table gets a `mistake` and does not start; the other servers can
     run. Raises ConfigInvalid with every error, if one of them is not about a single server or if
@@ -248,7 +249,7 @@ def _outside(
     environ: Mapping[str, str], flags: Mapping[str, str], cwd: Path, findings: ConfigFindings
 ) -> Sequence[Table]:
     """Return the settings of `[gateway]` from environment and command line, as a table for each."""
-    assert set(flags) <= {*keys("gateway"), LOG_FORMAT, EXPOSURE, NAMING}, sorted(flags)
+    assert set(flags) <= {*keys("gateway"), LOG_FORMAT, EXPOSURE, NAMING, BUILTINS}, sorted(flags)
     found: list[Table] = []
     for key in keys("gateway"):
         variable = f"METAMCP_{key.upper()}"
@@ -283,16 +284,21 @@ def _log_format(
 def _shown_as(
     config: Config, flags: Mapping[str, str], cwd: Path, findings: ConfigFindings
 ) -> Config:
-    """Set the exposure and the style of names of every endpoint as on the command line."""
+    """Set what every endpoint shows at first, and how, as on the command line."""
+
+    def given(flag: str, section: Section, key: str, value: object) -> Table:
+        values: dict[str, object] = {key: value} if flag in flags else {}
+        site = Site(ConfigDocument(f"--{flag}", cwd, values))
+        return Table(values, site, findings, section)
 
     def chosen(flag: str, section: Section, key: str) -> str | None:
-        values: dict[str, object] = {key: flags[flag]} if flag in flags else {}
-        site = Site(ConfigDocument(f"--{flag}", cwd, values))
-        return Table(values, site, findings, section).choice(key)
+        return given(flag, section, key, flags.get(flag)).choice(key)
 
     exposure = cast("Exposure | None", chosen(EXPOSURE, "endpoints.*", "exposure"))
     style = cast("Style | None", chosen(NAMING, "endpoints.*.naming", "style"))
-    if exposure is None and style is None:
+    words = [word.strip() for word in flags.get(BUILTINS, "").split(",")]
+    builtins = read_builtins(given(BUILTINS, "endpoints.*", BUILTINS, words))
+    if exposure is None and style is None and not builtins:
         return config
     return replace(
         config,
@@ -301,6 +307,7 @@ def _shown_as(
                 each,
                 exposure=exposure or each.exposure,
                 naming=replace(each.naming, style=style, separator="") if style else each.naming,
+                builtins=builtins or each.builtins,
             )
             for name, each in config.endpoints.items()
         },
