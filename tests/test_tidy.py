@@ -94,7 +94,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor": "backoff verbs",
     "metamcp_supervisor.calls": "tool_call tool_form",
-    "metamcp_supervisor.client_files": "clients json_edit texts toml_edit transfer yaml_edit",
+    "metamcp_supervisor.client_files": "clients json_edit taken texts toml_edit transfer yaml_edit",
     "metamcp_supervisor.config": (
         "assemble client_entries client_shapes code_mode config confirmation consent_rules document"
         " engine_tables environment foreign_files formats json_schema middleware_tables naming"

@@ -61,6 +61,9 @@ ELSEWHERE = {
         "tests/live/test_connect_protected.py"
         "::test_key_and_authority_come_from_the_environment_or_from_files"
     ),
+    "metamcp install claude-code --take-over": (
+        "tests/live/test_take_over.py::test_servers_of_all_files_move_behind_one_entry_and_back"
+    ),
     "metamcp consent approve 1-17": (
         "tests/live/test_consent.py::test_an_operator_answers_for_clients_that_cannot_ask"
     ),

@@ -50,7 +50,7 @@ def test_the_three_lines_of_the_first_page_start_a_gateway(walk: Walk) -> None:
 def test_one_command_beside_an_mcp_json_is_enough(walk: Walk) -> None:
     entry = f'{{"mcpServers": {{"time": {{"command": "{SERVER[0]}", "args": ["{SERVER[1]}"]}}}}}}'
     (walk.folder / ".mcp.json").write_text(entry)
-    (command, client) = part("README.md", "With the servers that you have")
+    (_, command, client) = part("README.md", "With the servers that you have")
     walk.type(command)
     walk.type("metamcp wait --timeout 60s")
     until(lambda: client.replace(":6270", f":{walk.port}").encode() in walk.said, client)

@@ -33,10 +33,11 @@ from metamcp_worker.ipc import codec
 class InstallOptions:
     """Options of `install` and `snippet`. `key_env`, `key_file`, `ca`: for a protected endpoint.
     `url`: URL from the user; `http`: find the URL of the endpoint; `start`: None if the user did
-    not say."""
+    not say; `exposure`, `naming`, `builtins`: of a gateway that the command starts."""
 
     name: str
     scope: Scope
+    is_scope_given: bool = False
     http: bool = False
     url: str | None = None
     endpoint: str | None = None
@@ -47,6 +48,15 @@ class InstallOptions:
     key_env: str | None = None
     key_file: str | None = None
     ca: str | None = None
+    exposure: str | None = None
+    naming: str | None = None
+    builtins: str | None = None
+
+    @property
+    def shape(self) -> dict[str, str]:
+        """Return the keys of an endpoint that the user gave, as options of `metamcp connect`."""
+        given = {"exposure": self.exposure, "naming": self.naming, "builtins": self.builtins}
+        return {key: value for key, value in given.items() if value}
 
     @property
     def trust(self) -> list[str]:
@@ -70,6 +80,9 @@ class InstallOptions:
             raise click.UsageError("--url says it all: it does not go with --endpoint.")
         if (self.http or self.url) and self.start:
             raise click.UsageError("--start is for a command, not for a URL.")
+        if self.shape and (self.http or self.url or self.start is False):
+            option = next(iter(self.shape))
+            raise click.UsageError(f"--{option} is for a gateway that the command starts.")
         if self.url and (self.config or self.runtime_dir):
             raise click.UsageError("--url says it all: nothing is looked for.")
         if self.trust:
@@ -160,18 +173,25 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
         config, directory = None, wish.runtime_dir
     else:
         config, directory = found.config, found.runtime_dir
-    words = [*program(shared=shared), "connect"]
-    if wish.start is not False:
-        words += ["--start", *(["--config", str(config)] if config is not None else [])]
-    if wish.endpoint is not None:
-        words += ["--endpoint", wish.endpoint]
-    if directory is not None:
-        words += ["--runtime-dir", os.path.abspath(directory)]
-    words += wish.trust
+    words = connect_words(wish, config, directory)
     if found is None:
         what = "the gateway needs a configuration, and none was found"
         click.echo(f"metamcp: warning: {what}; 'metamcp init' makes one", err=True)
     return clients.entry(kept.shape, wish.name, words=words)
+
+
+def connect_words(wish: InstallOptions, config: Path | None, runtime_dir: str | None) -> list[str]:
+    """Return the command of an entry that leads to the gateway of this configuration, reached in
+    this directory; None for those of the folder in which the client starts it."""
+    words = [*program(shared=wish.scope == "project"), "connect"]
+    if wish.start is not False:
+        words += ["--start", *(["--config", str(config)] if config is not None else [])]
+        words += [word for key, value in wish.shape.items() for word in (f"--{key}", value)]
+    if wish.endpoint is not None:
+        words += ["--endpoint", wish.endpoint]
+    if runtime_dir is not None:
+        words += ["--runtime-dir", os.path.abspath(runtime_dir)]
+    return words + wish.trust
 
 
 def program(*, shared: bool) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import click
 
@@ -26,7 +26,6 @@ from metamcp_supervisor.client_files.clients import (
     FileFormat,
     FileUnfit,
     Scope,
-    candidates,
     chosen,
 )
 from metamcp_supervisor.config import files, naming
@@ -40,15 +39,16 @@ _NAME = click.option("--name", default="metamcp", show_default=True, help="Of th
 _SCOPE = click.option(
     "--scope",
     type=click.Choice(["user", "project"]),
-    default="user",
-    show_default=True,
-    help="Your own file, or the one of the project in this folder.",
+    help="Your own file (the default), or the one of the project in this folder.",
 )
 _FILE = click.option(
     "--config-file", "path", type=click.Path(path_type=Path), help="Another file than the usual."
 )
 _DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
 _FORCE = click.option("--force", is_flag=True, help="Also an entry that is not of this gateway.")
+_TAKE_OVER = click.option(
+    "--take-over", is_flag=True, help="Move the servers of the client behind the gateway."
+)
 _SKILL = click.option("--skill", is_flag=True, help="The skill of Claude Code, too: /metamcp.")
 _HTTP = click.option("--http", is_flag=True, help="Name the URL of the endpoint, not a command.")
 _URL = click.option("--url", metavar="URL", help="With this URL; nothing is looked for then.")
@@ -69,7 +69,14 @@ _KEY_ENV = click.option(
 )
 _KEY_FILE = click.option("--key-file", metavar="FILE", help="File with an API key of that gateway.")
 _CA = click.option("--ca", metavar="FILE", help="Authority of its certificate.")
+_EXPOSURE = click.option("--exposure", metavar="WORD", help="How much its endpoints show at first.")
+_NAMING = click.option(
+    "--naming", "style", metavar="STYLE", help="How its endpoints call their tools."
+)
+_BUILTINS = click.option("--builtins", metavar="NAME,…", help="Further tools of its endpoints.")
 _RUNTIME = click.option("--runtime-dir", metavar="PATH", help="Where that gateway is reached.")
+_OPTIONS = (_CLIENT, _HTTP, _URL, _ENDPOINT, _NAME, _SCOPE, _START, _CONFIG, _YES, _RUNTIME,
+            _KEY_ENV, _KEY_FILE, _CA, _EXPOSURE, _NAMING, _BUILTINS)  # fmt: skip
 
 
 def _wishing(command: Callable[..., None]) -> Callable[..., None]:
@@ -79,7 +86,7 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
     def taking(
         *,
         name: str,
-        scope: Scope,
+        scope: Scope | None,
         http: bool,
         url: str | None,
         endpoint: str | None,
@@ -90,13 +97,17 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
         key_env: str | None,
         key_file: str | None,
         ca: str | None,
+        exposure: str | None,
+        style: str | None,
+        builtins: str | None,
         **others: object,
     ) -> None:
         if flaw := naming.flaw(name):
             raise click.UsageError(f"--name {flaw}")
         wish = InstallOptions(
             name=name,
-            scope=scope,
+            scope=scope or "user",
+            is_scope_given=scope is not None,
             http=http,
             url=url,
             endpoint=endpoint,
@@ -107,25 +118,14 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
             key_env=key_env,
             key_file=key_file,
             ca=ca,
+            exposure=exposure,
+            naming=style,
+            builtins=builtins,
         )
         command(wish=wish, **others)
 
     decorated: Callable[..., None] = taking
-    for option in (
-        _CA,
-        _KEY_FILE,
-        _KEY_ENV,
-        _RUNTIME,
-        _YES,
-        _CONFIG,
-        _START,
-        _SCOPE,
-        _NAME,
-        _ENDPOINT,
-        _URL,
-        _HTTP,
-        _CLIENT,
-    ):
+    for option in reversed(_OPTIONS):
         decorated = option(decorated)
     return decorated
 
@@ -160,14 +160,29 @@ class _Target:
 @_SKILL
 @_DRY
 @_FORCE
+@_TAKE_OVER
 @told
 def install(
-    client: str, wish: InstallOptions, path: Path | None, skill: bool, dry_run: bool, force: bool
+    client: str,
+    wish: InstallOptions,
+    path: Path | None,
+    skill: bool,
+    dry_run: bool,
+    force: bool,
+    take_over: bool,
 ) -> None:
     """Put MetaMCP into the configuration of CLIENT. Repeating this does no harm.
 
-    The rest of the file stays as it is, to the byte, and a copy is kept beside it.
+    The rest of the file stays as it is, to the byte, and a copy is kept beside it. With
+    --take-over, the servers in it move behind the gateway; 'metamcp uninstall' puts them back.
     """
+    if take_over:
+        from metamcp_supervisor.cli import take_over as taking
+
+        taking.take_over(destination.known(client), wish, path, dry_run=dry_run)
+        if skill:
+            put(dry_run=dry_run, force=force)
+        return
     target = _target(client, wish, path)
     if skill and target.client.name != "claude-code":
         raise click.UsageError("--skill is for claude-code.")
@@ -185,13 +200,24 @@ def install(
 @_FORCE
 @told
 def uninstall(
-    client: str, path: Path | None, dry_run: bool, force: bool, scope: str, name: str
+    client: str, path: Path | None, dry_run: bool, force: bool, scope: Scope | None, name: str
 ) -> None:
-    """Take MetaMCP out of the configuration of CLIENT, and the skill with it."""
-    wish = InstallOptions(name=name, scope=cast("Scope", scope))
-    target = _target(client, wish, path)
-    _uninstall(target, name, dry_run=dry_run, force=force)
-    if target.client.name == "claude-code" and path is None and scope == "user":
+    """Take MetaMCP out of the configuration of CLIENT, and the skill with it.
+
+    Servers that --take-over moved are put back, in all files of CLIENT unless --scope names one.
+    """
+    from metamcp_supervisor.cli import take_over as taking
+
+    usual = _target(client, InstallOptions(name=name, scope=scope or "user"), path)
+    is_elsewhere = False
+    for other in taking.taken_files(usual.client) if scope is None and path is None else ():
+        if other != usual.content.path:
+            there = _target(client, InstallOptions(name=name, scope="project"), other)
+            _uninstall(there, name, "project", dry_run=dry_run, force=force)
+            is_elsewhere = True
+    if name in usual.taken or not is_elsewhere:
+        _uninstall(usual, name, scope or "user", dry_run=dry_run, force=force)
+    if usual.client.name == "claude-code" and path is None and scope != "project":
         drop(dry_run=dry_run)
 
 
@@ -204,7 +230,7 @@ def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
     wish.check(known)
     kept = known.how(wish.scope)
     values = destination.entry(kept, wish)
-    path, _ = chosen(_candidates(known, wish.scope), Path.exists)
+    path, _ = chosen(disk.candidates(known, wish.scope), Path.exists)
     verb = destination.own_verb(known, wish, values)
     text = texts.put(FileFormat(kept.shape, kept.format, kept.place), "", wish.name, values)
     if as_json:
@@ -251,11 +277,22 @@ def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: boo
     _warn_of_command(new, wish)
 
 
-def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> None:
+def _uninstall(target: _Target, name: str, scope: Scope, *, dry_run: bool, force: bool) -> None:
+    from metamcp_supervisor.cli import take_over as taking
+
+    path = target.content.path
+    put_back = _edited(target, lambda: taking.put_back(target.client, scope, target.content))
+    if put_back is not None:
+        if dry_run:
+            _show(target, put_back)
+            return
+        _write(target, put_back)
+        taking.forget(path)
+        _tell_of_backup(target)
+        return
     if name not in target.taken:
         click.echo(f"{target.label}: has no entry '{shown(name)}'")
         return
-    path = target.content.path
     backup = _read(disk.backup_of(path))
     origins = destination.origins()
     ours = target.ours(origins)
@@ -279,9 +316,15 @@ def _uninstall(target: _Target, name: str, *, dry_run: bool, force: bool) -> Non
         _show(target, made)
         return
     _write(target, made)
-    click.echo(f"{target.label}: {'written' if made is not None else 'removed'}")
-    if backup.exists and disk.read(path).data == backup.data:
-        disk.forget(path)
+    _tell_of_backup(target)
+
+
+def _tell_of_backup(target: _Target) -> None:
+    """Say what became of the file, and forget the copy that is equal to it."""
+    content, backup = disk.read(target.content.path), _read(disk.backup_of(target.content.path))
+    click.echo(f"{target.label}: {'written' if content.exists else 'removed'}")
+    if backup.exists and content.data == backup.data:
+        disk.forget(content.path)
     elif backup.exists:
         click.echo(f"{printable(str(backup.path))}: what was there before, still kept")
 
@@ -322,7 +365,7 @@ def _target(name: str, wish: InstallOptions, given: Path | None) -> _Target:
     """Read the file of the client. Raises click.UsageError and CommandRefused."""
     client = destination.known(name)
     wish.check(client)
-    usual = _candidates(client, wish.scope)
+    usual = disk.candidates(client, wish.scope)
     paths = usual if given is None else (Path(os.path.abspath(given)),)
     path, others = chosen(paths, Path.exists)
     content = _read(path)
@@ -338,17 +381,6 @@ def _target(name: str, wish: InstallOptions, given: Path | None) -> _Target:
         ) from None
     found = {key: table for key, value in values.items() if (table := table_of(value)) is not None}
     return _Target(client, kept, content, others, found, frozenset(values))
-
-
-def _candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
-    return candidates(
-        client,
-        scope,
-        platform=disk.PLATFORM,
-        environ=os.environ,
-        home=Path.home(),
-        cwd=Path.cwd(),
-    )
 
 
 def _read(path: Path) -> disk.Content:

@@ -13,9 +13,11 @@ import contextlib
 import os
 import queue
 import shlex
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -349,10 +351,32 @@ def _how_to_connect(status: GatewayStatus) -> list[str]:
         '  {"mcpServers": {"metamcp":',
         '    {"type": "http", "url": "' + status.url + '"}}}',
         "",
+        *_started_twice(status),
         "Ctrl-C or 'metamcp down' ends it, 'metamcp status' looks at it from elsewhere.",
     ]
 
 
+def _started_twice(status: GatewayStatus) -> list[str]:
+    """Return a sentence about servers that a client starts as well, because this is its file."""
+    from metamcp_supervisor.client_files.clients import CLIENTS
+
+    main = Path(status.config_files[0]) if status.config_files else Path()
+    client = next((each for each in CLIENTS.values() if main.match(each.project or "/")), None)
+    names = [server.name for server in status.servers]
+    if client is None or not names:
+        return []
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    sentence = (
+        f"{client.title} starts {', '.join(names[:NAMED_MAX])}{more} a second time, from"
+        f" {main.name}: 'metamcp install {client.name} --take-over' moves them here."
+    )
+    return [*textwrap.wrap(sentence, COLUMNS, break_on_hyphens=False), ""]
+
+
+COLUMNS = 80
+"""Characters of a line on a usual terminal."""
+NAMED_MAX = 10
+"""Maximum number of servers that a sentence names."""
 KEYBOARD = 0
 """Descriptor from which answers are read."""
 ANSWER_BYTES_MAX = 1024

@@ -160,10 +160,11 @@ def of_client(client: ClientProgram, origins: Collection[str]) -> list[ClientFil
 
 def user_files() -> set[Path]:
     """Return the files of all clients that belong to no folder, whether they exist or not."""
-    return {path for client in CLIENTS.values() for path in _candidates(client, "user")}
+    return {path for client in CLIENTS.values() for path in candidates(client, "user")}
 
 
-def _candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
+def candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
+    """Return the possible files of a client for this user and this folder."""
     home, cwd = Path.home(), Path.cwd()
     return clients.candidates(
         client, scope, platform=PLATFORM, environ=os.environ, home=home, cwd=cwd
@@ -172,7 +173,7 @@ def _candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
 
 def _there(client: ClientProgram) -> Iterator[tuple[Scope, Path]]:
     for scope in _SCOPES:
-        for path in _candidates(client, scope):
+        for path in candidates(client, scope):
             if os.path.exists(path):  # False in a folder that may not be looked at
                 yield scope, path
 

@@ -117,14 +117,19 @@ def _undone(kept: FileFormat, text: str, name: str, before: str, *, restore: boo
         after = put(kept, before, name, entry)
         if after == text:
             return before
-        start = _alike(before, after)
-        end = _alike(before[start:][::-1], after[start:][::-1])
-        old, new = before[start : len(before) - end], after[start : len(after) - end]
-        if text.count(new) != 1:
-            return None
-        return _proven(kept, text, text.replace(new, old), name, was)
+        undone = spliced(text, after, before)
+        return None if undone is None else _proven(kept, text, undone, name, was)
     except (BrokenSyntax, FileUnfit):
         return None
+
+
+def spliced(text: str, new: str, old: str) -> str | None:
+    """Return `text` with the part in which `new` differs from `old` as it is in `old`; None if that
+    part is not found once."""
+    start = _alike(old, new)
+    end = _alike(old[start:][::-1], new[start:][::-1])
+    was, now = old[start : len(old) - end], new[start : len(new) - end]
+    return text.replace(now, was) if text.count(now) == 1 else None
 
 
 def _alike(one: str, other: str) -> int:

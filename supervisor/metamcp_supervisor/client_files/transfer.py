@@ -4,7 +4,8 @@ Owns: which servers are imported, under which names, and how references and secr
 written. Never: reading the files of clients (`disk`, `config.foreign_files`), writing files.
 
 A secret is never copied: a reference to an environment variable takes its place, and a sentence
-says which variable has to be set.
+says which variable has to be set; or a reference to a file for its value alone, where the caller
+names a folder for them.
 """
 
 import re
@@ -47,20 +48,25 @@ class ImportSource:
 @dataclass(frozen=True, slots=True)
 class Moved:
     """Result of an import. `text`: metamcp.toml with the servers; `names`: the added servers;
-    `told`: sentences for the user."""
+    `same`: servers that it had already; `told`: sentences for the user; `secrets`: the values in
+    the folder of secrets, by name."""
 
     text: str
     names: tuple[str, ...]
     told: tuple[str, ...]
+    same: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 @dataclass(slots=True)
 class Moving:
     """State of an import or an export. `path`: the file that has the secrets; `who`: the program
-    that starts the servers; `variables`: the variables that stand for secrets, with the secrets."""
+    that starts the servers; `folder`: where each secret gets a file, empty if it gets none;
+    `variables`: the variables, or names of files, that stand for secrets, with the secrets."""
 
     path: str = ""
     who: str = "the gateway"
+    folder: str = ""
     told: list[str] = field(default_factory=list[str])
     variables: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
@@ -69,6 +75,8 @@ class Moving:
         if self.variables.setdefault(variable, value) != value:
             variable = f"{_variable(server)}_{variable}"
             self.variables[variable] = value
+        if self.folder:
+            return f"${{file:{self.folder}/{variable}}}"
         self.told.append(
             f"{server}: {what} is not written: set {variable} in the environment of {self.who}"
             f" (its value is in {shown(self.path)})"
@@ -76,24 +84,33 @@ class Moving:
         return f"${{env:{variable}}}"
 
 
-def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: str) -> Moved:
+def moved(
+    sources: Sequence[ImportSource],
+    there: Mapping[str, object],
+    text: str,
+    folder: str = "",
+    secrets: Mapping[str, str] | None = None,
+) -> Moved:
     """Import the servers of all sources. `there`: the servers that `text`, a metamcp.toml, already
-    has. Raises BrokenSyntax and FileUnfit."""
-    moving = Moving()
+    has; `folder`: where each secret gets a file of its own, empty for variables in place of files;
+    `secrets`: those that it has, by name. Raises BrokenSyntax and FileUnfit."""
+    moving = Moving(folder=folder, variables=dict(secrets or {}))
+    same: list[str] = []
     tables: dict[str, dict[str, object]] = {}
     from_where: dict[str, str] = {}
     for source in sources:
         for server in source.servers:
-            attempt = Moving(source.path, variables=dict(moving.variables))
+            attempt = Moving(source.path, folder=folder, variables=dict(moving.variables))
             common, ours = settings(server, attempt, source.folders)
             table, name = common | ours, server.name
             if name in there or name in tables:
                 other = tables.get(name) or table_of(there.get(name)) or {}
                 where = from_where.get(name, "metamcp.toml")
-                same = _leads(other) == _leads(table)
+                is_same = _leads(other) == _leads(table)
+                same += [name] * is_same
                 moving.told.append(
                     f"{name} in {source.path} is the same as in {where}"
-                    if same
+                    if is_same
                     else f"{name} in {source.path} is left out: {where} has another server of that"
                     " name; rename one"
                 )
@@ -103,7 +120,8 @@ def moved(sources: Sequence[ImportSource], there: Mapping[str, object], text: st
                 tables[name], from_where[name] = table, source.path
     for name, table in tables.items():
         text = texts.put(OWN, text, name, table)
-    return Moved(text, tuple(tables), tuple(moving.told))
+    found = moving.variables if folder else {}
+    return Moved(text, tuple(tables), tuple(moving.told), tuple(same), found)
 
 
 def included(text: str, paths: Sequence[str]) -> str:

@@ -73,6 +73,17 @@ def test_an_entry_goes_into_the_file_and_out_without_a_trace(home: Home, client:
     assert not disk.backup_of(path).exists(), "it says nothing that the file does not"
 
 
+def test_what_a_started_gateway_shows_is_in_the_command(home: Home) -> None:
+    shape = ("--exposure", "search", "--naming", "bare", "--builtins", "catalog,workflows")
+    home.works("install", "cursor", *shape)
+    entry = servers("cursor", home.folder / ".cursor/mcp.json")["metamcp"]
+    at = entry["args"].index("--exposure")
+    assert tuple(entry["args"][at : at + len(shape)]) == shape
+    result = home.run("install", "cursor", "--http", "--exposure", "search")
+    assert result.exit_code == 2
+    assert "--exposure is for a gateway that the command starts" in result.output
+
+
 @pytest.mark.promise("M7")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_what_is_changed_by_hand_meanwhile_stays(home: Home, client: str) -> None:

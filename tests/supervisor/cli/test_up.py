@@ -44,6 +44,23 @@ def test_the_first_screen_says_where_to_connect_and_what_failed() -> None:
     assert "\x1b" not in out, "a server's words never reach a terminal as they are"
 
 
+@pytest.mark.promise("M117")
+@pytest.mark.parametrize(
+    ("file", "verb"),
+    [
+        ("/p/.mcp.json", "metamcp install claude-code --take-over"),
+        ("/p/.vscode/mcp.json", "metamcp install vscode --take-over"),
+        ("/p/metamcp.toml", ""),
+        ("/p/servers.json", ""),
+    ],
+)
+def test_the_first_screen_names_servers_that_a_client_starts_as_well(file: str, verb: str) -> None:
+    out = first_screen(structs.replace(STATUS, config_files=(file,)))
+    out = " ".join(out.split())
+    assert ("starts git, bad a second time" in out) == bool(verb)
+    assert verb in out
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("port", ["abc", "65536"])
 def test_a_port_that_cannot_be_one_is_refused_under_its_own_name(tmp_path: Path, port: str) -> None:
