@@ -103,7 +103,7 @@ def test_a_setting_counts_at_once_and_only_for_its_time(gateway: Gateway, client
     assert "result" in client.call("git__sleep", ms=400)
     gateway.ctl("set", "git", "timeout=200ms", "--until", "500ms")
     until(lambda: not gateway.describe("git")["overrides"], "its time is over")
-    assert "result" in client.call("git__sleep", ms=400)
+    until(lambda: "result" in client.call("git__sleep", ms=400), "its worker has heard so")
     whole = gateway.ctl("events", "--type", "set")
     assert "asked by process" in whole
     assert "timeout is 5m again" in whole
