@@ -44,6 +44,14 @@ class Folder:
         self.servers[name] = {"command": SERVER[0], "args": [SERVER[1], *flags]}
         (self.path / ".mcp.json").write_text(json.dumps({"mcpServers": self.servers}))
 
+    def names(self) -> set[str]:
+        """The servers that are ready; none while no gateway answers."""
+        done = self.metamcp(self.path, "status", "--json")
+        if done.returncode not in (0, 3):
+            return set()
+        servers = json.loads(done.stdout)["servers"]
+        return {server["name"] for server in servers if server["phase"] == "ready"}
+
     def answers(self) -> bool:
         """Does anybody listen?"""
         with socket.socket() as probe:
@@ -113,6 +121,61 @@ def test_one_command_beside_a_json_file_serves_its_servers(folder: Folder) -> No
     client.close()
     added = folder.metamcp(folder.path, "add", "other", "--", "other")
     assert "the gateway that runs starts it after 'metamcp confirm'" in added.stderr
+
+
+def test_a_server_that_is_taken_out_ends_at_once_and_one_that_is_new_waits_for_its_yes(
+    folder: Folder,
+) -> None:
+    folder.add("second")
+    folder.up("--yes")
+    until(lambda: folder.names() == {"my-echo", "second"}, "both run")
+    del folder.servers["second"]
+    removed = folder.metamcp(folder.path, "remove", "second")
+    assert removed.returncode == 0, removed.stderr
+    until(lambda: folder.names() == {"my-echo"}, "it is gone")
+    folder.metamcp(folder.path, "add", "third", "--", *SERVER)
+    told = "the files are not in force, because the last reload was refused"
+    until(lambda: told in folder.metamcp(folder.path, "status").stdout, "it is refused")
+    assert "the last reload was refused" in folder.metamcp(folder.path, "doctor").stdout
+    asked = folder.metamcp(folder.path, "confirm", "--yes")
+    assert "third" in asked.stderr
+    assert "my-echo" not in asked.stderr, "it is confirmed"
+    until(lambda: folder.names() == {"my-echo", "third"}, "it runs")
+    assert told not in folder.metamcp(folder.path, "status").stdout
+
+
+def test_a_server_added_at_a_terminal_is_confirmed_there(folder: Folder) -> None:
+    folder.up("--yes")
+    until(folder.names, "the gateway runs")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metamcp_supervisor", "add", "third", "--", *SERVER],
+        cwd=folder.path,
+        env=folder.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    while b"Apply it?" not in seen:
+        seen += os.read(ours, 4096)
+    assert b"third" in seen
+    os.write(ours, b"y\n")
+    assert process.wait(timeout=30) == 0
+    os.close(ours)
+    until(lambda: folder.names() == {"my-echo", "third"}, "it runs")
+
+
+def test_a_reload_names_a_new_server_with_a_mistake_and_starts_the_others(folder: Folder) -> None:
+    folder.up("--yes")
+    until(folder.names, "the gateway runs")
+    folder.servers |= {"bad": {"command": SERVER[0], "args": "x"}}
+    folder.add("third")
+    done = folder.metamcp(folder.path, "reload", "--yes")
+    assert done.returncode == 65
+    assert "mcpServers.bad.args" in done.stderr
+    until(lambda: "third" in folder.names(), "it runs")
 
 
 @pytest.mark.promise("M105")

@@ -175,14 +175,20 @@ def confirm(runtime_dir: str | None, yes: bool, as_json: bool) -> None:
     folder have changed, or no server is left. Exit 1 after a no, 77 without a terminal to ask on.
     """
     with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("reload", {"dry_run": True}, timeout_s=RELOAD_S)
-        plan = codec.typed(ReloadPlan, raw)
-        if plan.question:
-            click.echo(plan.question, err=True)
-            _sure(yes=yes)
-        asked = {"expect": plan.hash, "yes": True}
-        raw = gateway.call("reload", asked, timeout_s=RELOAD_S)
+        raw = apply_asked(gateway, yes=yes)
     show_plan(raw, as_json=as_json)
+
+
+def apply_asked(gateway: client.ControlClient, *, yes: bool) -> bytes:
+    """Show what a changed configuration starts, ask unless `yes` is given, apply it, and return the
+    plan. Raises Failed without a yes."""
+    raw = gateway.call("reload", {"dry_run": True}, timeout_s=RELOAD_S)
+    plan = codec.typed(ReloadPlan, raw)
+    if plan.question:
+        click.echo(plan.question, err=True)
+        _sure(yes=yes)
+    asked = {"expect": plan.hash, "yes": True}
+    return gateway.call("reload", asked, timeout_s=RELOAD_S)
 
 
 def _sure(*, yes: bool) -> None:

@@ -7,6 +7,7 @@ Owns: these verbs, the choice of the file, the content of an entry. Never: editi
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -242,18 +243,28 @@ def _edit(
     except ConfigInvalid as invalid:
         for problem in invalid.problems:
             errors.say(f"warning: {problem}")
-    errors.say(_next_step(asks=file.found and command))
+    _bring_into_effect(asks=file.found and command)
 
 
-def _next_step(*, asks: bool) -> str:
-    """Return what brings the change into effect. `asks`: whether a gateway wants it confirmed."""
+def _bring_into_effect(*, asks: bool) -> None:
+    """Have a gateway that runs start what was added, or say what starts it. `asks`: whether a
+    gateway wants it confirmed. Raises Failed without a yes at a terminal."""
+    from metamcp_supervisor.cli.config import apply_asked
+    from metamcp_supervisor.cli.ctl import show_plan
+
     try:
-        control.connect_here(None).close()
+        gateway = control.connect_here(None)
     except control.Failed:
-        return "'metamcp up' starts the servers in it"
-    if asks:
-        return "the gateway that runs starts it after 'metamcp confirm'"
-    return "'metamcp up' takes it over at once, any other gateway with 'metamcp reload'"
+        errors.say("'metamcp up' starts the servers in it")
+        return
+    with gateway:
+        if asks and sys.stdin.isatty() and sys.stderr.isatty():
+            show_plan(apply_asked(gateway, yes=False), as_json=False)
+        elif asks:
+            errors.say("the gateway that runs starts it after 'metamcp confirm'")
+        else:
+            way = "'metamcp up' takes it over at once, any other gateway with 'metamcp reload'"
+            errors.say(way)
 
 
 def _write(content: disk.Content, text: str) -> None:

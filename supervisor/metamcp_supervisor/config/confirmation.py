@@ -10,7 +10,7 @@ author. So the user is shown the commands once, and again whenever they change.
 
 import hashlib
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from metamcp_supervisor.config import environment, sandboxes
@@ -22,6 +22,10 @@ from metamcp_supervisor.config.show import MASK, looks_secret, masked_url
 from metamcp_worker.ipc import codec
 
 Decision = Literal["start", "ask", "refuse"]
+DIGITS = 32
+"""Digits of the digest of a part."""
+_PROGRAM, _SENT = "program ", "sent by the gateway"
+"""Names of parts; no server has a space in its name."""
 
 
 class NotConfirmed(Exception):
@@ -33,19 +37,26 @@ class NotConfirmed(Exception):
         self.question = question
 
 
-def needed(config: Config) -> bool:
-    """Whether the configuration has something to confirm."""
-    servers = any(_bound(server) is not None for server in _enabled(config))
-    return servers or bool(config.programs or _sent(config))
-
-
-def digest(config: Config, file: str) -> str:
-    """Calculate the digest of the file's path, of everything that each enabled server would start
-    or give away, and of what the gateway itself would.
+def parts(config: Config) -> Mapping[str, str]:
+    """Return the digest of each part that needs confirmation: what an enabled server would start or
+    give away (by its name), each program of a reference, and what the gateway itself would send.
 
     Variables and headers count as written in the file, with references not resolved: `PATH` or
     `NODE_OPTIONS` in the file may run other code, but a new token in the environment cannot.
     """
+    found: dict[str, object] = {
+        server.name: bound for server in _enabled(config) if (bound := _bound(server)) is not None
+    }
+    found |= {_PROGRAM + reference: reference for reference in config.programs}
+    found |= {_SENT: sent} if (sent := _sent(config)) else {}
+    return {
+        name: hashlib.sha256(ascii(part).encode()).hexdigest()[:DIGITS]
+        for name, part in found.items()
+    }
+
+
+def digest(config: Config, file: str) -> str:
+    """Return the digest of all parts together, as versions before 0.2 kept it for a file."""
     servers = [bound for server in _enabled(config) if (bound := _bound(server)) is not None]
     everything = [file, servers, *filter(None, [config.programs, _sent(config)])]
     return hashlib.sha256(ascii(everything).encode()).hexdigest()
@@ -99,18 +110,22 @@ def decide(*, known: bool, yes: bool, terminal: bool) -> Decision:
     return "ask" if terminal else "refuse"
 
 
-def question(config: Config, file: str) -> str:
-    """Return the text for the user to confirm: every command exactly, and every URL, one a line."""
-    servers = _enabled(config)
+def question(config: Config, file: str, known: Collection[str] = ()) -> str:
+    """Return the text for the user to confirm: every command exactly, and every URL, one a line.
+    `known`: digests of parts that are confirmed, which are left out."""
+    new = {name for name, digest in parts(config).items() if digest not in known}
+    servers = [each for each in _enabled(config) if each.name in new or not known]
     what = "starts or reaches" if any(server.url for server in servers) else "starts"
-    lines = [f"{printable(file)} was found in this directory and {what}:"]
+    more = ", beside what is confirmed" if known else ""
+    lines = [f"{printable(file)} was found in this directory and {what}{more}:"]
     for server in servers:
         lines.append(f"  {server.name}: {_words(server)}")
         lines += [f"    with {printable(name)}={printable(text)}" for name, text in _given(server)]
         lines += [f"    {opened}"] if (opened := sandboxes.needs_text(server)) else []
-    for name, text in _sent(config):
+    for name, text in _sent(config) if _SENT in new else ():
         lines.append(f"  it sends: {printable(name)}={printable(_hidden(name, text))}")
-    lines += [f"  for a value: {printable(reference)}" for reference in config.programs]
+    programs = (each for each in config.programs if _PROGRAM + each in new)
+    lines += [f"  for a value: {printable(reference)}" for reference in programs]
     return "\n".join(lines)
 
 

@@ -6,18 +6,19 @@ the content of a confirmation and when to ask (`confirmation`), the terminal (th
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from metamcp_supervisor.config import confirmation, files
 from metamcp_supervisor.config.config import Config
-from metamcp_supervisor.config.document import printable, table_of
+from metamcp_supervisor.config.document import list_of, printable, table_of
 from metamcp_worker.ipc import codec
 
 FILE = "confirmed.json"
 FILE_BYTES_MAX = 1024 * 1024
 PATHS_MAX = 1000
-"""Maximum number of remembered files; the oldest is dropped first, and its user asked again."""
+"""Maximum number of remembered files; the oldest is dropped first, and its user asked again. So it
+is where they have more than FILE_BYTES_MAX."""
 _VERSION = 1
 
 
@@ -30,20 +31,22 @@ def ensure(
     and returns the answer; None when no user can answer. Return a warning when the answer could not
     be written to disk. Raises confirmation.NotConfirmed.
     """
-    if not confirmation.needed(config):
+    parts = set(confirmation.parts(config).values())
+    if not parts:
         return None
     file = printable(os.path.realpath(path))
-    digest = confirmation.digest(config, file)
-    known = read(state_dir).get(file) == digest
+    confirmed = read(state_dir).get(file, frozenset())
+    known = parts <= confirmed or confirmation.digest(config, file) in confirmed
     decision = confirmation.decide(known=known, yes=yes, terminal=ask is not None)
     if decision == "refuse":
         raise confirmation.NotConfirmed(confirmation.refusal(file))
-    if decision == "ask" and ask is not None and not ask(confirmation.question(config, file)):
+    text = confirmation.question(config, file, parts & confirmed)
+    if decision == "ask" and ask is not None and not ask(text):
         raise confirmation.NotConfirmed("not confirmed: nothing is started")
-    if known:
+    if parts == confirmed:
         return None
     try:
-        remember(state_dir, file, digest)
+        remember(state_dir, file, parts)
     except OSError as error:
         return (
             f"{state_dir / FILE} cannot be written: {error.strerror}; the"
@@ -53,44 +56,52 @@ def ensure(
 
 
 def check(new: Config, path: Path, state_dir: Path, *, running: Config, yes: bool = False) -> None:
-    """Let a reload pass only when its commands run already, were confirmed since, or are confirmed
-    by the caller with `yes`. Raises confirmation.NotConfirmed."""
-    if not confirmation.needed(new):
-        return
+    """Let a reload pass only when each of its commands runs already, was confirmed since, or is
+    confirmed by the caller with `yes`: one that only stops something passes. Raises
+    confirmation.NotConfirmed."""
+    parts = set(confirmation.parts(new).values())
     file = printable(os.path.realpath(path))
-    digest = confirmation.digest(new, file)
-    if digest in {confirmation.digest(running, file), read(state_dir).get(file)}:
-        return
-    if not yes:
+    confirmed = read(state_dir).get(file, frozenset())
+    known = parts & (confirmed | set(confirmation.parts(running).values()))
+    if parts - known and not yes and confirmation.digest(new, file) not in confirmed:
         raise confirmation.NotConfirmed(
-            confirmation.changed(file), confirmation.question(new, file)
+            confirmation.changed(file), confirmation.question(new, file, known)
         )
-    with contextlib.suppress(OSError):  # it is asked about again, then
-        remember(state_dir, file, digest)
+    if parts and parts != confirmed:
+        with contextlib.suppress(OSError):  # it is asked about again, then
+            remember(state_dir, file, parts)
 
 
-def read(state_dir: Path) -> dict[str, str]:
-    """Return the confirmed digests by path, the oldest first; empty if the file cannot be read."""
+def read(state_dir: Path) -> dict[str, frozenset[str]]:
+    """Return the digests of confirmed parts by path of the file, the oldest first; empty if they
+    cannot be read. A file that an earlier version confirmed has one digest, of all parts."""
     try:
         found = table_of(codec.value(files.data(state_dir / FILE, FILE_BYTES_MAX)))
     except (files.FileUnreadable, codec.Malformed):
         return {}
     entries = table_of((found or {}).get("confirmed")) or {}
-    return {path: digest for path, digest in entries.items() if isinstance(digest, str)}
+    confirmed: dict[str, frozenset[str]] = {}
+    for path, value in entries.items():
+        digests = [value] if isinstance(value, str) else list_of(value)
+        if digests:
+            confirmed[path] = frozenset(map(str, digests))
+    return confirmed
 
 
-def remember(state_dir: Path, file: str, digest: str) -> None:
-    """Write the digest to disk: in a new file that is renamed, so that a crash leaves the old or
-    the new file. Raises OSError."""
+def remember(state_dir: Path, file: str, parts: Collection[str]) -> None:
+    """Write the digests of these parts to disk, in place of those of the file: in a new file that
+    is renamed, so that a crash leaves the old or the new one. Raises OSError."""
     entries = read(state_dir)
     entries.pop(file, None)
-    entries[file] = digest
-    kept = dict(list(entries.items())[-PATHS_MAX:])
+    entries[file] = frozenset(parts)
+    kept = [(each, sorted(digests)) for each, digests in entries.items()][-PATHS_MAX:]
+    while len(data := codec.dump({"v": _VERSION, "confirmed": dict(kept)})) > FILE_BYTES_MAX:
+        del kept[0]
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, name = files.beside(state_dir / FILE)
     try:
         with open(fd, "wb") as made:
-            made.write(codec.dump({"v": _VERSION, "confirmed": kept}))
+            made.write(data)
             made.flush()
             os.fsync(made.fileno())
         os.replace(name, state_dir / FILE)

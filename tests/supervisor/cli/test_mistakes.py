@@ -125,7 +125,7 @@ def test_a_disabled_server_with_a_mistake_stays_disabled(tmp_path: Path) -> None
 
 
 def test_what_has_a_mistake_starts_nothing_that_would_have_to_be_confirmed() -> None:
-    assert not confirmation.needed(config(server("a", command=(), mistake="m")))
+    assert not confirmation.parts(config(server("a", command=(), mistake="m")))
 
 
 # What becomes of it

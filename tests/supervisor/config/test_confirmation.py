@@ -1,5 +1,6 @@
 """The first launch of a configuration that was found in the working directory."""
 
+import json
 import os
 import stat
 from dataclasses import replace
@@ -145,11 +146,11 @@ def test_a_server_that_is_reached_starts_nothing_and_needs_no_answer(tmp_path: P
     ],
 )
 def test_what_gives_secrets_away_or_runs_a_package_is_confirmed(sends: Server) -> None:
-    assert confirmation.needed(config(sends))
+    assert confirmation.parts(config(sends))
     assert confirmation.digest(config(sends), "f") != confirmation.digest(config(far()), "f")
     question = confirmation.question(config(sends), "f")
     assert "${TOKEN}" in question or "the transport kafka" in question
-    assert not confirmation.needed(config(replace(sends, enabled=False)))
+    assert not confirmation.parts(config(replace(sends, enabled=False)))
 
 
 def test_a_secret_that_is_written_into_the_file_is_not_shown() -> None:
@@ -172,7 +173,7 @@ def test_a_broken_memory_counts_as_none(tmp_path: Path, content: bytes) -> None:
 def test_the_memory_is_private_bounded_and_written_as_a_whole(tmp_path: Path) -> None:
     state = tmp_path / "a/b"
     for number in range(3):
-        confirmation_io.remember(state, f"f{number}", "digest")
+        confirmation_io.remember(state, f"f{number}", ["digest"])
     assert list(confirmation_io.read(state)) == ["f0", "f1", "f2"]
     assert os.listdir(state) == [confirmation_io.FILE]
     assert stat.S_IMODE((state / confirmation_io.FILE).stat().st_mode) == 0o600
@@ -198,6 +199,41 @@ def test_a_reload_passes_with_what_runs_or_was_confirmed_and_nothing_else(tmp_pa
     assert '"curl"' in refused.value.question
     confirmation_io.check(other, path, state, running=running, yes=True)
     confirmation_io.check(other, path, state, running=running)
+
+
+MORE = TEXT + '[servers.more]\ncommand = "more"\n'
+
+
+def test_what_only_stops_something_needs_no_answer_and_what_is_new_is_shown_alone(
+    tmp_path: Path,
+) -> None:
+    path, state = tmp_path / "metamcp.toml", tmp_path / "state"
+    both, one = found(tmp_path, MORE), found(tmp_path)
+    confirmation_io.ensure(both, path, state, yes=True, ask=None)
+    confirmation_io.check(one, path, state, running=both)
+    confirmation_io.ensure(one, path, state, yes=False, ask=never)
+    with pytest.raises(NotConfirmed) as refused:  # it was taken out since
+        confirmation_io.check(both, path, state, running=one)
+    assert refused.value.question.splitlines() == [
+        f"{path} was found in this directory and starts, beside what is confirmed:",
+        '  more: ["more"]',
+    ]
+
+
+def test_a_confirmation_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    path, both = tmp_path / "metamcp.toml", found(tmp_path, MORE)
+    digest = confirmation.digest(both, str(path))
+    kept = {"v": 1, "confirmed": {str(path): digest}}
+    (tmp_path / confirmation_io.FILE).write_text(json.dumps(kept))
+    confirmation_io.ensure(both, path, tmp_path, yes=False, ask=never)
+    assert digest not in confirmation_io.read(tmp_path)[str(path)]
+    confirmation_io.ensure(found(tmp_path), path, tmp_path, yes=False, ask=never)
+
+
+def test_the_oldest_confirmations_go_when_there_are_too_many(tmp_path: Path) -> None:
+    for number in range(9):
+        confirmation_io.remember(tmp_path, f"f{number}", ["d" * 300_000])
+    assert list(confirmation_io.read(tmp_path)) == ["f6", "f7", "f8"]
 
 
 def test_a_file_that_was_found_does_not_choose_where_its_confirmation_is_looked_up(

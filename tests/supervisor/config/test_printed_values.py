@@ -224,9 +224,9 @@ def test_a_reference_anywhere_in_a_strangers_file_has_to_be_confirmed(
     tmp_path: Path, written: str
 ) -> None:
     plain = "[servers.u]\nurl = 'https://x/'\n"
-    assert not confirmation.needed(loaded(tmp_path, plain))
+    assert not confirmation.parts(loaded(tmp_path, plain))
     found = loaded(tmp_path, plain + written, environ=ENVIRON)
-    assert confirmation.needed(found)
+    assert confirmation.parts(found)
     assert "${" in confirmation.question(found, "f") or "cmd:" in confirmation.question(found, "f")
     other = loaded(
         tmp_path, plain + written.replace("https://x/'\n", "https://y/'\n"), environ=ENVIRON
