@@ -141,8 +141,7 @@ class Overridden(Struct, frozen=True, kw_only=True):
 class LimitStatus(Struct, frozen=True, kw_only=True):
     """Limits of use of an owner that has some. `kind`: `endpoint`, `server`, `workspace` or `key`;
     `name`: empty for API keys, which are shown together; `refused`: number of requests by limit, 0
-    for one that refused nothing; `calls_today`, `calls_per_day`: of the fullest API key; 0 without
-    a quota."""
+    for one that refused nothing; `calls_today`, `calls_per_day`: of the fullest key, else 0."""
 
     kind: str
     name: str
@@ -186,6 +185,8 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_hash: str
     config_files: tuple[str, ...]
     config_age_s: float
+    reload_refused: str = ""
+    """Why the last reload was refused; empty if it was applied."""
     nursery_pid: int
     roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0
@@ -337,8 +338,7 @@ class InFlight(Struct, frozen=True, kw_only=True):
 
 class PathShown(Struct, frozen=True, kw_only=True):
     """Path of a call of a tool, and what would happen now. `runs`: whether its server would get it;
-    `policies`: those that concern the tool; `decides`: the one that decides, or empty; `effect`: of
-    all together."""
+    `policies`: those that concern the tool; `decides`: one of them, or empty; `effect`: of all."""
 
     v: int = VERSION
     endpoint: str
@@ -371,13 +371,15 @@ class PlannedChange(Struct, frozen=True, kw_only=True):
 
 class ReloadPlan(Struct, frozen=True, kw_only=True):
     """Plan of a reload. `hash`: of the plan; `applied`: False for a dry run; `question`: text that
-    the user has to confirm before the plan is applied, empty if there is nothing to confirm."""
+    the user has to confirm before the plan is applied, empty if there is nothing to confirm;
+    `mistakes`: sentences about servers that do not start because of one."""
 
     v: int = VERSION
     hash: str
     changes: tuple[PlannedChange, ...]
     applied: bool
     question: str = ""
+    mistakes: tuple[str, ...] = ()
 
 
 class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -436,8 +438,7 @@ class KeyShown(Struct, frozen=True, kw_only=True):
 
 
 class KeyList(Struct, frozen=True, kw_only=True):
-    """API keys. `more`: number of keys that follow in the order of ids; ask for those after the
-    last one."""
+    """API keys. `more`: number of keys that follow in the order of ids, after the last one."""
 
     v: int = VERSION
     keys: tuple[KeyShown, ...]
@@ -555,8 +556,7 @@ class ScriptList(Struct, frozen=True, kw_only=True):
 
 
 class ScriptChanged(Struct, frozen=True, kw_only=True):
-    """Result of an order about a script. `script`: as it is now, without its code; None: it was
-    deleted."""
+    """Result of an order about a script. `script`: as it is now, without its code, or None."""
 
     v: int = VERSION
     workspace: str

@@ -59,6 +59,12 @@ def status_head(status: GatewayStatus) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def refused_text(status: GatewayStatus) -> str:
+    """Return a line about a reload that was refused; empty if the last one was applied."""
+    why = status.reload_refused
+    return f"the files are not in force, because the last reload was refused: {why}" if why else ""
+
+
 def status_foot(status: GatewayStatus, names: Sequence[str] = ()) -> str:
     shown = [s for s in status.servers if not names or s.name in names]
     missing = len(not_ready(status, names))

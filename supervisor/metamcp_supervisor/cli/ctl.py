@@ -252,7 +252,7 @@ def status(
         for server in shown.servers:
             click.echo("\t".join(columns.cell(getattr(server, field)) for field in wanted))
     elif failing and not missed:
-        click.echo(columns.status_foot(found, names))
+        click.echo(_foot(found, names))
     else:
         only = tuple(server.name for server in missed) if failing else names
         picture = _picture(found, only)
@@ -335,13 +335,18 @@ def reload(
 
 
 def show_plan(raw: bytes, *, as_json: bool) -> None:
-    """Print what a reload does, or has done."""
+    """Print what a reload does, or has done. Servers with a mistake end the verb with Exit.CONFIG;
+    the others are not affected."""
+    plan = codec.typed(verbs.ReloadPlan, raw)
     if as_json:
         click.echo(raw)
-        return
-    plan = codec.typed(verbs.ReloadPlan, raw)
-    rows = columns.plan_rows(plan)
-    show.picture(show.Picture(("", "", "", ""), rows, foot=columns.plan_foot(plan)))
+    else:
+        rows = columns.plan_rows(plan)
+        show.picture(show.Picture(("", "", "", ""), rows, foot=columns.plan_foot(plan)))
+        for mistake in plan.mistakes:
+            errors.say(mistake)
+    if plan.mistakes:
+        sys.exit(verbs.Exit.CONFIG)
 
 
 @ctl.command()
@@ -463,7 +468,8 @@ def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.Gateway
 
 def _foot(found: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
     more = [] if names else [*columns.role_lines(found.roles), *columns.limit_lines(found.limits)]
-    return "\n".join([columns.status_foot(found, names), *more])
+    refused = [text] if (text := columns.refused_text(found)) else []
+    return "\n".join([columns.status_foot(found, names), *refused, *more])
 
 
 def _picture(found: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture:

@@ -152,7 +152,8 @@ def _wrong(status: GatewayStatus) -> Node:
     """Return the banner of what is wrong now; nothing if all is as wanted."""
     found = [one for one in not_ready(status, ()) if one.state in ("error", "quarantined")]
     troubles = [one for one in status.roles if one.trouble or one.state == "error"]
-    if not found and not troubles:
+    refused = columns.refused_text(status)
+    if not found and not troubles and not refused:
         return None
     more = len(found) - WRONG_MAX
     return h.div(class_="notice bad", role="alert")[
@@ -167,6 +168,7 @@ def _wrong(status: GatewayStatus) -> Node:
             ],
             more > 0 and h.li[ui.link("/servers?state=wrong", f"and {more} more")],
             [h.li[f"{one.role}: {ui.shown(one.trouble or one.state, 400)}"] for one in troubles],
+            refused and h.li[ui.shown(refused, 600)],
         ]
     ]
 

@@ -238,6 +238,9 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     yield from doctor_checks.units()
     yield from doctor_checks.failing(told)
     yield from doctor_checks.withheld(told)
+    if status is not None and status.reload_refused:
+        text = f"the last reload was refused: {status.reload_refused}"
+        yield DoctorFinding("reload", "warn", text, "'metamcp reload' tries again")
     if path is None and status is not None and status.config_files:
         path = Path(status.config_files[0])
     try:

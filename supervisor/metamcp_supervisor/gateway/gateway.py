@@ -453,6 +453,7 @@ class Gateway:
             config=self.config,
             config_hash=self._reloads.hash,
             config_read=self._reloads.read_at,
+            reload_refused=self._reloads.refused,
             nursery_pid=self._nursery.pid,
             roles=tuple(each.status() for each in self._house.roles.values() if each.wanted),
             overrides=self._reloads.overridden(),
@@ -461,9 +462,8 @@ class Gateway:
             key_limits=self.keys.limits,
             calls_today=self._house.quotas.today(),
         )
-        entries = self._tree.entries
-        if names is not None:
-            entries = {name: entries[name] for name in names if name in entries}
+        every = self._tree.entries
+        entries = every if names is None else {name: every[name] for name in every.keys() & names}
         return status.collect(facts, entries, slots, self.metrics, self._gauges.usages)
 
     def longest_s(self) -> dict[str, float]:

@@ -109,6 +109,8 @@ class Reloads:
         self._overrides = TimedOverrides()
         self._ending: asyncio.TimerHandle | None = None
         self.hash = fingerprint(config)
+        self.refused = ""
+        """Why the last reload was refused; empty if it was applied."""
         self._loop = asyncio.get_running_loop()
         self.read_at = self._loop.time()
         self._load = load
@@ -160,6 +162,16 @@ class Reloads:
         """Read the files and apply them. `dry_run`: only make the plan; `expect`: hash that the
         plan must have; `yes`: the operator confirms the new configuration. Raises ConfigInvalid,
         NotNow and ReloadRefused; then nothing has changed."""
+        try:
+            found = await self._reloaded(dry_run, expect, yes)
+        except (ConfigInvalid, ReloadRefused) as error:
+            if not dry_run:
+                self.refused = _sentence(error)
+            raise
+        self.refused = "" if found.applied else self.refused
+        return found
+
+    async def _reloaded(self, dry_run: bool, expect: str | None, yes: bool) -> ReloadPlan:
         async with self._changing, self._service.reloading(announced=not dry_run):
             self._check()
             new, draft, found = await self._planned(dry_run=dry_run, yes=yes)
@@ -180,7 +192,8 @@ class Reloads:
                 self._tree.pinned.adopt(draft)
                 self._apply(new, found)
             question = "" if refusal is None else refusal.question
-            return structs.replace(found, applied=not dry_run, question=question)
+            mistakes = tuple(map(str, new.problems))
+            return structs.replace(found, applied=not dry_run, question=question, mistakes=mistakes)
 
     async def compared(self) -> tuple[ReloadPlan, Config]:
         """Return what a reload would do, and the configuration in the files. Raises ConfigInvalid
@@ -455,6 +468,13 @@ class Reloads:
                 self.ask(error.question, error.plan)
         except Exception as error:  # noqa: BLE001 - the root of a task
             self._journal.add("gateway", "bug", f"a reload broke off: {error!r}")
+
+
+def _sentence(error: ConfigInvalid | ReloadRefused) -> str:
+    if not isinstance(error, ConfigInvalid):
+        return str(error)
+    more = len(error.problems) - 1
+    return f"{error.problems[0]}{f' (and {more} more)' if more else ''}"
 
 
 def _stamps(files: Sequence[Path]) -> Stamps:

@@ -58,6 +58,7 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     upgrades: int = 0
     overrides: tuple[Overridden, ...] = ()
     drift: Mapping[str, dict[str, int]] = {}
+    reload_refused: str = ""
     missing: Mapping[str, str] = {}
     """Reasons, by server, why a ready server cannot be called."""
     key_limits: Mapping[str, UseLimits] = {}
@@ -89,6 +90,7 @@ def collect(
         config_hash=facts.config_hash,
         config_files=tuple(map(str, config.files)),
         config_age_s=facts.now - facts.config_read,
+        reload_refused=facts.reload_refused,
         state_dir=str(config.gateway.state_dir),
         nursery_pid=facts.nursery_pid,
         roles=tuple(
