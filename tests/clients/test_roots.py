@@ -75,6 +75,40 @@ def folders(base: Path, *names: str) -> list[Path]:
     return found
 
 
+def names(agents: list[Agent]) -> list[str]:
+    return [str(one.folder) for one in agents]
+
+
+async def answers(agents: list[Agent], tool: str) -> list[str]:
+    """What each of these agents gets; none gets the folder of another."""
+    texts = await asyncio.gather(*(one.call(tool) for one in agents))
+    for name, text in zip(names(agents), texts, strict=True):
+        assert not any(other in text for other in names(agents) if other != name), text
+    return texts
+
+
+@pytest.mark.parametrize("callers", [1, 3])
+def test_clients_that_come_before_the_server_was_met_get_no_foreign_roots(
+    tmp_path: Path, callers: int
+) -> None:
+    """server-everything asks a moment after it started, and in the first calls of this tool."""
+    if why := programs.missing():
+        pytest.skip(why)
+    tool = "everything__get-roots-list"
+
+    async def main(gateway: Gateway) -> None:
+        agents = [Agent(gateway, one, "legacy") for one in folders(tmp_path, "f1", "f2", "f3")]
+        async with AsyncExitStack() as stack, asyncio.timeout(WAIT_S):
+            for one in agents:
+                await stack.enter_async_context(one.client)
+            await answers(agents[:callers], tool)
+            while not all(map(str.__contains__, await answers(agents, tool), names(agents))):
+                pass  # the gateway is still learning that it keeps roots
+
+    with Gateway({"everything": public("server-everything", "stdio") | {"start": "lazy"}}) as fresh:
+        asyncio.run(main(fresh))
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_three_clients_with_three_roots_get_each_its_own(
     gateway: Gateway, tmp_path: Path, mode: Mode

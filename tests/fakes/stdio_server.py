@@ -83,6 +83,7 @@ def flags() -> argparse.Namespace:
     option(
         "--roots", action="store_true", help="asks for roots as soon as it may, if there are any"
     )
+    option("--roots-late", action="store_true", help="asks and keeps them in the first call")
     option("--refuse-listen", action="store_true", help="subscriptions/listen is an error")
     return parser.parse_args()
 
@@ -91,7 +92,6 @@ class Server(Tools, Asks, Watch, Tasks):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         self.first = True
-        self.known_roots: object = None
         self.begin()
         self.begin_tasks()
 
@@ -137,11 +137,9 @@ class Server(Tools, Asks, Watch, Tasks):
     def noted(self, method: str, params: Json) -> None:
         super().noted(method, params)
         news = ("notifications/initialized", "notifications/roots/list_changed")
-        if self.options.roots and method in news and "roots" in self.capabilities_of_client:
+        wanted = self.options.roots or (self.options.roots_late and method == news[1])
+        if wanted and method in news and "roots" in self.capabilities_of_client:
             self.request("roots/list", {}, self.rooted)
-
-    def rooted(self, message: Json, _: bytes) -> None:
-        self.known_roots = message.get("result", {}).get("roots")
 
     def received(self, line: bytes) -> None:
         message: Json = json.loads(line)

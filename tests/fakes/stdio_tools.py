@@ -14,9 +14,10 @@ FOREVER_S = 3600.0
 
 
 class Tools(Wire):
-    """`kept`: what leaked."""
+    """`kept`: what leaked. `known_roots`: what the client said of its roots."""
 
     kept: ClassVar[list[bytearray]] = []
+    known_roots: object = None
 
     def tool_echo(self, _: object, text: str = "") -> Json:
         return {**content(text), "structuredContent": {"text": text, "x": 1.0}}
@@ -35,9 +36,21 @@ class Tools(Wire):
     def tool_pid(self, _: object) -> Json:
         return content(str(os.getpid()))
 
-    def tool_known_roots(self, _: object) -> Json:
-        """What the client said of its roots when it was asked outside of any call."""
-        return content(json.dumps(getattr(self, "known_roots", None)))
+    def tool_known_roots(self, number: object) -> Json | None:
+        """What the client said of its roots when it was asked; with `--roots-late` the first calls
+        ask, as those of server-everything do."""
+        if not self.options.roots_late or self.known_roots is not None:
+            return content(json.dumps(self.known_roots))
+
+        def then(message: Json, line: bytes) -> None:
+            self.rooted(message, line)
+            self.reply(number, result=content(json.dumps(self.known_roots)))
+
+        self.request("roots/list", {}, then)
+        return None
+
+    def rooted(self, message: Json, _: bytes) -> None:
+        self.known_roots = message.get("result", {}).get("roots")
 
     def tool_environ(self, _: object) -> Json:
         return content(json.dumps({"environ": dict(os.environ), "cwd": os.getcwd()}))

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
+TRIES = 20
 CAPABILITIES: dict[str, Any] = {"roots": {"listChanged": True}}
 SERVERS: dict[str, dict[str, Any]] = {
     "auto": fake("--era", "legacy", "--roots"),
@@ -136,6 +140,32 @@ def test_a_client_whose_roots_change_is_asked_again_and_its_process_told(gateway
     end(client)
 
 
+def has_own_roots(client: Rooted, tool: str) -> bool:
+    return str(client.folder) in client.call(tool)
+
+
+@pytest.mark.promise("M82")
+@pytest.mark.parametrize("flag", ["--roots", "--roots-late"])
+def test_three_clients_that_come_before_the_server_was_met_get_no_foreign_roots(flag: str) -> None:
+    """Twenty servers that nobody has met yet, called first by one, two or three clients. They keep
+    the roots that they are told; one kind asks when it starts, the other in its first calls."""
+    tries = [f"try{number}" for number in range(TRIES)]
+    server = {**fake("--era", "legacy", flag), "start": "lazy"}
+    with Gateway(dict.fromkeys(tries, server)) as gateway, ThreadPoolExecutor(3) as pool:
+        clients = [Rooted(gateway, LEGACY, f"/f{number}") for number in range(3)]
+        for number, name in enumerate(tries):
+            call = f"{name}__known_roots"
+            for callers in (clients[: 1 + number % 3], clients):
+                texts = list(pool.map(Rooted.call, callers, [call] * len(callers)))
+                for client, text in zip(callers, texts, strict=True):
+                    assert not re.findall(r"/f\d", text.replace(str(client.folder), "")), text
+            for client in clients:
+                until(partial(has_own_roots, client, call), "it gets its own from then on")
+        for client in clients:
+            end(client)
+
+
+@pytest.mark.promise("M82")
 def test_a_server_that_asks_in_calls_is_shared_and_asks_each_client_for_its_own(
     gateway: Gateway, era: str
 ) -> None:

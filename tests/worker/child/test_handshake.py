@@ -61,7 +61,11 @@ def test_any_error_means_initialize(code: int) -> None:
     params = talk.asked("initialize")["params"]
     assert params == {
         "protocolVersion": LEGACY[0],
-        "capabilities": {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}},
+        "capabilities": {
+            "elicitation": {"form": {}, "url": {}},
+            "sampling": {},
+            "roots": {"listChanged": True},
+        },
         "clientInfo": {"name": "metamcp", "version": "1.0"},
     }
     talk.answers("initialize", legacy())

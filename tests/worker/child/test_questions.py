@@ -147,7 +147,11 @@ def test_a_server_that_all_share_is_told_what_can_be_asked() -> None:
         worker.ready()
         front = worker.front()
         declared = json.loads(front.text(front.tool("client")))["capabilities"]
-        assert declared == {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+        assert declared == {
+            "elicitation": {"form": {}, "url": {}},
+            "sampling": {},
+            "roots": {"listChanged": True},
+        }
 
 
 def test_a_modern_server_asks_with_its_result_and_gets_the_answer_with_the_next_call() -> None:

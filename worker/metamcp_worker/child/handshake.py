@@ -68,7 +68,7 @@ _UNKNOWN_METHOD = frozenset({Code.INVALID_REQUEST, Code.METHOD_NOT_FOUND})
 
 ROUTABLE: Mapping[str, object] = {
     "elicitation": {"form": {}, "url": {}},
-    "roots": {},
+    "roots": {"listChanged": True},
     "sampling": {},
 }
 """Capabilities declared to a server that all clients share. A question of the server goes to the
@@ -368,11 +368,6 @@ class Opening:
     @property
     def ready(self) -> bool:
         return bool(self._list_hash)
-
-    @property
-    def asks_ahead(self) -> bool:
-        """Whether the server asks for roots before there is any call."""
-        return self._asks_roots == "ahead"
 
     @property
     def probing(self) -> bool:

@@ -246,6 +246,12 @@ class ServerCalls:
         alone = all(one.by == by or 0 < one.asked_at <= sent for one in self.in_flight.values())
         return newest if alone and all(one == by for one, _ in self._lingering.values()) else b""
 
+    def at_work(self, now: float) -> int:
+        """Return on how many calls the server may be at work, also those that are not waited for
+        any more."""
+        self._calm_down(now)
+        return len(self.in_flight) + len(self._lingering)
+
     def busy_until(self, before: bytes) -> float:
         """Return until when the server may be at work on an unanswered call that was sent before
         the request of this id; a time in the past if there is none."""

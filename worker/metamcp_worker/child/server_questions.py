@@ -2,7 +2,8 @@
 
 Owns: which question belongs to which call, the ids of the server, how long a question may be open,
 and that each question is answered exactly once. Never: the contents of questions and answers, what
-a client can do (the front knows that, and refuses in its client's name).
+a client can do (the front knows that, and refuses in its client's name), the roots that a process
+answers itself (`server_session`).
 
 A question ends with the call that caused it, at the latest. While a question is open, the time of
 its call does not run, because a human may be thinking.
@@ -109,6 +110,16 @@ class Asks:
         )
         return [WriteToServer(line, found.via)]
 
+    def answer(self, number: int, result: bytes, now: float) -> Actions:
+        """Answer a question in place of its front, unless it is closed."""
+        found = self._close(number, now)
+        if found is None:
+            return []
+        return [WriteToServer(jsonrpc_lines.answer(found.id, result), found.via)]
+
+    def is_open(self, number: int) -> bool:
+        return number in self._open
+
     def progressed(self, front: int, params: bytes) -> Actions:
         """Pass on a client's progress with a question. `params`: raw, with the token of the
         server."""
@@ -191,6 +202,105 @@ class Asks:
             self._calls.set_deadline(found.key, min(now + call.timeout_s, asking.until))
             self._calls.set_asked(found.key, asked=False)
         return found
+
+
+ROOTS_TRIAL_S = 1.0
+"""Seconds in which a server that keeps roots asks for them again after it heard that they changed.
+The first question for roots of each of its processes waits for so long."""
+
+
+class _Pending(Struct):
+    """Question for roots that waits for the end of the trial. `number`: of the open question, 0 if
+    no client can be asked; `actions`: what follows if the server keeps no roots."""
+
+    id: bytes
+    via: int
+    number: int
+    actions: Actions
+
+
+class RootsQuestions:
+    """Questions for roots of a server that all clients share.
+
+    A server that asks in a call may keep the answer, and would have the roots of one client for all
+    others then. Only such a server asks again when it hears that the roots changed. So it hears
+    that when it asks for the first time, and its question waits (the trial). The question that
+    comes next may be of another call, so it hears it once for each call: it keeps roots if it asks
+    more often than it has calls. `keeps`: whether it keeps roots, or asked without a call. Then it
+    gets none.
+    """
+
+    def __init__(self, calls: ServerCalls, asks: Asks, *, keeps: bool) -> None:
+        self._calls = calls
+        self._asks = asks
+        self.keeps = keeps
+        self._asks_each_time = self._doubtful = False
+        self._pending: list[_Pending] = []
+        self._notices = 0
+        """How often the server heard in this trial that the roots changed."""
+        self._via = 0
+        self._trial_until = float("inf")
+
+    def receive(self, request: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
+        """Answer a question, pass it on, or let it wait."""
+        id, calls = bytes(request.id), self._calls.at_work(now)  # noqa: A001 - the wire's own name
+        if self.keeps or not calls:
+            self.keeps = True
+            return [WriteToServer(jsonrpc_lines.answer(id, roots.NONE), via), *self._refuse(now)]
+        if any((one.id, one.via) == (id, via) for one in self._pending):
+            return [CountOnce("broken_request")]
+        actions = self._asks.asked(request, stream, via, now)
+        if self._asks_each_time:
+            return actions
+        if not self._pending:
+            self._notices, self._via, self._trial_until = 0, via, now + ROOTS_TRIAL_S
+        pending = _Pending(id, via, _number(actions), actions)
+        self._pending = [*filter(self._is_open, self._pending), pending]
+        if len(self._pending) > calls:
+            self.keeps = True
+            return self._refuse(now)
+        more = max(0, calls - self._notices)
+        self._notices += more
+        return [self._notice()] * more
+
+    def tick(self, now: float) -> Actions:
+        """End the trial of a server that did not ask again in time."""
+        if self._doubtful and not self._calls.at_work(now):
+            self._doubtful = False
+            return [self._notice()]
+        if now < self._trial_until:
+            return []
+        pending = self._end()
+        # Several questions may be of one call: it hears of roots once more when it has no calls.
+        self._doubtful = len(pending) > 1
+        self._asks_each_time = not self._doubtful
+        return [action for one in filter(self._is_open, pending) for action in one.actions]
+
+    def _refuse(self, now: float) -> Actions:
+        """End the trial of a server that keeps roots: there are none."""
+        actions: Actions = []
+        for one in self._end():
+            if one.number:
+                actions += self._asks.answer(one.number, roots.NONE, now)
+            else:
+                actions.append(WriteToServer(jsonrpc_lines.answer(one.id, roots.NONE), one.via))
+        return actions
+
+    def _end(self) -> list[_Pending]:
+        pending, self._pending, self._trial_until = self._pending, [], float("inf")
+        return pending
+
+    def _is_open(self, question: _Pending) -> bool:
+        return not question.number or self._asks.is_open(question.number)
+
+    def _notice(self) -> WriteToServer:
+        return WriteToServer(jsonrpc_lines.notification(roots.CHANGED), self._via)
+
+
+def _number(actions: Actions) -> int:
+    """Return the number of the question that these actions put to a front; 0 if there is none."""
+    to_fronts = [one.frame for one in actions if isinstance(one, ReplyToFront)]
+    return next((frame.question for frame in to_fronts if isinstance(frame, frames.Ask)), 0)
 
 
 def _refused(id: bytes, via: int, code: Code, why: str) -> WriteToServer:  # noqa: A002 - the wire's own name

@@ -39,7 +39,7 @@ from metamcp_worker.child.lists import CHANGES, TaskOwners, declared
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import ServerCalls, Timing, error_type
 from metamcp_worker.child.server_log import Levels
-from metamcp_worker.child.server_questions import Asks
+from metamcp_worker.child.server_questions import Asks, RootsQuestions
 from metamcp_worker.child.subscriptions import (
     METHODS,
     LegacySubscriptions,
@@ -84,6 +84,7 @@ class ServerSession:
         self._opening = Opening(spec, version, self._own, now)
         self._task_owners = TaskOwners()
         self._asks = Asks(self._calls, self._faults, self._task_owners)
+        self._root_asks = RootsQuestions(self._calls, self._asks, keeps=spec.asks_roots == "ahead")
         self.orphans = Orphans(self._calls, self._asks, self._given_up)
         self._levels = Levels(sessions=spec.url is not None)
         self._listening = ModernSubscriptions(
@@ -247,7 +248,8 @@ class ServerSession:
         if self._probing is not None:
             actions += self._probing.tick(now, self._heard_at, self._calls)
         actions = self._opened(actions, now)
-        actions += [*self._asks.tick(now), *self.orphans.tick(now)]
+        actions += [*self._root_asks.tick(now), *self._asks.tick(now)]
+        actions += self.orphans.tick(now)
         sent, waiting = self._calls.expired(now)
         for key, one in sent:
             actions.append(Drop(key, jsonrpc_lines.cancelled(key, b"timeout")))
@@ -380,24 +382,24 @@ class ServerSession:
     def _asked_for_roots(
         self, envelope: Envelope, stream: bytes | None, via: int, now: float
     ) -> Actions:
-        """Answer a request for roots. In a process for a single client the roots are known.
-        Otherwise the client whose call caused the request is asked; without a call the list of
-        roots is empty, as there cannot be a client."""
-        news = self._opening.asked_for_roots("in calls" if self._calls.in_flight else "ahead")
+        """Answer a request for roots. A process whose clients have the same roots knows them, and
+        a process of one client asks that client."""
+        news = self._opening.asked_for_roots("in calls" if self._calls.at_work(now) else "ahead")
         if self._roots:
             if not self._ready:
                 self._calls_from = now + ROOTS_S
-            return [
-                WriteToServer(jsonrpc_lines.answer(bytes(envelope.id), self._roots), via),
-                *news,
-            ]
-        return [*self._asks.asked(envelope, stream, via, now), *news, *self._lent()]
+            answer = jsonrpc_lines.answer(bytes(envelope.id), self._roots)
+            return [WriteToServer(answer, via), *news]
+        if self._spec.caller:
+            return [*self._asks.asked(envelope, stream, via, now), *news]
+        actions = [*self._root_asks.receive(envelope, stream, via, now), *news]
+        if self._root_asks.keeps:
+            actions += self._opening.asked_for_roots("ahead")
+        return [*actions, *self._lent()]
 
     def _lent(self) -> Actions:
-        """Count a process for all clients that asks for roots before any call and was given the
-        roots of one client, because its answers to others may be about the folders of that
-        client."""
-        if not (self._asks.lent_roots and self._opening.asks_ahead):
+        """Count a process for all clients that keeps the roots which one of them lent it."""
+        if not (self._asks.lent_roots and self._root_asks.keeps):
             return []
         self._asks.lent_roots = False
         return [CountOnce("lent_roots")]

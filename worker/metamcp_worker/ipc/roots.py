@@ -13,7 +13,8 @@ from metamcp_worker.ipc import codec
 
 Asked = Literal["", "in calls", "ahead"]
 """When a server asks for the roots of its client: never, only during a call, or ahead of any call.
-A server that asks ahead has to have its client before it is called."""
+A server that keeps the answer counts as one that asks ahead, and has to have its client before a
+call."""
 METHOD = "roots/list"
 CHANGED = "notifications/roots/list_changed"
 TOLD = "metamcp/roots"
