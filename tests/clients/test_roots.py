@@ -130,6 +130,24 @@ def test_three_clients_with_three_roots_get_each_its_own(
     asyncio.run(main())
 
 
+def test_five_clients_with_one_root_share_one_process(gateway: Gateway, tmp_path: Path) -> None:
+    def processes() -> int:
+        return sum(one["name"].startswith("files@") for one in gateway.status()["servers"])
+
+    async def main() -> None:
+        (folder,) = folders(tmp_path, "same")
+        agents = [Agent(gateway, folder, "legacy") for _ in range(5)]
+        before = await asyncio.to_thread(processes)
+        async with AsyncExitStack() as stack:
+            for one in agents:
+                await stack.enter_async_context(one.client)
+            for text in await answers(agents, "files__list_allowed_directories"):
+                assert str(folder) in text
+            assert await asyncio.to_thread(processes) == before + 1
+
+    asyncio.run(main())
+
+
 def test_a_client_that_moves_on_takes_its_servers_along(gateway: Gateway, tmp_path: Path) -> None:
     async def main() -> None:
         before, after = folders(tmp_path, "before", "after")

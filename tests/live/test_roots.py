@@ -120,24 +120,41 @@ def test_who_has_no_roots_shares_the_process_that_was_there_first(gateway: Gatew
 @pytest.mark.promise("M23")
 def test_a_client_whose_roots_change_is_asked_again_and_its_process_told(gateway: Gateway) -> None:
     client = Rooted(gateway, LEGACY, "/before")
-    assert client.roots("auto") == ["file:///before"]
-    process = client.call("auto__pid")
+    assert client.roots("own") == ["file:///before"]
+    process = client.call("own__pid")
     with client.listen() as stream:
         client.folder = "/after"
         client.tell("notifications/roots/list_changed")
         client.say(stream.next())
-        until(lambda: client.roots("auto") == ["file:///after"], "the server asked again")
+        until(lambda: client.roots("own") == ["file:///after"], "the server asked again")
     client.folder = "/later"  # nobody listens, so the next call asks
     client.tell("notifications/roots/list_changed")
-    assert client.call("auto__pid") == process
-    until(lambda: client.roots("auto") == ["file:///later"], "the server asked again")
+    assert client.call("own__pid") == process
+    until(lambda: client.roots("own") == ["file:///later"], "the server asked again")
     os.kill(int(process), signal.SIGKILL)
     generations = {"generation": 2}.items()
-    until(
-        lambda: any(generations <= row.items() for row in rows(gateway, "auto").values()), "again"
-    )
-    assert client.roots("auto") == ["file:///later"]
+    until(lambda: any(generations <= row.items() for row in rows(gateway, "own").values()), "again")
+    assert client.roots("own") == ["file:///later"]
     end(client)
+
+
+@pytest.mark.promise("M82")
+def test_clients_with_the_same_roots_share_a_process_and_leave_it_with_other_roots(
+    gateway: Gateway,
+) -> None:
+    before = set(rows(gateway, "auto"))
+    clients = [Rooted(gateway, LEGACY, "/same") for _ in range(4)]
+    clients.append(Rooted(gateway, MODERN, "/same"))
+    assert len({client.call("auto__pid") for client in clients}) == 1
+    (same,) = set(rows(gateway, "auto")) - before
+    first = clients[0]
+    first.folder = "/elsewhere"
+    first.tell("notifications/roots/list_changed")
+    assert first.roots("auto") == ["file:///elsewhere"]
+    assert clients[1].roots("auto") == ["file:///same"]
+    for client in clients[:4]:
+        end(client)
+    until(lambda: set(rows(gateway, "auto")) - before == {same}, "that goes with its session")
 
 
 def has_own_roots(client: Rooted, tool: str) -> bool:
@@ -153,6 +170,7 @@ def test_three_clients_that_come_before_the_server_was_met_get_no_foreign_roots(
     server = {**fake("--era", "legacy", flag), "start": "lazy"}
     with Gateway(dict.fromkeys(tries, server)) as gateway, ThreadPoolExecutor(3) as pool:
         clients = [Rooted(gateway, LEGACY, f"/f{number}") for number in range(3)]
+        also = Rooted(gateway, LEGACY, "/f0")
         for number, name in enumerate(tries):
             call = f"{name}__known_roots"
             for callers in (clients[: 1 + number % 3], clients):
@@ -161,6 +179,8 @@ def test_three_clients_that_come_before_the_server_was_met_get_no_foreign_roots(
                     assert not re.findall(r"/f\d", text.replace(str(client.folder), "")), text
             for client in clients:
                 until(partial(has_own_roots, client, call), "it gets its own from then on")
+            assert also.call(f"{name}__pid") == clients[0].call(f"{name}__pid")
+            assert len(rows(gateway, name)) == len(clients)
         for client in clients:
             end(client)
 

@@ -34,12 +34,11 @@ SWITCHED = (
     " is gets a process of its own"
 )
 ROOTED = (
-    "it asked for the roots of its client: from now on each client that has roots gets a process of"
-    " its own"
+    "it asked for the roots of its client: from now on clients with the same roots get a process of"
+    " their own"
 )
 LENT_ROOTS = "lent_roots"
-"""Counter of a shared process that got the roots of one client in a call and also asked for roots
-outside of calls, so that it may keep them."""
+"""Counter of a shared process that got the roots of one client in a call and keeps roots."""
 PARTED = "an operator keeps calls from it for now"
 _FULL = f"{SESSIONS_PROCESSES_MAX} clients have a process of it, which is as many as there may be"
 _FULL_CLIENT = (
@@ -112,7 +111,8 @@ def division(server: Server, *, contested: bool, asks_roots: Asked) -> Division:
     """Return which clients get processes of their own. `contested`: the server sent a request for a
     client while several callers could have caused it; `asks_roots`: when the server asked for the
     roots of its client. A server that asks during a call gets the roots of the caller, so clients
-    need no processes of their own; a server that asks ahead gets the roots of a single client."""
+    need no processes of their own; a server that asks ahead has its roots for all clients that have
+    the same."""
     if server.sharing == "per-project":
         return Division("project", "ahead")
     auto = server.sharing == "auto"

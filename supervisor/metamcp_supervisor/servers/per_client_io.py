@@ -225,8 +225,7 @@ class Apart:
         """Act on counters of a worker. Clients share a server until the first request that could
         not be sent to any of them. A shared process that knows the roots of one client is
         restarted."""
-        alone = entry.own and not entry.legacy
-        base = None if alone else self._lives.entries.get(entry.base)
+        base = self._lives.entries.get(entry.base)
         if base is None:
             return
         if per_client.LENT_ROOTS in counts and base.division.roots:

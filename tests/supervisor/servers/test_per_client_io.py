@@ -291,6 +291,26 @@ def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path
     played(tmp_path, play)
 
 
+@pytest.mark.promise("M82")
+def test_a_question_that_clients_with_the_same_roots_may_have_caused_parts_them(
+    tmp_path: Path,
+) -> None:
+    name = process_names.own("git", process_names.of_project("local", ["file:///p"]))
+
+    async def play(stage: Stage) -> None:
+        front, worker = await served(stage, replace(GIT, sharing="auto"))
+        asks = server_catalog.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
+        worker.say(Listed(), server_catalog.pack(asks))
+        await until(lambda: last(front, "git").roots, "the front knows")
+        front.say(Wanted(server=name, tenant=Tenant(who="ada")))
+        theirs = await stage.up(name)
+        assert last(front, "git").by == ""
+        theirs.say(Counted(counts={"unroutable_request": 1, "contested_request": 1}))
+        await until(lambda: last(front, "git").by == "client", "each has its own from now on")
+
+    played(tmp_path, play)
+
+
 def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)

@@ -27,7 +27,7 @@ OTHER = process_names.own("git", "ba9876543210")
 ADA = McpRequest("tools/call", {}, {}, b"", modern=False, who=WHO, rooted="r", project="p")
 NOBODY = McpRequest("tools/call", {}, {}, b"", modern=False)
 CHOICES: list[tuple[By, Asked, str]] = [
-    ("", "", "git"), ("", "ahead", "git@r"), ("client", "", OWN), ("client", "ahead", "git@r"),
+    ("", "", "git"), ("", "ahead", "git@p"), ("client", "", OWN), ("client", "ahead", "git@r"),
     ("project", "ahead", "git@p"), ("", "", "git"),
 ]  # fmt: skip
 

@@ -39,7 +39,7 @@ def test_who_has_to_be_asked_for_roots_is_asked_before_a_call_and_not_for_others
     rooted = Told(roots="ahead")
     with pytest.raises(Unasked):
         rooted.find("git", one, calls=True)
-    assert rooted.find("git", one) == f"git@{ADA}"
+    assert rooted.find("git", one) == "git@0aproject"
     assert Told("client").find("git", one, calls=True) == f"git@{ADA}"
 
 
@@ -74,7 +74,7 @@ def test_of_a_project_it_is_told_each_client_once_until_nothing_is_left_of_it() 
 
 
 def test_other_roots_of_a_client_are_for_the_processes_that_it_has() -> None:
-    processes = Told(roots="ahead")
+    processes = Told("client", roots="ahead")
     assert processes.rooted(client()) == []
     name = processes.find("git", client())
     moved = client()
@@ -90,7 +90,22 @@ def test_a_server_of_both_eras_asks_modern_clients_in_their_calls() -> None:
     modern = client("0b", modern=True)
     modern.unasked = True
     assert both.find("git", modern, calls=True) == "git"
-    assert both.find("git", client()) == f"git@{ADA}"
+    assert both.find("git", client()) == "git@0aproject"
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_clients_with_the_same_roots_share_a_process_whatever_one_of_them_can_do(
+    modern: bool,
+) -> None:
+    processes = Told(roots="ahead")
+    names = {processes.find("git", client(who, modern=modern)) for who in (ADA, BOB)}
+    assert names == {"git@0aproject"}
+    assert [one.tenant.caller for one in processes.news if one.tenant] == ["", ""]
+    without = client(ADA, modern=modern)
+    without.rooted = ""
+    assert processes.find("git", without) == "git", "it has no roots, wherever it works"
+    apart = Told("client", roots="ahead")
+    assert {apart.find("git", client(who)) for who in (ADA, BOB)} == {f"git@{ADA}", f"git@{BOB}"}
 
 
 @pytest.mark.parametrize(("who", "modern"), [(ADA, False), ("0b", True)])

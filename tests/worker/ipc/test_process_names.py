@@ -34,6 +34,16 @@ def test_a_client_without_a_session_is_what_it_says_it_is_at_one_endpoint() -> N
     )
 
 
+@pytest.mark.promise("M82")
+def test_the_same_roots_are_the_same_word_in_any_order_for_one_principal() -> None:
+    one, other = ("file:///a", "file:///b"), ("file:///b", "file:///a")
+    word = process_names.of_project("local", one)
+    assert word == process_names.of_project("local", other)
+    assert word != process_names.of_project("other", one)
+    assert word != process_names.of_project("local", one[:1])
+    assert process_names.of_project("local", ()) == ""
+
+
 @pytest.mark.promise("M77")
 def test_nothing_that_a_client_can_say_of_itself_is_the_word_for_a_session() -> None:
     named = {

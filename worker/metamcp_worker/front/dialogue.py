@@ -561,11 +561,11 @@ class Notices:
         return True
 
     def _heard(self, server: str) -> Iterable[ClientSession]:
-        """Return the sessions that may hear this server; a process for one client speaks to that
-        client only."""
+        """Return the sessions that may hear this server; a process for one client, or for the
+        clients with the same roots, speaks to these only."""
         who = process_names.whose(server)
         every = who in ("", process_names.LEGACY)
-        return (one for one in self._sessions if every or one.who == who)
+        return (one for one in self._sessions if every or who in (one.who, one.project))
 
     def _exposed(self, session: ClientSession) -> Sequence[str]:
         return self._servers.get(session.endpoint, ())

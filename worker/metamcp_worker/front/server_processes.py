@@ -26,10 +26,10 @@ reported again."""
 class ProcessClient(Protocol):
     """Client for which a process is chosen. `who`: word for the client, empty if it does not say
     who it is; `rooted`: word for the client with its roots, empty if it has none; `project`: word
-    for its project, empty if it has none. `unasked`: the client has to be asked for its roots
-    before these are known. `caller`: raw JSON that the client says of itself; `roots`: raw answer
-    to `roots/list` with the client's roots, or with the folder that it works in, empty if none are
-    known; `modern`: the client has no session."""
+    for all clients with the same roots or in the same folder, empty if it has neither. `unasked`:
+    the client has to be asked for its roots before these are known. `caller`: raw JSON that the
+    client says of itself; `roots`: raw answer to `roots/list` with the client's roots, or with the
+    folder that it works in, empty if none are known; `modern`: the client has no session."""
 
     who: str
     rooted: str
@@ -91,15 +91,16 @@ class ServerProcesses:
             return server
         if calls and client.unasked and self._ahead(apart, client):
             raise Unasked
+        rooted = self._ahead(apart, client) and client.rooted
         if apart.by == "project":
             word = client.project
         elif apart.by == "client":
-            word = (self._ahead(apart, client) and client.rooted) or client.who
+            word = rooted or client.who
         else:
-            word = client.rooted if self._ahead(apart, client) else ""
+            word = client.project if rooted else ""
         if word:
             name = process_names.own(server, word)
-            self._host(name, client, several=apart.by == "project")
+            self._host(name, client, several=apart.by != "client")
             return name
         earlier = apart.both and process_names.has_session(client.who)
         return process_names.own(server, process_names.LEGACY) if earlier else server
@@ -150,7 +151,7 @@ class ServerProcesses:
         tenancy = self._tenancies.get(name)
         if tenancy is not None and client.who in tenancy.told:
             return
-        tenant = _tenant(client)
+        tenant = _tenant(client, several=several)
         if tenancy is None:
             if len(self._tenancies) >= TENANTS_MAX:
                 self._tenancies.clear()
@@ -161,8 +162,11 @@ class ServerProcesses:
             self._tell(Wanted(server=name, tenant=tenant))
 
 
-def _tenant(client: ProcessClient) -> Tenant:
+def _tenant(client: ProcessClient, *, several: bool) -> Tenant:
+    """Return the client of a process. `several`: the process may have more clients, which can do
+    other things, so nothing that this one says of itself counts there."""
     said = client.caller if len(client.caller) <= CALLER_BYTES_MAX else b"{}"
+    said = b"" if several else said
     return Tenant(
         who=client.who, caller=said.decode(), roots=client.roots.decode(), modern=client.modern
     )
