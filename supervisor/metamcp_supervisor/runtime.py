@@ -47,6 +47,10 @@ def given(environ: Mapping[str, str]) -> str:
     return environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
 
 
+SERVICE_DIR = "/run/metamcp"
+"""Runtime directory of the service of the machine; only root can make one there."""
+
+
 def default(environ: Mapping[str, str]) -> str:
     """Return the runtime directory for gateway and `ctl` if neither a flag nor a file names one.
     `places` appends the digest of a project."""

@@ -141,8 +141,7 @@ def test_the_service_runs_as_a_user_of_its_own_and_measures_its_servers(
         assert Path(f"/proc/{pid}").stat().st_uid not in {0, os.getuid()}
 
     def measured() -> bool:
-        command = ("ctl", "--runtime-dir", "/run/metamcp", "status", "--json")
-        status: dict[str, Any] = json.loads(service.metamcp(*command))
+        status: dict[str, Any] = json.loads(service.metamcp("status", "--json"))
         return int(status["servers"][0]["rss_bytes"]) > 0
 
     until(measured, "memory is measured within the sandbox")

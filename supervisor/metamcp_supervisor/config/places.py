@@ -259,7 +259,8 @@ def keep_ports(state_dir: Path, clients: int, ops: int) -> None:
 
 
 def running(environ: Mapping[str, str]) -> list[Running]:
-    """Return the gateways of this user that answer in a default runtime directory."""
+    """Return the gateways of this user that answer in a default runtime directory, and the service
+    of the machine if this user may connect to it."""
     base = runtime.default(environ)
     folder, name = os.path.split(base)
     found: list[Running] = []
@@ -269,16 +270,19 @@ def running(environ: Mapping[str, str]) -> list[Running]:
             if (each == name or each.startswith(f"{name}-")) and answers(directory):
                 pid, config = _holder(directory)
                 found.append(Running(directory, config, pid))
+    if base != runtime.SERVICE_DIR and answers(runtime.SERVICE_DIR, anybodys=True):
+        pid, config = _holder(runtime.SERVICE_DIR)
+        found.append(Running(runtime.SERVICE_DIR, config, pid))
     return found
 
 
-def answers(directory: str) -> bool:
-    """Whether a gateway of this user listens in a directory."""
+def answers(directory: str, *, anybodys: bool = False) -> bool:
+    """Whether a gateway listens in a directory: one of this user, or `anybodys`."""
     path = os.path.join(directory, runtime.SOCKET)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
         try:
-            if os.stat(path).st_uid != os.geteuid():
+            if os.stat(path).st_uid != os.geteuid() and not anybodys:
                 return False
             sock.connect(path)
         except BlockingIOError:

@@ -166,7 +166,8 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
     try:
         sock.settimeout(timeout_s)
         sock.connect(path)
-        _check_owner(path, given=runtime_dir is not None)
+        is_given = runtime_dir is not None or directory == runtime.SERVICE_DIR
+        _check_owner(path, given=is_given)
         client = ControlClient(sock, path)
     except Failed:
         sock.close()
@@ -196,7 +197,8 @@ def connect_here(runtime_dir: str | None) -> ControlClient:
 def meant() -> str:
     """Return the runtime directory that the environment names, or else that of this folder's
     gateway; where only a client has a file here, that of the user's own gateway if it runs alone;
-    outside of a project, that of the only gateway that runs. Raises Failed if several run."""
+    outside of a project, that of the only gateway of this user that runs, or of the service of the
+    machine. Raises Failed if several run."""
     from metamcp_supervisor.config import places
 
     if given := runtime.given(os.environ):
@@ -206,14 +208,15 @@ def meant() -> str:
     if places.answers(default):
         return default
     if here.of_folder:
-        own = runtime.default(os.environ)
+        users = runtime.default(os.environ)
         is_clients = here.config is not None and here.config.suffix != ".toml"
-        return own if is_clients and places.answers(own) else default
+        return users if is_clients and places.answers(users) else default
     found = places.running(os.environ)
-    if len(found) > 1:
+    own = [each for each in found if each.runtime_dir != runtime.SERVICE_DIR]
+    if len(own) > 1:
         text = "several gateways run and none of them belongs to this folder; say which one"
         raise Failed(Exit.USAGE, text, tuple(map(str, found)))
-    return found[0].runtime_dir if found else default
+    return (own or found)[0].runtime_dir if found else default
 
 
 def _others() -> tuple[str, ...]:
