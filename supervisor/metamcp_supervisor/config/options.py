@@ -553,11 +553,8 @@ OPTIONS: tuple[Option, ...] = (
 #: Keys that belong to the format but are not available in this version. They are refused rather
 #: than ignored: the server of a user who writes `sandbox = "strict"` must not run without one.
 LATER: dict[Section, frozenset[str]] = {
-    "gateway": frozenset({"console_listen"}),
-    "servers.*": frozenset({
-        "labels",
-    }),
-}  # fmt: skip
+    "servers.*": frozenset({"labels"}),
+}
 
 
 def keys(section: Section) -> tuple[str, ...]:
