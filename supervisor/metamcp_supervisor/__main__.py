@@ -1,6 +1,7 @@
 """The `metamcp` command: finds the verb, imports only its file, and runs it."""
 
 import importlib
+import shlex
 import sys
 
 import click
@@ -34,6 +35,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "remove": (
         "metamcp_supervisor.cli.server_entries:remove",
         "Remove a server from the configuration.",
+    ),
+    "disable": (
+        "metamcp_supervisor.cli.server_entries:disable",
+        "Switch a server off in the configuration.",
+    ),
+    "enable": (
+        "metamcp_supervisor.cli.server_entries:enable",
+        "Switch a server on in the configuration.",
     ),
     "calls": (
         "metamcp_supervisor.cli.recordings:calls",
@@ -148,8 +157,8 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 HEADINGS: dict[str, tuple[str, ...]] = {
-    "Begin": ("up", "init", "add", "remove", "import", "export", "install", "uninstall",
-              "snippet", "connect"),
+    "Begin": ("up", "init", "add", "remove", "disable", "enable", "import", "export", "install",
+              "uninstall", "snippet", "connect"),
     "Look": ("status", "console", "top", "logs", "events", "calls", "tools", "catalog", "explain",
              "doctor", "wait"),
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
@@ -189,6 +198,10 @@ WORDS = {
     "new": "metamcp.toml is made by 'metamcp init'",
     "create": "metamcp.toml is made by 'metamcp init', a tool set by 'metamcp toolsets create'",
     "delete": "a server is taken out with 'metamcp remove NAME'",
+    "rename": "a server is renamed in the configuration, a tool by"
+    ' tools.NAME = { name = "…" } of its server',
+    "update": "the program is updated as it was installed; then 'metamcp ctl upgrade' lets the new"
+    " version take over",
     "rm": "a server is taken out with 'metamcp remove NAME'",
     "check": _CHECK,
     "validate": _CHECK,
@@ -211,6 +224,13 @@ WORDS = {
     "help": "verbs are listed by 'metamcp --help'",
 }
 
+OF_START = {
+    "--config", "--listen", "--port", "--ops-listen", "--exposure", "--naming", "--builtins",
+    "--auth", "--tls", "--runtime-dir", "--state-dir", "--fronts", "--socket", "--log-format",
+}  # fmt: skip
+"""Options that programs without verbs have, and `metamcp up` and `serve` here."""
+SHOWN_WORDS_MAX = 10
+"""Maximum number of words of a command line that a sentence repeats."""
 STAYING = {"up", "serve"}
 """Verbs whose process stays. The process needs no TLS in asyncio: workers speak TLS themselves, and
 the exporter of traces uses TLS without asyncio."""
@@ -238,6 +258,13 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].partition("=")[0] in OF_START:
+            line = shlex.join(args[:SHOWN_WORDS_MAX])
+            message = f"{args[0]} belongs to a verb: type 'metamcp up {line}', or 'serve' for 'up'"
+            raise click.UsageError(message, ctx)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -30,6 +30,7 @@ follow_option = click.option(
 )
 count_option = click.option(
     "-n",
+    "--tail",
     "count",
     type=click.IntRange(min=0),
     help=f"The last so many. [{LINES}; with --since, all]",

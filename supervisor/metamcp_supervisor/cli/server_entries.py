@@ -31,6 +31,10 @@ NEW = """\
 # 'metamcp add NAME -- COMMAND…' puts one in, 'metamcp config check' reads everything.
 # Editors complete and check it after 'metamcp config schema --write'.
 """
+OFF = "disabled"
+_SWITCHES = ("enabled", OFF, "isActive")
+"""Keys that switch a server off in the files of clients; the first in TOML, the second in JSON if
+an entry has none of them."""
 _NOWHERE = Path("/nonexistent")
 _CONFIG = click.option(
     "--config",
@@ -63,6 +67,17 @@ class _File:
     def put(self, name: str, entry: Mapping[str, object]) -> str:
         """Return the text with this entry. Raises FileUnfit."""
         return texts.put(self.kept, self.content.text, name, entry)
+
+    def set(self, name: str, key: str, value: object) -> str:
+        """Return the text with this key of an entry; None takes it out. Raises FileUnfit."""
+        entry = table_of(self.servers[name]) or {}
+        if not self.is_json:
+            others = {each: inner for each, inner in entry.items() if each != key}
+            return self.put(name, others if value is None else {**entry, key: value})
+        kept, text = replace(self.kept, place=(*self.kept.place, name)), self.content.text
+        if value is None:
+            return texts.drop(kept, text, key, text) or ""
+        return texts.put(kept, text, key, value)
 
     def without(self, name: str) -> str:
         """Return the text without this entry. Raises FileUnfit."""
@@ -150,11 +165,50 @@ def add(
 def remove(name: str, dry_run: bool, path: Path | None) -> None:
     """Take a server out of the configuration. The rest of the file stays as it is."""
     file = _file(path)
+    _known(file, name)
+    _edit(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
+
+
+@click.command(cls=Command)
+@_NAME
+@_DRY
+@_CONFIG
+@told
+def disable(name: str, dry_run: bool, path: Path | None) -> None:
+    """Switch a server off in the configuration. It stays there, and 'metamcp enable' is the way
+    back."""
+    _switch(name, path, on=False, dry_run=dry_run)
+
+
+@click.command(cls=Command)
+@_NAME
+@_DRY
+@_CONFIG
+@told
+def enable(name: str, dry_run: bool, path: Path | None) -> None:
+    """Switch a server on in the configuration."""
+    _switch(name, path, on=True, dry_run=dry_run)
+
+
+def _switch(name: str, path: Path | None, *, on: bool, dry_run: bool) -> None:
+    file = _file(path)
+    entry = _known(file, name)
+    key = next((key for key in _SWITCHES if key in entry), _SWITCHES[file.is_json])
+    if (bool(entry.get(key, key != OFF)) is not (key == OFF)) is on:
+        click.echo(f"{file.label}: '{name}' is {'enabled' if on else 'disabled'} already")
+        return
+    value = None if on else key == OFF
+    what = f"'{name}' {'enabled' if on else 'disabled'}"
+    _edit(file, lambda: file.set(name, key, value), what, dry_run=dry_run, command=on)
+
+
+def _known(file: _File, name: str) -> Mapping[str, object]:
+    """Return the entry of a server. Raises CommandRefused if the file does not have it."""
     if name not in file.servers:
         where = _elsewhere(name, file.content.path) or hint(name, file.servers)
         text = f"{file.label} has no server '{shown(name)}'; {where}"
         raise CommandRefused(text, Exit.UNKNOWN_NAME)
-    _edit(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
+    return table_of(file.servers[name]) or {}
 
 
 def _entry(words: tuple[str, ...], url: str | None, *, is_json: bool) -> dict[str, object]:

@@ -61,7 +61,7 @@ def values(text: str) -> Mapping[str, object]:
     return formats.json_loads(text) if text.strip() else {}
 
 
-def put(text: str, place: Sequence[str], name: str, entry: Mapping[str, object]) -> str:
+def put(text: str, place: Sequence[str], name: str, entry: object) -> str:
     """Return `text` with `entry` under `name` in the object at `place`, which is made if it is
     missing. Raises FileUnfit."""
     return _put(text if text.strip() else "{}\n", (*place, name), entry)

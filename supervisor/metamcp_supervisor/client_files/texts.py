@@ -50,8 +50,9 @@ def native(kept: FileFormat, text: str) -> FileFormat:
     return FileFormat(kept.shape, kept.format, (*kept.place, "servers"), kept.new)
 
 
-def put(kept: FileFormat, text: str, name: str, entry: Mapping[str, object]) -> str:
-    """Return `text` with `entry` under `name`. Raises BrokenSyntax and FileUnfit."""
+def put(kept: FileFormat, text: str, name: str, entry: object) -> str:
+    """Return `text` with `entry` under `name`: a table, or any value in a file of JSON. Raises
+    BrokenSyntax and FileUnfit."""
     old = entries(kept, text).get(name)
     if old == entry:
         return text
@@ -59,12 +60,12 @@ def put(kept: FileFormat, text: str, name: str, entry: Mapping[str, object]) -> 
     if kept.format == "json":
         made = json_edit.put(text, kept.place, name, entry)
     elif kept.format == "toml":
-        made = toml_edit.put(text, (*kept.place, name), entry, table_of(old))
+        made = toml_edit.put(text, (*kept.place, name), table_of(entry) or {}, table_of(old))
     else:
         from metamcp_supervisor.client_files import yaml_edit
 
         listed = kept.format == "yaml-list"
-        made = yaml_edit.put(text, kept.place[0], name, entry, listed=listed)
+        made = yaml_edit.put(text, kept.place[0], name, table_of(entry) or {}, listed=listed)
     return _proven(kept, text, made, name, entry)
 
 
