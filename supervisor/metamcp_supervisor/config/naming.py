@@ -61,6 +61,8 @@ _LISTED_MAX = 12
 def nearest(word: str, known: Collection[str]) -> str | None:
     if len(word) > _WORD_CHARACTERS_MAX:
         return None
+    if swapped := [one for one in known if sorted(one) == sorted(word.lower())]:
+        return swapped[0]
     try:
         from difflib import get_close_matches  # a gateway without mistakes never needs it
     except (ImportError, OSError):  # no descriptor is free: then without a hint

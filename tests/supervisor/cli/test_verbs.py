@@ -97,6 +97,7 @@ def test_a_misspelt_verb_is_told_the_right_one_at_every_level() -> None:
     ("words", "answer"),
     [
         ("statsu", "did you mean 'status'?"),
+        ("conenct", "did you mean 'connect'?"),
         ("describe", "'metamcp ctl describe'"),
         ("ctl connect", "'metamcp connect'"),
         ("kill", "'metamcp down'"),
