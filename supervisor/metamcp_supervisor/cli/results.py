@@ -56,7 +56,7 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def show_(runtime_dir: str | None, handle: str, as_json: bool) -> None:
-    """Print the beginning of a result, up to 1 MiB."""
+    """Print the beginning of a result, nearly 1 MiB at most."""
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("results-show", result_orders.ResultWanted(handle))
     if as_json:
@@ -68,6 +68,8 @@ def show_(runtime_dir: str | None, handle: str, as_json: bool) -> None:
         f"{one.handle}: {one.bytes} bytes of {one.server}.{one.tool} for {one.principal} at"
         f" {one.endpoint}, {one.shape}, kept until {one.until}"
     )
+    if (shown := len(found.text.encode())) < one.bytes:
+        about += f"; its first {shown} bytes are:"
     click.echo(show.printable(about), err=True)
     for line in found.text.split("\n"):
         click.echo(show.printable(line))

@@ -11,11 +11,16 @@ from msgspec import Struct
 
 from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
 from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.results.result_summary import KeptResult
 
 LISTED_MAX = 2000
 """Maximum results in one answer, which is one line of the control socket; the newest are listed."""
+
+
+TEXT_BYTES_MAX = 1024 * 1024 - 16 * 1024
+"""Maximum bytes of a text in an answer, as JSON: the answer is one line of the control socket."""
 
 
 class Results(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +101,7 @@ async def show(steering: Steering, line: ControlStream, params: ResultWanted) ->
         raise _unknown(params.handle)
     one, piece = found
     steering.journal.add("gateway", "results", f"{one.handle} shown to {line.caller}")
-    return ResultList(results=(_shown(one),), bytes=one.size_bytes, text=piece.text)
+    return ResultList(results=(_shown(one),), bytes=one.size_bytes, text=fitting(piece.text))
 
 
 async def purge(steering: Steering, line: ControlStream, params: ResultsPurge) -> object:
@@ -105,6 +110,14 @@ async def purge(steering: Steering, line: ControlStream, params: ResultsPurge) -
         raise _unknown(params.handles[0])
     steering.journal.add("gateway", "results", f"{count} purged by {line.caller}")
     return ResultsPurged(purged=count)
+
+
+def fitting(text: str) -> str:
+    """Return the beginning of a text, so long that an answer can hold it: some characters take six
+    bytes in JSON."""
+    while (size := len(codec.dump(text))) > TEXT_BYTES_MAX:
+        text = text[: len(text) * TEXT_BYTES_MAX // size]
+    return text
 
 
 def _unknown(handle: str) -> ProtocolError:

@@ -17,8 +17,7 @@ SWEEP_S = 60.0
 """Seconds between two looks for results that nobody can read any more; clients do not get them in
 any case once their time is over."""
 SHOWN_BYTES_MAX = 1024 * 1024
-"""Maximum bytes of a text that an operator is shown: an answer of the control socket is one
-line."""
+"""Maximum bytes of a text that an operator is shown."""
 
 
 class ResultKeeper:
