@@ -114,7 +114,7 @@ def test_a_run_goes_on_after_its_engine_was_killed(gateway: Gateway) -> None:
 def test_what_is_not_known_is_one_sentence(gateway: Gateway) -> None:
     done = ran(gateway, "run", "hallo")
     assert done.returncode == 1
-    assert done.stdout == "No workflow is named 'hallo'; there are: hello.\n"
+    assert (done.stdout, done.stderr) == ("", "No workflow is named 'hallo'; there are: hello.\n")
 
 
 def test_a_step_that_may_have_happened_waits_for_a_decision(gateway: Gateway) -> None:

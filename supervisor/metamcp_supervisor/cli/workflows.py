@@ -80,7 +80,8 @@ def _tell(found: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         errors.tell(**found["structured"])
     else:
-        click.echo("\n".join(map(printable, pretty(Raw(found["text"].encode())))))
+        lines = "\n".join(map(printable, pretty(Raw(found["text"].encode()))))
+        click.echo(lines, err=found["failed"])
     if found["failed"]:
         raise SystemExit(Exit.FAILED)
 
