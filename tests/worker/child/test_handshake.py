@@ -44,6 +44,13 @@ def test_the_first_word_is_a_whole_modern_request() -> None:
     assert talk.session.probing
 
 
+@pytest.mark.parametrize("method", ["server/discover", "initialize"])
+def test_a_program_that_echoes_is_not_an_mcp_server(method: str) -> None:
+    talk = Talk(era="legacy-first" if method == "initialize" else "auto")
+    talk.says(talk.asked(method))
+    assert failure(talk).message.endswith("so it is not an MCP server")
+
+
 def test_a_discover_result_makes_it_modern() -> None:
     talk = Talk()
     talk.answers("server/discover", modern())

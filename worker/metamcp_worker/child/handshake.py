@@ -66,6 +66,9 @@ _UNKNOWN_METHOD = frozenset({Code.INVALID_REQUEST, Code.METHOD_NOT_FOUND})
 """Errors that refuse `initialize` itself, not its parameters."""
 
 
+OPENINGS = frozenset({"server/discover", "initialize"})
+"""Requests that open a connection; a server sends none."""
+ECHOES = "it writes back what it reads, as cat or a terminal does, so it is not an MCP server"
 ROUTABLE: Mapping[str, object] = {
     "elicitation": {"form": {}, "url": {}},
     "roots": {"listChanged": True},

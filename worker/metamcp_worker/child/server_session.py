@@ -32,9 +32,9 @@ from metamcp_worker.child.actions import (
 )
 from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.frontless_calls import Orphans
-from metamcp_worker.child.handshake import Opening, own_caller
+from metamcp_worker.child.handshake import ECHOES, OPENINGS, Opening, own_caller
 from metamcp_worker.child.hang_probe import Probing
-from metamcp_worker.child.jsonrpc_lines import FIT, Faults
+from metamcp_worker.child.jsonrpc_lines import FIT, Faults, error_object
 from metamcp_worker.child.lists import CHANGES, TaskOwners, declared
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import ServerCalls, Timing, error_type
@@ -369,11 +369,11 @@ class ServerSession:
             return [CountOnce("broken_request")]
         if envelope.method == "ping":
             return [WriteToServer(jsonrpc_lines.answer(id, b"{}"), via)]
+        if envelope.method in OPENINGS and not self._ready:
+            return [Fail("protocol", ECHOES)]
         if self._modern:
             why = f"MetaMCP: servers of revision {jsonrpc_lines.MODERN} send no requests"
-            refusal = jsonrpc_lines.refusal(
-                id, jsonrpc_lines.error_object(Code.METHOD_NOT_FOUND, why)
-            )
+            refusal = jsonrpc_lines.refusal(id, error_object(Code.METHOD_NOT_FOUND, why))
             return [CountOnce("unroutable_request"), WriteToServer(refusal, via)]
         if envelope.method == roots.METHOD:
             return self._asked_for_roots(envelope, stream, via, now)
