@@ -336,7 +336,8 @@ def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
         raise ImpossibleEvent(f"'went down' in phase '{life.phase}'")
     was_up = life.phase is ServerPhase.READY
     if fact.reason is ExitClass.CLEAN and not was_up:  # a failed start
-        why = f"{fact.message} before it was ready"
+        end, mark, words = fact.message.partition("; ")
+        why = f"{end} before it was ready{mark}{words}"
         fact = replace(fact, reason=ExitClass.EXIT, message=why)
     reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
     planned_at = life.planned_at if reason is life.reason else None

@@ -9,8 +9,9 @@ from collections import Counter, deque
 
 from msgspec import structs
 
-from metamcp_worker.child.actions import Ready, Relisted
+from metamcp_worker.child.actions import Fail, Ready, Relisted
 from metamcp_worker.child.server_session import ServerSession
+from metamcp_worker.child.transport import ServerExit
 from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
     Answers,
@@ -120,6 +121,19 @@ class Report:
         """Answer `ShowCalls` with front and number of the calls that wait for their turn."""
         with contextlib.suppress(OSError):  # no free descriptor: the supervisor waits in vain
             self.tell(CallsShown(ticket=ticket), packets.blob(codec.dump(calls)))
+
+    def down(self, why: Fail, message: str, how: ServerExit | None, *, probing: bool) -> None:
+        """Send why the server is gone. `how`: the exit of its process, if it has one and ended."""
+        self.tell(
+            ServerDown(
+                reason=why.reason,
+                message=message,
+                code=how.code if how else None,
+                signal=how.signal if how else 0,
+                probing=probing,
+                retry_after_s=why.retry_after_s,
+            )
+        )
 
     def lists(self, found: Ready | Relisted, start_s: float) -> None:
         """Send the lists, when they are known or have changed. `start_s`: seconds since the server

@@ -54,7 +54,6 @@ from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachFront,
     RunServer,
-    ServerDown,
     ShowCalls,
     Spawned,
     Stop,
@@ -179,27 +178,21 @@ class ServerWorker:
             self._session.drain()
         self._fronts.announce(Down(body))
         message, connection = why.message, self._connection
+        speaks = why.reason in {"exit", "signal", "protocol"}
         if connection is not None:
+            if why.reason == "clean" and connection.exit is not None:  # it was not stopped
+                speaks = self._session is None or not self._session.ready
             if why.reason == "limit":
                 await connection.kill()
             else:
                 await connection.stop()
             await connection.close()
-            if why.reason in {"exit", "signal", "protocol"} and (words := connection.last_words):
+            if speaks and (words := connection.last_words):
                 message = f"{message}; on stderr: {words}"
         self._tell_news()
         self._report.answers(self._session)
         how = connection.exit if connection is not None else None
-        self._report.tell(
-            ServerDown(
-                reason=why.reason,
-                message=message,
-                code=how.code if how else None,
-                signal=how.signal if how else 0,
-                probing=probing,
-                retry_after_s=why.retry_after_s,
-            )
-        )
+        self._report.down(why, message, how, probing=probing)
 
     async def _close(self) -> None:
         self._timer.cancel()
