@@ -152,13 +152,13 @@ def save(
 
     Everything that neither options nor the first line of the file say stays as it is.
     """
-    order = _order(file)
+    order = _order(file, language)
     raw = _ordered(
         where,
         SaveScript(
             name or order.script,
             order.code,
-            language or order.language,
+            order.language,
             order.description if description is None else description,
             order.parameters if parameters is None else _text(parameters),
             order.expose if expose is None else expose,
@@ -308,9 +308,15 @@ def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list
 # Files
 
 
-def _order(file: Path) -> SaveScript:
-    """Return the order to save this file under its name. Raises Failed."""
+def _order(file: Path, language: Language | None = None) -> SaveScript:
+    """Return the order to save this file under its name. `language`: None for that of the file's
+    end. Raises Failed."""
     languages: dict[str, Language] = {suffix: one for one, suffix in SUFFIXES.items()}
+    suffix = {".mjs": ".js"}.get(file.suffix, file.suffix)
+    if language is None and suffix and suffix not in languages:
+        ends = ", ".join(languages)
+        why = f"{file} has none of the ends {ends}; 'save --language' says what it is written in"
+        raise Failed(Exit.USAGE, why)
     try:
         head, code = file_read(_text(file))
     except codec.Malformed as error:
@@ -318,7 +324,7 @@ def _order(file: Path) -> SaveScript:
     return SaveScript(
         file.stem,
         code,
-        languages.get({".mjs": ".js"}.get(file.suffix, file.suffix)),
+        language or languages.get(suffix),
         head.description,
         bytes(head.parameters).decode() or None,
         head.expose,

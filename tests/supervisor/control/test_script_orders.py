@@ -85,11 +85,14 @@ def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path: Path, running: bool
     (tmp_path / "sum.ts").write_text(SUM)
     (tmp_path / "odd.ts").write_text('// metamcp: {"descripton": ""}\nreturn 1')
     (tmp_path / "empty.ts").write_text("")
+    (tmp_path / "x.rb").write_text("puts 1")
 
     async def main() -> None:
         async with place(tmp_path, running=running) as said:
             assert (await said("save", "sum.ts"))[0] == 0
             for words, exit_code, sentence in (
+                (("save", "x.rb"), Exit.USAGE, "'save --language' says what it is written in"),
+                (("import", "x.rb"), Exit.USAGE, "x.rb has none of the ends .ts, .js"),
                 (("show", "sm"), Exit.UNKNOWN_NAME, "no script is named 'sm'; did you mean 'sum'?"),
                 (("show", "sum", "--version", "7"), Exit.UNKNOWN_NAME, "is not kept; there are: 1"),
                 (("delete", "sm"), Exit.UNKNOWN_NAME, "no script is named 'sm'"),
