@@ -115,7 +115,7 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
         raise SystemExit(Exit.CONFIG)
     if not as_json:
         count = "1 workflow" if len(names) == 1 else f"{len(names)} workflows"
-        click.echo(f"ok: {count}: {', '.join(names)}")
+        click.echo(": ".join(filter(None, ("ok", count, ", ".join(names)))))
 
 
 @workflow_.command()

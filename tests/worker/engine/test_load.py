@@ -49,6 +49,11 @@ def test_a_folder_and_a_file_give_workflows_by_workspace(tmp_path: Path) -> None
     assert loaded.files == [str(tmp_path), single, str(tmp_path / "b.yaml")]
 
 
+def test_a_folder_without_workflows_is_read_and_watched(tmp_path: Path) -> None:
+    loaded = load.load([("default", str(tmp_path))])
+    assert (loaded.problems, loaded.files) == ([], [str(tmp_path)])
+
+
 @pytest.mark.promise("M52")
 def test_problems_of_all_files_are_told_at_once_by_file_and_line(tmp_path: Path) -> None:
     written(

@@ -249,10 +249,9 @@ class _Files:
         except OSError as error:
             self._failed(path, f"cannot be read: {error.strerror}")
             return
-        files = [one for one in inside if one.suffix in SUFFIXES and not one.name.startswith(".")]
-        if not files:
-            self._failed(path, f"is a folder without a file that ends with {', '.join(SUFFIXES)}")
-        yield from files
+        for one in inside:
+            if one.suffix in SUFFIXES and not one.name.startswith("."):
+                yield one
 
     def _read(self, path: Path) -> _Text | None:
         """Read a file; None if that is not possible, which is noted."""
