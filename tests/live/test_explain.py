@@ -10,6 +10,7 @@ import pytest
 from metamcp_worker.ipc.figures import KEY_NEEDED
 from tests.live.gateway import Gateway, fake
 from tests.live.test_keys import keys
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M108"), pytest.mark.timeout(120)]
 
@@ -18,6 +19,7 @@ EXTRA = """
 namespace = "default"
 tools."one.echo" = { name = "say", aliases = ["tell"], fixed = { loud = true } }
 tools."one.blob" = { hidden = true }
+tools."one.slow" = { enabled = false }
 [endpoints.closed]
 namespace = "default"
 auth = "keys"
@@ -54,10 +56,17 @@ effect = "deny"
 """
 
 
+BROKEN = {"command": ["sh", "-c", "echo no licence >&2; exit 1"], "restart": "never"}
+
+
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     one = fake() | {"limits": {"calls_per_day": 5}}
-    with Gateway({"one": one, "off": fake() | {"start": "lazy"}}, extra=EXTRA) as found:
+    servers = {"one": one, "off": fake() | {"start": "lazy"}, "broken": BROKEN}
+    with Gateway(servers, extra=EXTRA, wait=False) as found:
+        until(found.answers, "the gateway answers")
+        found.wait("broken", state="error")
+        found.ctl("wait", "one", "off")
         yield found
 
 
@@ -84,7 +93,10 @@ def test_one_screen_walks_the_way_of_a_call(gateway: Gateway) -> None:
         "confinement",
     ]  # fmt: skip
     assert told["name"] == "say is one.echo"
-    assert told["override"] == "arguments are fixed or have defaults, another definition"
+    assert told["override"].startswith(
+        "arguments are fixed or have defaults, another definition: "
+        f"tools.echo of [endpoints.default], {gateway.config}:"
+    )
     assert told["view"] == "in the list"
     assert told["gate"] == "the user of this machine may call tools"
     assert told["policy"] == "short (deny): false"
@@ -123,6 +135,18 @@ def test_a_key_has_its_own_way(gateway: Gateway) -> None:
     assert "principal.name == 'guest'" in text
     assert "deny; decides: guests" in text
     assert "allow; decides: none of them" in run(gateway, *words, "boss")
+
+
+@pytest.mark.parametrize("verb", ["explain", "call"])
+def test_a_tool_that_is_not_there_is_explained_by_its_server_or_its_switch(
+    gateway: Gateway, verb: str
+) -> None:
+    said = run(gateway, verb, "broken__any", ok=1)
+    assert "the tools of broken are not known now: broken is " in said
+    assert "no licence" in said
+    assert "one.slow is switched off: tools.slow of [endpoints.default]" in run(
+        gateway, verb, "one__slow", ok=1
+    )
 
 
 @pytest.mark.parametrize(

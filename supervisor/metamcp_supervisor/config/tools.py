@@ -10,6 +10,7 @@ and `defaults` argument by argument.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from metamcp_supervisor.config.config import Config, Endpoint, ToolConfig
@@ -120,6 +121,22 @@ def _layers(
         of_server = known.tools if known is not None else _NOTHING
         of_groups = (group.tools.get(server, _NOTHING) for group in (namespace, endpoint))
         yield server, (of_server, *of_groups)
+
+
+def places(
+    config: Config, endpoint: Endpoint, server: str, tool: str
+) -> list[tuple[str, ToolConfig]]:
+    """Return the settings that a tool has at an endpoint, each with words for its place; the last
+    one wins."""
+    heads = f"servers.{server}", f"namespaces.{endpoint.namespace}", f"endpoints.{endpoint.name}"
+    return [
+        (f"tools.{name} of [{head}], {config.origin(head, '')}", layer[name])
+        for known, layers in _layers(config, endpoint)
+        if known == server
+        for head, layer in zip(heads, layers, strict=True)
+        for name in layer
+        if name == tool or (exposed_names.is_pattern(name) and fnmatchcase(tool, name))
+    ]
 
 
 def together(layers: Sequence[ToolConfig]) -> ToolConfig:

@@ -7,21 +7,27 @@ its state (`explain`), what a trial records (`child.connect_broker` of the worke
 
 import contextlib
 import time
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Raw, Struct, structs
 
+from metamcp_supervisor.config import tools
+from metamcp_supervisor.config.config import ToolConfig
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import explain
 from metamcp_supervisor.control.services import ControlStream, NotNow, Steering, UnknownName, known
 from metamcp_supervisor.telemetry.health import READY_STATES
-from metamcp_supervisor.verbs import VERSION, Exit, PathShown
+from metamcp_supervisor.verbs import VERSION, Exit, PathShown, ServerStatus
 from metamcp_worker.confinement.denials import DeniedRight
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 from metamcp_worker.ipc.figures import PATH_ARGUMENTS_BYTES_MAX, CallPath, PathStep, ShowPath
 from metamcp_worker.ipc.spec import RECORDING
 
 NAME_CHARACTERS_MAX = 256
 """Maximum characters of the name of a tool."""
+MARKS = ("__", ".", "/", "_")
+"""Texts between a server and its tool, as users write both."""
 NO_CALL = frozenset({"disabled", "quarantined"})
 """Phases of a server that no call reaches or starts."""
 
@@ -109,11 +115,8 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
         )
     )
     if not found.server:
-        where = f" at the endpoint {found.endpoint}" if found.endpoint else ""
-        near = hint(params.tool, found.names)
-        why = f"no tool is named {params.tool[:64]!r}{where}; {near}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
-    steps = (*found.steps, *_server(steering, found))
+        raise unknown_tool(steering, params.tool, found.endpoint, found.names)
+    steps = (*_placed(steering, found), *_server(steering, found))
     return PathShown(
         endpoint=found.endpoint,
         server=found.server,
@@ -124,6 +127,69 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
         effect=found.effect,
         runs=not any(one.stops for one in steps),
     )
+
+
+def unknown_tool(
+    steering: Steering, name: str, place: str, names: Collection[str]
+) -> ProtocolError:
+    """Return why no tool has this name at an endpoint: its server is not there, the configuration
+    switches the tool off, or neither. `names`: of all tools that there are."""
+    near = hint(name, names)
+    for server in _servers(steering, place):
+        label = process_names.label(server)
+        mark = next((one for one in MARKS if name.startswith(label + one)), "")
+        tool = name.removeprefix(label + mark)
+        if not mark or not tool:
+            continue
+        by = _places(steering, place, server, tool)
+        enabled = {words: said.enabled for words, said in by if said.enabled is not None}
+        if enabled and not (last := [*enabled.items()][-1])[1]:
+            why = f"{label}.{tool} is switched off: {last[0]}"
+            return ProtocolError(Exit.FAILED, f"{why}; {near}" if "*" in last[0] else why)
+        if not any(one.startswith(label + mark) for one in names) and (
+            state := _state(steering, server)
+        ):
+            return ProtocolError(Exit.FAILED, f"the tools of {label} are not known now: {state}")
+    where = f" at the endpoint {place}" if place else ""
+    return ProtocolError(Exit.UNKNOWN_NAME, f"no tool is named {name[:64]!r}{where}; {near}")
+
+
+def _servers(steering: Steering, place: str) -> Sequence[str]:
+    """Return the servers of an endpoint, those with long names first."""
+    config = steering.settings.config
+    found = config.endpoints.get(place)
+    servers = () if found is None else config.namespaces[found.namespace].servers
+    return sorted(servers, key=len, reverse=True)
+
+
+def _places(steering: Steering, place: str, server: str, tool: str) -> list[tuple[str, ToolConfig]]:
+    config = steering.settings.config
+    found = config.endpoints.get(place)
+    return [] if found is None else tools.places(config, found, server, tool)
+
+
+def _placed(steering: Steering, found: CallPath) -> Iterator[PathStep]:
+    """Yield the steps that a front knows; one about an override says where it is written."""
+    for one in found.steps:
+        by = _places(steering, found.endpoint, found.server, found.tool)
+        if one.step == "override" and one.text != "none" and by:
+            words = "; ".join(words for words, _ in by)
+            yield structs.replace(one, text=f"{one.text}: {words}")
+        else:
+            yield one
+
+
+def _state(steering: Steering, name: str) -> str:
+    """Return the state of a server that cannot be used now, and why; empty for another one."""
+    server = next((one for one in steering.status().servers if one.name == name), None)
+    return "" if server is None or server.state in READY_STATES else _reason(steering, server)
+
+
+def _reason(steering: Steering, server: ServerStatus) -> str:
+    facts = steering.particulars(server.name)
+    history = steering.journal.histories.of(server.name)
+    why = explain.why(server, structs.replace(facts.tries, because=history.because))
+    return f"{server.name} is {server.state}: {why}"
 
 
 def check_endpoint(steering: Steering, name: str) -> None:
@@ -151,12 +217,9 @@ def _server(steering: Steering, found: CallPath) -> tuple[PathStep, ...]:
     server = next((one for one in steering.status().servers if one.name == found.server), None)
     if server is None:
         return ()
-    facts = steering.particulars(server.name)
-    history = steering.journal.histories.of(server.name)
-    why = explain.why(server, structs.replace(facts.tries, because=history.because))
     waits = server.state in READY_STATES | {"warming"}
     down = server.phase in NO_CALL or not waits
-    state = PathStep("server", f"{server.name} is {server.state}: {why}", stops=down)
+    state = PathStep("server", _reason(steering, server), stops=down)
     if not server.sandbox:
         return (state,)
     refused = (f"; refused {explain.refused_text(one)}" for one in server.refusals)

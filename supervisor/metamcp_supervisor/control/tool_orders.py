@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.config.document import shown
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.path_orders import check_endpoint, key_id
+from metamcp_supervisor.control.path_orders import check_endpoint, key_id, unknown_tool
 from metamcp_supervisor.control.services import ChangeParams, ControlStream, NoParams, Steering
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import process_names
@@ -146,9 +146,7 @@ async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> o
         )
     )
     if params.name and not found.tools and not found.refused:
-        known = hint(params.name, found.names)
-        why = f"no tool is named {params.name[:64]!r} at the endpoint {found.endpoint}; {known}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+        raise unknown_tool(steering, params.name, found.endpoint, found.names)
     counts = _counts(steering)
     # The particulars of a server take a while to collect, and nearly none has such tools.
     seen = {one.server for one in found.tools}
