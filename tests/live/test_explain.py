@@ -135,6 +135,7 @@ def test_a_key_has_its_own_way(gateway: Gateway) -> None:
     assert "principal.name == 'guest'" in text
     assert "deny; decides: guests" in text
     assert "allow; decides: none of them" in run(gateway, *words, "boss")
+    assert KEY_NEEDED in run(gateway, "policy", "explain", *where, ok=1)
 
 
 @pytest.mark.parametrize("verb", ["explain", "call"])

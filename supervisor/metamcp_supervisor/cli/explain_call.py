@@ -17,6 +17,7 @@ from metamcp_supervisor.cli import errors, lock, offers, recordings, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import Command, Group
 from metamcp_supervisor.control import client
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, PathShown
 from metamcp_worker.ipc import codec, process_names, server_catalog
 from metamcp_worker.ipc.spec import PolicySpec
@@ -91,12 +92,16 @@ def explain_(
 ) -> None:  # fmt: skip
     """Show each policy that concerns a tool with its value, and which one decides.
 
-    Exit 0 if policies allow the call, 1 if they deny it, 8 for an unknown name.
+    Exit 0 if policies allow the call, 1 if they deny it or the endpoint refuses the caller, 8 for
+    an unknown name.
     """
     raw = _asked(runtime_dir, tool, endpoint, key, arguments)
     found = codec.typed(PathShown, raw)
+    refused = next((one.text for one in found.steps if one.step == "gate" and one.stops), "")
     if as_json:
         click.echo(raw)
+    elif refused:
+        raise Failed(Exit.FAILED, f"the policies are not asked: {refused}")
     else:
         rows = [
             (one.policy, one.effect if one.mode == "enforce" else f"{one.effect} (permissive)",
@@ -109,7 +114,7 @@ def explain_(
             ("POLICY", "EFFECT", "VALUE", "WHEN") if rows else ("",), shown,
             foot=f"{found.effect}; decides: {decides}",
         ))  # fmt: skip
-    raise SystemExit(Exit.FAILED if found.effect == "deny" else Exit.OK)
+    raise SystemExit(Exit.FAILED if refused or found.effect == "deny" else Exit.OK)
 
 
 def _asked(
