@@ -28,10 +28,20 @@ SERVERS: dict[str, dict[str, Any]] = {
     "quiet": {"command": SERVER, "recording": "off"},
 }
 
+EXTRA = """
+[recording]
+calls = "full"
+[endpoints.default]
+namespace = "default"
+[endpoints.desk]
+namespace = "default"
+exposure = "search"
+"""
+
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with Gateway(SERVERS, extra='[recording]\ncalls = "full"\n') as running:
+    with Gateway(SERVERS, extra=EXTRA) as running:
         yield running
 
 
@@ -124,9 +134,10 @@ def test_metadata_and_off_keep_bodies_to_themselves(gateway: Gateway) -> None:
 def test_a_replay_says_that_the_same_came_of_it(gateway: Gateway) -> None:
     for era in (LEGACY, MODERN):
         line = called(gateway, "loose__look", era, text="again")
-        done = metamcp(gateway, "replay", line["id"])
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith("the same as before\n")
+        for place in ((), ("--endpoint", "desk")):  # which lists no tool of a server
+            done = metamcp(gateway, "replay", line["id"], *place)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.endswith("the same as before\n")
 
 
 def test_a_replay_shows_what_differs_and_asks_before_it_changes_something(

@@ -128,7 +128,7 @@ def call(
         place = url if url is not None else locate_endpoint(endpoint, directory)
 
         def find() -> Mapping[str, Any]:
-            return _definition(tool, endpoint or "", directory)
+            return definition_of(tool, endpoint or "", directory)
 
         one = _Call(tool, words, base, None if url is not None else find)
         answer = asyncio.run(_answer_of(place, trust, timeout_s, one))
@@ -211,7 +211,7 @@ def _object(given: str | None) -> Raw | None:
     return Raw(raw)
 
 
-def _definition(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]:
+def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]:
     """Return the definition of a tool that is not in the list of its endpoint. Raises Failed."""
     with client.connect(directory) as gateway:
         asked = {"endpoint": endpoint, "name": tool}

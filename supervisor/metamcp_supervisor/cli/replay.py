@@ -7,7 +7,7 @@ about the difference. Never: the recordings (`recordings`), the call (`calls.end
 import asyncio
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,14 +67,22 @@ def replay(
     Exit code 1 if the result differs. 'metamcp calls' shows what is recorded.
     """
 
+    from metamcp_supervisor.cli.call import definition_of
     from metamcp_supervisor.cli.connect import trust_of
 
     def work() -> int:
         call = recordings.find(recordings.place(state_dir, path), word)
         asked = params(call)
-        url = url_of(endpoint or call.endpoint, runtime_dir)
-        trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
-        return _told(call, *asyncio.run(_again(call, asked, url, trust, timeout_s, yes=yes)))
+        place, directory = endpoint or call.endpoint, runtime_dir or client.meant()
+        url = url_of(place, runtime_dir)
+        trust = trust_of(key_env, key_file, ca, directory)
+
+        async def tool(asker: "EndpointClient") -> Mapping[str, Any]:
+            # As for 'metamcp call': a tool that is in no list may be callable.
+            found = await asker.tool(call.name) or definition_of(call.name, place, directory)
+            return _agreed(found, call.name, yes=yes)
+
+        return _told(call, *asyncio.run(_again(call, asked, url, trust, timeout_s, tool)))
 
     recordings.ending(work)
 
@@ -85,14 +93,13 @@ async def _again(
     url: str,
     trust: "Trust",
     timeout_s: float,
-    *,
-    yes: bool,
+    tool: Callable[["EndpointClient"], Awaitable[Mapping[str, Any]]],
 ) -> tuple[str, Raw]:
-    """Make the call, and return how it ended. Raises Failed."""
+    """Make the call, and return how it ended. `tool`: returns its definition. Raises Failed."""
     async with client_for(call, url, trust, timeout_s) as asker:
-        tool = await _ask_first(asker, call.name, yes=yes) if call.method == CALL else None
+        definition = await tool(asker) if call.method == CALL else None
         with progress(f"calls {call.name}"):
-            return tool_call.outcome_of(await asker.ask(call.method, asked, tool))
+            return tool_call.outcome_of(await asker.ask(call.method, asked, definition))
 
 
 def client_for(call: FinishedCall, url: str, trust: "Trust", timeout_s: float) -> "EndpointClient":
@@ -132,12 +139,9 @@ def url_of(endpoint: str, runtime_dir: str | None) -> str:
     return status.endpoints[endpoint]
 
 
-async def _ask_first(asker: "EndpointClient", name: str, *, yes: bool) -> Mapping[str, Any]:
+def _agreed(tool: Mapping[str, Any], name: str, *, yes: bool) -> Mapping[str, Any]:
     """Return the definition of the tool. Ask first if the tool may change something, unless `yes`.
     Raises Failed if the user does not agree."""
-    tool = await asker.tool(name)
-    if tool is None:
-        raise Failed(Exit.UNKNOWN_NAME, f"the endpoint has no tool {name!r} now")
     if yes or tool_call.reads_only(tool):
         return tool
     what = f"{name} does not say that it only reads: calling it again may change something"
