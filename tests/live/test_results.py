@@ -39,6 +39,11 @@ auth = "keys"
 results = { max = "16K" }
 """
 KIB = 100
+BOOK: dict[str, Any] = {"title": "x" * 20_000, "authors": []}
+THREE: dict[str, Any] = {"book": BOOK, "copies": 3}
+BOOKS = 3 * json.dumps(
+    {**BOOK, "kind": "novel", "rating": None, "shelves": {}}, separators=(",", ":")
+)
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +187,24 @@ def test_the_result_of_a_task_is_kept(gateway: Gateway) -> None:
         )
         answer = client.request("tasks/result", {"taskId": task})["result"]
         assert answer["_meta"]["io.metamcp/result"]["bytes"] == 40_000
+
+
+@pytest.mark.promise("M110")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "whole"),
+    [("one__blob", {"kib": KIB}, "x" * KIB * 1024), ("typed__keep", THREE, BOOKS)],
+    ids=["text", "json"],
+)
+def test_a_call_at_the_prompt_writes_the_whole_result(
+    gateway: Gateway, tool: str, arguments: dict[str, Any], whole: str
+) -> None:
+    file = gateway.folder / "out"
+    done = subprocess.run(
+        gateway.command("call", tool, "--args", json.dumps(arguments), "-o", file),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.sub(r"\s", "", file.read_text()) == whole
 
 
 @pytest.mark.promise("M110")

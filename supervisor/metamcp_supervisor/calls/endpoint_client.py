@@ -186,6 +186,23 @@ class EndpointClient:
             now = await _answered(params, wanted, answer)
         raise Failed(Exit.FAILED, f"{name} asked {ROUNDS_MAX} times for input and has not ended")
 
+    async def whole(self, answer: Envelope) -> Envelope:
+        """Return the answer to a call with the result that the gateway keeps in place of the short
+        one; any other answer is returned as it is."""
+        link = tool_call.kept(answer.result)
+        if link is None:
+            return answer
+        pieces, uri = list[str](), link.uri
+        while uri:
+            found = await self.ask("resources/read", {"uri": uri})
+            if bytes(found.error):
+                why = tool_call.error_text(found.error)
+                raise Failed(Exit.FAILED, f"the call is done, and its result cannot be read: {why}")
+            text, uri = tool_call.piece(found.result)
+            pieces.append(text)
+        result = tool_call.joined(answer.result, link, "".join(pieces))
+        return codec.envelope(codec.dump({"jsonrpc": "2.0", "id": answer.id, "result": result}))
+
     async def _post(
         self, body: bytes, headers: Mapping[str, str], heard: Callable[[Envelope], None]
     ) -> None:

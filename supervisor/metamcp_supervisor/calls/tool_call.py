@@ -17,6 +17,7 @@ from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
+from metamcp_worker.results.result_summary import META, SCHEME
 
 MODERN = "2026-07-28"
 CALL = "tools/call"
@@ -242,6 +243,37 @@ def answered(
 
 
 # Results
+
+
+class KeptLink(Struct, frozen=True, rename="camel"):
+    """Link in a short result to the result that the gateway keeps."""
+
+    uri: str = ""
+    mime_type: str = ""
+
+
+def kept(result: bytes | Raw) -> KeptLink | None:
+    """Return the link of a short result; None for any other one."""
+    if META.encode() not in bytes(result):
+        return None
+    content = sequence(table(codec.value(result)).get("content"))
+    links = (codec.typed(KeptLink, codec.dump(one)) for one in content)
+    return next((one for one in links if one.uri.startswith(SCHEME)), None)
+
+
+def piece(result: bytes | Raw) -> tuple[str, str]:
+    """Return a piece of a kept result, and the URI of the next one, empty after the last."""
+    members = table(codec.value(result))
+    text = "".join(str(table(one).get("text", "")) for one in sequence(members.get("contents")))
+    return text, str(table(table(members.get("_meta")).get(META)).get("next", ""))
+
+
+def joined(short: bytes | Raw, link: KeptLink, text: str) -> Raw:
+    """Return the result in place of which a short one came. `text`: what was kept of it."""
+    if link.mime_type == "application/json":
+        return Raw(text.encode())
+    members = table(codec.value(short))
+    return Raw(codec.dump({**members, "content": [{"type": "text", "text": text}]}))
 
 
 class ResultPart(Struct, frozen=True):

@@ -131,7 +131,7 @@ def call(
             return definition_of(tool, endpoint or "", directory)
 
         one = _Call(tool, words, base, None if url is not None else find)
-        answer = asyncio.run(_answer_of(place, trust, timeout_s, one))
+        answer = asyncio.run(_answer_of(place, trust, timeout_s, one, whole=not as_json))
         return _print(answer, output, as_json=as_json)
 
     recordings.ending(work)
@@ -176,17 +176,20 @@ class _Call:
         return {**members, **found}
 
 
-async def _answer_of(url: str, trust: "Trust", timeout_s: float, one: _Call) -> Envelope:
-    """Make the call. Raises Failed."""
+async def _answer_of(
+    url: str, trust: "Trust", timeout_s: float, one: _Call, *, whole: bool
+) -> Envelope:
+    """Make the call. `whole`: read a result that the gateway keeps. Raises Failed."""
     form = RequestForm(capabilities=ASKABLE if _asks() else {})
     progress = _Progress()
     async with EndpointClient(url, trust, form, timeout_s) as asker:
         definition = await one.definition(asker)
         arguments = one.arguments(definition)
         try:
-            return await asker.call(
+            answer = await asker.call(
                 one.tool, arguments, definition, progress.paused(_ask_person), progress.told
             )
+            return await asker.whole(answer) if whole else answer
         finally:
             progress.clear()
 
