@@ -111,6 +111,8 @@ def test_an_answer_above_the_limit_counts_as_too_large() -> None:
         (b"[ ]", "answered tools/call as an array,"),
         (b'{"content":null}', "answered tools/call with 'content' as null,"),
         (b'{ "isError":false,"content": null }', "answered tools/call with 'content' as null,"),
+        (b'{"content":{}}', "answered tools/call with 'content' as an object,"),
+        (b'{"content": "done"}', "answered tools/call with 'content' as a text,"),
     ],
 )
 def test_a_result_that_no_client_can_read_is_an_error_of_its_server(

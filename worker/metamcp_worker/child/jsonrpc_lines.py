@@ -356,9 +356,10 @@ def _one_line(message: bytes) -> bytes:
 FIT: Final = b'{"content":['
 """Bytes with which nearly all results begin. Only other results are looked at, in less than a
 microsecond."""
-NULL_WITHIN_BYTES = 64
-"""Number of bytes at the start of a result in which `null` is looked for: servers that send no
-content say so there."""
+NO_LIST_WITHIN_BYTES = 64
+"""Number of bytes at the start of a result in which content is looked for that is not a list:
+servers that send none say so there."""
+_NO_LIST = re.compile(rb'"(?:content|messages|contents)"\s*:\s*[^\s\[]')
 
 #: Member that a result must have, by method.
 _CONTENT = {"tools/call": "content", "prompts/get": "messages", "resources/read": "contents"}
@@ -396,13 +397,17 @@ class Faults:
         can read this result."""
         place = ""
         if result[:1] == b"{":
-            if b"null" not in result[:NULL_WITHIN_BYTES]:
+            if _NO_LIST.search(result, 0, NO_LIST_WITHIN_BYTES) is None:
                 return b""
             member = _CONTENT.get(method, "")
-            if codec.level(result).get(member, Raw()) != Raw(b"null"):
+            content = bytes(codec.level(result).get(member, Raw()))
+            if content[:1] in (b"", b"["):
                 return b""
-            place, result = f" with '{member}'", b"null"
-        kinds = {b"[": "an array", b'"': "a text", b"n": "null", b"t": "true", b"f": "false"}
+            place, result = f" with '{member}'", content
+        kinds = {
+            b"[": "an array", b"{": "an object", b'"': "a text", b"n": "null", b"t": "true",
+            b"f": "false",
+        }  # fmt: skip
         what = kinds.get(result[:1], "a number")
         why = (
             f"answered {method}{place} as {what}, which clients cannot read; its author can mend it"
