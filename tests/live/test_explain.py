@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +137,29 @@ def test_a_key_has_its_own_way(gateway: Gateway) -> None:
     assert "deny; decides: guests" in text
     assert "allow; decides: none of them" in run(gateway, *words, "boss")
     assert KEY_NEEDED in run(gateway, "policy", "explain", *where, ok=1)
+
+
+def test_a_call_says_what_is_wrong_with_its_key_and_what_to_type(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    def told(file: Path | None) -> str:
+        given = () if file is None else ("--key-file", str(file))
+        return run(gateway, "call", "one__pid", "--endpoint", "closed", *given, ok=4)
+
+    def made(name: str, *words: str) -> Path:
+        keys(gateway, "create", name, "--out", str(tmp_path / name), *words)
+        return tmp_path / name
+
+    assert "none is given: 'metamcp keys create NAME --out FILE' makes one" in told(None)
+    gone, over = made("gone"), made("over")
+    keys(gateway, "revoke", "gone")
+    assert "is revoked, or of another gateway: 'metamcp keys create NAME" in told(gone)
+    number = keys(gateway, "expire", "over")["id"]
+    assert f"the key {number} (over) expired at 2" in told(over)
+    assert f"'metamcp keys rotate {number}' makes another" in told(over)
+    assert "is valid elsewhere" in told(made("other", "--endpoint", "sets"))
+    gone.write_text("mmcp_k3Jq9ZxA_cut")
+    assert "what is given is not a whole key" in told(gone)
 
 
 @pytest.mark.parametrize("verb", ["explain", "call"])

@@ -41,7 +41,8 @@ PAGES_MAX = 1000
 ROUNDS_MAX = 50
 """Maximum times that one call may ask for input."""
 EVENTS = "text/event-stream"
-_DENIED = {401: "the endpoint wants a valid key", 403: "the endpoint refuses this"}
+KEY_WANTED = "the endpoint wants a valid key"
+_DENIED = {401: KEY_WANTED, 403: "the endpoint refuses this"}
 
 
 Answer = Callable[[InputQuestion], Awaitable[object]]

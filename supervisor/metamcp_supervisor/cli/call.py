@@ -24,6 +24,7 @@ from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.connect import (
     await_serving,
     credential_options,
+    explained_key,
     locate_endpoint,
     trust_of,
 )
@@ -131,7 +132,8 @@ def call(
             return definition_of(tool, endpoint or "", directory)
 
         one = _Call(tool, words, base, None if url is not None else find)
-        answer = asyncio.run(_answer_of(place, trust, timeout_s, one, whole=not as_json))
+        with explained_key(trust, directory):
+            answer = asyncio.run(_answer_of(place, trust, timeout_s, one, whole=not as_json))
         return _print(answer, output, as_json=as_json)
 
     recordings.ending(work)

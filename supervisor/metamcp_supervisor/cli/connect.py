@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -20,7 +20,7 @@ import click
 from metamcp_supervisor import runtime
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.verbs import Exit, GatewayStatus
+from metamcp_supervisor.verbs import Exit, GatewayStatus, KeyList
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -121,6 +121,43 @@ def trust_of(
     if key and url is not None:
         refuse_unencrypted(url)
     return Trust(key, ca or os.environ.get("METAMCP_CA", "") or _local_authority(runtime_dir, url))
+
+
+@contextlib.contextmanager
+def explained_key(trust: "Trust", runtime_dir: str) -> Iterator[None]:
+    """Say of a refusal for want of a valid key what is wrong with the key, as the gateway on this
+    machine tells its operator. `runtime_dir`: empty for another gateway. Raises Failed."""
+    from metamcp_supervisor.calls.endpoint_client import KEY_WANTED
+
+    try:
+        yield
+    except Failed as failed:
+        if not str(failed).endswith(KEY_WANTED) or not runtime_dir:
+            raise
+        why = _key_flaw(trust.key, runtime_dir)
+        raise Failed(failed.exit, f"{failed}{why and f', and {why}'}") from None
+
+
+def _key_flaw(key: str, runtime_dir: str) -> str:
+    """Return what is wrong with a key, and what to type; empty if the gateway does not say."""
+    from metamcp_worker.access import api_key
+
+    make = "'metamcp keys create NAME --out FILE' makes one, and --key-file FILE gives it"
+    if not key:
+        return f"none is given: {make}"
+    name = api_key.id_of(key)
+    if not name:
+        return "what is given is not a whole key of MetaMCP"
+    try:
+        with client.connect(runtime_dir) as gateway:
+            (one,) = codec.typed(KeyList, gateway.call("keys", {"names": [name]})).keys
+    except Failed as failed:
+        unknown = failed.exit == Exit.UNKNOWN_NAME
+        return f"the key {name} is revoked, or of another gateway: {make}" if unknown else ""
+    known = f"the key {name} ({one.name})"
+    if one.state == "active":
+        return f"{known} is valid elsewhere: 'metamcp keys show {name}' says where"
+    return f"{known} expired at {one.expires}: 'metamcp keys rotate {name}' makes another"
 
 
 def check_credentials(

@@ -68,7 +68,7 @@ def replay(
     """
 
     from metamcp_supervisor.cli.call import definition_of
-    from metamcp_supervisor.cli.connect import trust_of
+    from metamcp_supervisor.cli.connect import explained_key, trust_of
 
     def work() -> int:
         call = recordings.find(recordings.place(state_dir, path), word)
@@ -82,7 +82,9 @@ def replay(
             found = await asker.tool(call.name) or definition_of(call.name, place, directory)
             return _agreed(found, call.name, yes=yes)
 
-        return _told(call, *asyncio.run(_again(call, asked, url, trust, timeout_s, tool)))
+        with explained_key(trust, directory):
+            again = asyncio.run(_again(call, asked, url, trust, timeout_s, tool))
+        return _told(call, *again)
 
     recordings.ending(work)
 

@@ -228,17 +228,19 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a script at an endpoint of the running gateway, and print what it returns."""
-    from metamcp_supervisor.cli.connect import trust_of
+    from metamcp_supervisor.cli.connect import explained_key, trust_of
 
     try:
         codec.level(args.encode())
     except codec.Malformed as error:
         raise click.UsageError(f"--args is not a JSON object: {error}") from None
     runtime_dir = where.place.directory()
-    trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
+    directory = runtime_dir or client.meant()
+    trust = trust_of(key_env, key_file, ca, directory)
     asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
     for url in _urls(where.workspace, endpoint, runtime_dir):
-        answer = asyncio.run(_ran(url, asked, trust, timeout_s))
+        with explained_key(trust, directory):
+            answer = asyncio.run(_ran(url, asked, trust, timeout_s))
         if answer is not None:
             raise SystemExit(_outcome(answer, as_json=as_json))
     where_to = endpoint or f"workspace {where.workspace}"
