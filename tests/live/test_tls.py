@@ -158,7 +158,9 @@ def test_tls_verbs_say_what_there_is_and_what_to_do(tmp_path: Path, gateway: Gat
     found = json.loads(tls("show", "--json"))
     assert found["names"] == ["localhost", "127.0.0.1", "::1", "box.lan", "192.0.2.7"]
     assert found["ca"] in tls("trust-help")
-    assert f"clients need the new file {found['ca']}" in tls("init")
+    assert "say --yes to make it" in tls("init", ok=2)
+    assert json.loads(tls("show", "--json")) == found, "nothing was made"
+    assert f"clients need the new file {found['ca']}" in tls("init", "--yes")
     (tmp_path / authority.CA).write_text("")
     assert "ca.pem is not a certificate in PEM; restore it, or" in tls("show", ok=1)
 
