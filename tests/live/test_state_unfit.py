@@ -1,6 +1,7 @@
 """A state directory with FIFOs in place of its files: the gateway starts, says so, and ends."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -38,3 +39,16 @@ def _call(gateway: Gateway) -> None:
     client = Client(gateway.port)
     assert client.text("two__echo", text="hi") == "hi"
     client.close()
+
+
+def test_a_state_directory_that_cannot_be_made_ends_the_start_with_path_and_remedy() -> None:
+    gateway = Gateway({"one": fake()})
+    (gateway.folder / "file").touch()
+    place = gateway.folder / "file" / "state"
+    done = subprocess.run(
+        gateway.command("serve", "--config", gateway.config, "--state-dir", place),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    shutil.rmtree(gateway.folder)
+    why = f"the state cannot be kept: {place}: Not a directory; choose another --state-dir\n"
+    assert (done.returncode, done.stderr) == (77, f"metamcp: {why}")

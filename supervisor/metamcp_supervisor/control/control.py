@@ -19,6 +19,7 @@ While `wait` runs or a verb follows, anything that the client sends ends the con
 
 import asyncio
 import contextlib
+import errno
 import hmac
 import logging
 import os
@@ -152,12 +153,18 @@ class Control:
         self._claim, self._socket = claim, sock
 
     def _own(self, claim: runtime.DirectoryClaim) -> None:
-        """Claim the state directory. A directory that cannot be written stays unclaimed: no other
-        gateway overwrites anything there, and a later write reports the error. Raises
-        runtime.AlreadyRunning."""
-        if self._state_dir is not None and claim.state_fd < 0:
-            with contextlib.suppress(OSError):
-                claim.state_fd = runtime.own(str(self._state_dir))
+        """Claim the state directory. On a full disk it stays unclaimed: no other gateway overwrites
+        anything there, and a later write reports the error. Raises runtime.AlreadyRunning and
+        runtime.RuntimeDirUnfit."""
+        if self._state_dir is None or claim.state_fd >= 0:
+            return
+        try:
+            claim.state_fd = runtime.own(str(self._state_dir))
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                place = error.filename or self._state_dir
+                why = f"the state cannot be kept: {place}: {error.strerror}"
+                raise runtime.RuntimeDirUnfit(f"{why}; choose another --state-dir") from None
 
     def handed(self) -> ControlSnapshot:
         """Return the open socket and the held directories, for the program after this one."""
