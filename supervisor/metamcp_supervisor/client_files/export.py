@@ -16,8 +16,9 @@ from metamcp_supervisor.client_files import clients, texts, transfer
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit, Shape
 from metamcp_supervisor.client_files.transfer import OWN, CannotHold, Moving
 from metamcp_supervisor.config import client_entries, references, show, units
-from metamcp_supervisor.config.config import Config, Server
+from metamcp_supervisor.config.config import Config, Endpoint, Server
 from metamcp_supervisor.config.document import list_of, table_of
+from metamcp_worker.ipc.process_names import DEFAULT, workspace_of
 from metamcp_worker.runtime.masking import looks_secret
 
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)\}", re.ASCII)
@@ -134,7 +135,12 @@ def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Expor
         text = texts.put(OWN, text, name, common | ours)
         written.append(name)
         told += sentences
-    chosen = [config.endpoints[name] for name in endpoints]
+    chosen: list[Endpoint] = []
+    for endpoint in (config.endpoints[name] for name in endpoints):
+        if workspace_of(endpoint.namespace) == DEFAULT:
+            chosen.append(endpoint)
+        else:
+            told.append(f"the endpoint {endpoint.name} is left out: it belongs to a workspace")
     for each in dict.fromkeys(one.namespace for one in chosen):
         servers = [name for name in config.namespaces[each].servers if name in written]
         table = show.changed(config, "namespaces", each) | {"servers": servers}

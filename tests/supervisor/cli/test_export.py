@@ -231,3 +231,16 @@ def test_a_server_of_a_workspace_stays_in_it(home: Home) -> None:
     assert "metamcp: acme:b is left out: it belongs to a workspace" in output
     assert '"a"' in output
     assert '"b"' not in output
+
+
+def test_an_endpoint_of_a_workspace_stays_in_it(home: Home) -> None:
+    home.with_config(
+        '[servers.a]\ncommand = ["a"]\n[endpoints.mine]\nnamespace = "default"\n'
+        '[workspaces.acme.namespaces.n]\nservers = ["default:a"]\n'
+        '[workspaces.acme.endpoints.e]\nnamespace = "n"\n'
+    )
+    path = home.project / "out.toml"
+    output = home.works("export", "--to", "toml", "-o", str(path))
+    assert "metamcp: the endpoint e is left out: it belongs to a workspace" in output
+    found = sources.load(path, environ={}, cwd=home.project, home=home.folder)
+    assert [*found.endpoints] == ["mine"]
