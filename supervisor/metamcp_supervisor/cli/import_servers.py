@@ -82,6 +82,11 @@ def import_(
         return
     _report(found, strict=strict)
     target = _target(to)
+    if not dry_run and target.exists() and not os.access(target, os.W_OK, effective_ids=True):
+        why = (
+            "may not be written by this user; --dry-run prints what to add, --to FILE names another"
+        )
+        raise CommandRefused(f"{printable(str(target))} {why}", Exit.NO_PERMISSION)
     try:
         content = disk.read(target)
         if include:
@@ -207,13 +212,13 @@ def _named(word: str) -> list[ClientFile]:
 
 
 def _target(to: Path | None) -> Path:
-    """Return the metamcp.toml to write: the given file, or the one in use if it can be written,
-    else that of the user."""
+    """Return the metamcp.toml to write: the given file, or the one in use, else that of the
+    user."""
     if to is not None:
         return Path(os.path.abspath(to))
     home, cwd = Path.home(), Path.cwd()
     found = places.find(environ=os.environ, cwd=cwd, home=home)
-    if found is not None and found.suffix == ".toml" and os.access(found, os.W_OK):
+    if found is not None and found.suffix == ".toml":
         return found
     return home / ".config/metamcp/metamcp.toml"
 

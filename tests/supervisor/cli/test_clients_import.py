@@ -1,18 +1,24 @@
 """`metamcp import`: servers of other clients in metamcp.toml, and none of their secrets."""
 
+import contextlib
 import json
+import os
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.cli import server_entries
 from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.config import places, sources
 from tests.supervisor.clienthome import FILES, Home
 
+OTHER_USER = 65534
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")
 
 
@@ -411,3 +417,20 @@ def test_the_file_of_a_gateway_before_this_one_is_the_last_that_is_looked_for(ho
     own = home.project / "claude_desktop_config.json"
     own.write_text('{"mcpServers": {}}')
     assert found() == own
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_a_file_that_may_not_be_written_is_named_and_no_other_one_is_written() -> None:
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        folder = Path(name)
+        (folder / "metamcp.toml").write_text("")
+        (folder / "other.json").write_text('{"mcpServers": {"a": {"command": "a"}}}')
+        folder.chmod(0o755)
+        os.seteuid(OTHER_USER)
+        try:
+            done = CliRunner(env={"HOME": name}).invoke(main, ["import", "other.json"])
+        finally:
+            os.seteuid(0)
+        assert done.exit_code == 77
+        assert f"{folder}/metamcp.toml may not be written by this user" in done.output
+        assert not (folder / ".config").exists()
