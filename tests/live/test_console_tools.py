@@ -196,6 +196,9 @@ def test_a_recorded_call_is_repeated_and_compared(
     gateway.ctl("restart", "git", "--wait")
     assert "The result differs from the recorded one." in developer.post(path).text
     assert "replay" in gateway.journal()
+    developer.post("/tools/typed__nothing?endpoint=few")  # which does not list it
+    path = recorded(developer, "typed__nothing")
+    assert "The result is the same as before." in developer.post(path).text
 
 
 def test_a_tool_set_is_built_by_ticking_and_equipped(gateway: Gateway) -> None:

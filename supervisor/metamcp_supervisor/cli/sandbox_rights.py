@@ -251,18 +251,24 @@ def _make_again(
     try:
         params = replay.params(call)
         url = replay.url_of(call.endpoint, runtime_dir)
-        asyncio.run(_call(call, params, url, trust, timeout_s, yes=yes))
+        directory = runtime_dir or client.meant()
+        asyncio.run(_call(call, params, url, directory, trust, timeout_s, yes=yes))
     except Failed as failed:
         click.echo(f"metamcp: {show.printable(str(failed))}", err=True)
 
 
 async def _call(
-    call: FinishedCall, params: Any, url: str, trust: Any, timeout_s: float, *, yes: bool
-) -> None:
+    call: FinishedCall, params: Any, url: str, directory: str, trust: Any, timeout_s: float, *,
+    yes: bool,
+) -> None:  # fmt: skip
     """Make this call, unless it may change something and `yes` is not given. Raises Failed."""
+    from metamcp_supervisor.cli.call import definition_of
+
     async with replay.client_for(call, url, trust, timeout_s) as asker:
         called = call.method == tool_call.CALL
-        tool = await asker.tool(call.name) if called else None
+        tool: Mapping[str, Any] | None = await asker.tool(call.name) if called else None
+        if called and tool is None:
+            tool = definition_of(call.name, call.endpoint, directory)
         if called and not yes and not tool_call.reads_only(tool or {}):
             text = f"{call.name} may change something, and is not called without --yes"
             click.echo(f"metamcp: {text}", err=True)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import htpy as h
 from htpy import Element, Node
@@ -29,10 +30,13 @@ from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.console.try_out import TRY_S
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import RecordingsShown, TryPlace
+from metamcp_supervisor.control.tool_orders import RecordingsShown, ToolList, TryPlace
 from metamcp_supervisor.verbs import CallsUnderWay, Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import ARGUMENTS, FOLDER, OK, RESULT, FinishedCall
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient
 
 KEPT_MAX = 2000
 """Maximum recorded calls that are kept for the page, without what was said in them."""
@@ -132,11 +136,24 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         raise Failed(Exit.USAGE, "the key has characters that no key has")
     form = RequestForm(protocol=call.protocol or MODERN, name="metamcp console")
     async with EndpointClient(place.url, Trust(key, place.ca), form, TRY_S) as client:
-        tool = await client.known(call.name) if call.method == CALL else {}
+        tool = await _tool(ask, client, call) if call.method == CALL else {}
         ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
     recent = await recent_calls(status.state_dir)
     names = await keys_page.names(ask, request.role)
     return _kept([repeated(call, ended, result), page(call, recent, request.role, names)])
+
+
+async def _tool(ask: Ask, client: "EndpointClient", call: FinishedCall) -> Mapping[str, object]:
+    """Return the definition of a tool, also of one that is in no list but may be callable. Raises
+    Failed."""
+    if (listed := await client.tool(call.name)) is not None:
+        return listed
+    wanted = {"endpoint": call.endpoint, "name": call.name}
+    found = codec.typed(ToolList, await ask("tools", wanted))
+    if not found.tools:
+        raise Failed(Exit.UNKNOWN_NAME, f"the endpoint lists no tool {call.name!r}")
+    definition: Mapping[str, object] = codec.value(found.tools[0].definition)
+    return definition
 
 
 async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
