@@ -175,8 +175,7 @@ def remove(name: str, dry_run: bool, path: Path | None) -> None:
 @_CONFIG
 @told
 def disable(name: str, dry_run: bool, path: Path | None) -> None:
-    """Switch a server off in the configuration. It stays there, and 'metamcp enable' is the way
-    back."""
+    """Switch a server off in the configuration, in which it stays."""
     _switch(name, path, on=False, dry_run=dry_run)
 
 
