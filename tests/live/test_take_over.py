@@ -117,6 +117,8 @@ def test_servers_of_all_files_move_behind_one_entry_and_back(developer: Develope
     assert here.keys() == {"metamcp"}
     config = (developer.project / "metamcp.toml").read_text()
     assert SECRET not in config
+    own_config = (developer.home / ".config/metamcp/metamcp.toml").read_text()
+    assert "length_max = 50" in own_config, "mcp__metamcp__ stands before each name"
     (secret,) = (developer.home / ".config/metamcp/secrets").rglob("API_TOKEN")
     assert secret.read_text() == SECRET
     assert secret.stat().st_mode & 0o777 == 0o600

@@ -22,7 +22,13 @@ from metamcp_supervisor.cli.destination import InstallOptions
 from metamcp_supervisor.cli.errors import CommandRefused
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.client_files import clients, disk, taken, texts, transfer
-from metamcp_supervisor.client_files.clients import ClientProgram, FileFormat, FileUnfit, Scope
+from metamcp_supervisor.client_files.clients import (
+    NAME_CHARACTERS_MAX,
+    ClientProgram,
+    FileFormat,
+    FileUnfit,
+    Scope,
+)
 from metamcp_supervisor.client_files.taken import TakenServers
 from metamcp_supervisor.config import client_shapes, formats, naming, places, show
 from metamcp_supervisor.config.config import Server
@@ -218,8 +224,7 @@ def _move(
     ready = {*moved.names, *moved.same}
     tables = [_only(each, ready) for each in tables]
     text = _including(moved.text, target) if own else moved.text
-    has_endpoints = any("endpoints" in formats.toml_loads(each) for each in (begun, own))
-    shape = {} if "endpoints" in formats.toml_loads(own) else _shape(wish)
+    shape = _shape(client, wish, begun, own)
     text = _shaped(text, shape) if shape else text
     if dry_run:
         difference(printable(str(target)), content.text, text)
@@ -232,7 +237,8 @@ def _move(
     content = _written(content, text)
     click.echo(f"{printable(str(target))}: added {', '.join(moved.names) or 'nothing'}")
     costs, failed = _started(wish, target)
-    if not has_endpoints and not shape and costs.tools >= SEARCH_FROM_TOOLS:
+    has_endpoints = any("endpoints" in formats.toml_loads(each) for each in (begun, own))
+    if not has_endpoints and not wish.exposure and costs.tools >= SEARCH_FROM_TOOLS:
         _written(content, _shaped(text, {"exposure": "search"}))
         costs, failed = _started(wish, target)
     for sentence in failed:
@@ -303,11 +309,19 @@ def _write_secret(path: Path, value: str) -> None:
     click.echo(f"{printable(str(path))}: written")
 
 
-def _shape(wish: InstallOptions) -> dict[str, object]:
-    """Return the keys of the endpoint that the user gave, as metamcp.toml has them."""
-    found: dict[str, object] = dict(wish.shape)
-    if wish.naming:
-        found["naming"] = {"style": wish.naming}
+def _shape(client: ClientProgram, wish: InstallOptions, begun: str, own: str) -> dict[str, object]:
+    """Return the keys of the default endpoint to write in `begun`: what the user gave, and room for
+    the prefix of the client if there are no endpoints; none if `own`, which it includes, has some.
+    """
+    if "endpoints" in formats.toml_loads(own):
+        return {}
+    found: dict[str, object] = {"exposure": wish.exposure} if wish.exposure else {}
+    style: dict[str, object] = {"style": wish.naming} if wish.naming else {}
+    room = client.name_room(wish.name)
+    if "endpoints" not in formats.toml_loads(begun) and room < NAME_CHARACTERS_MAX:
+        style["length_max"] = room
+    if style:
+        found["naming"] = style
     if wish.builtins:
         found["builtins"] = [word.strip() for word in wish.builtins.split(",")]
     return found

@@ -30,6 +30,10 @@ _SUPPORT = "~/Library/Application Support"
 _CLINE = "User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
 
 
+NAME_CHARACTERS_MAX = 64
+"""Characters that APIs of models allow in the name of a tool, a client's prefix included."""
+
+
 class FileUnfit(Exception):
     """A file that is valid but is not edited. The text follows the file's name in a sentence."""
 
@@ -51,7 +55,8 @@ class ClientProgram:
     directory, `$CONFIG` is XDG_CONFIG_HOME or ~/.config; a path with another variable is the only
     candidate when the variable is set. `project`: file in the folder of a project. `verb`,
     `verb_http`: the client's own command for the same, with {scope}, {name}, {command}, {url} and
-    {json}."""
+    {json}. `prefix`: what the client puts before the name of a tool, with the {name} of the entry;
+    empty where that is not documented."""
 
     name: str
     title: str
@@ -62,6 +67,12 @@ class ClientProgram:
     kept_in_project: FileFormat | None = None
     verb: str = ""
     verb_http: str = ""
+    prefix: str = ""
+
+    def name_room(self, name: str) -> int:
+        """Return the characters that the name of a tool may have beside the prefix. `name`: of the
+        entry."""
+        return max(16, NAME_CHARACTERS_MAX - len(self.prefix.format(name=name)))
 
     def how(self, scope: Scope) -> FileFormat:
         return self.kept_in_project or self.kept if scope == "project" else self.kept
@@ -81,6 +92,7 @@ CLIENTS: Mapping[str, ClientProgram] = _of(
         project=".mcp.json",
         verb="claude mcp add --scope {scope} {name} -- {command}",
         verb_http="claude mcp add --scope {scope} --transport http {name} {url}",
+        prefix="mcp__{name}__",
     ),
     ClientProgram(
         name="claude-desktop",
@@ -123,6 +135,7 @@ CLIENTS: Mapping[str, ClientProgram] = _of(
         project=".codex/config.toml",
         verb="codex mcp add {name} -- {command}",
         verb_http="codex mcp add {name} --url {url}",
+        prefix="mcp__{name}__",
     ),
     ClientProgram(
         name="gemini-cli",
@@ -133,6 +146,7 @@ CLIENTS: Mapping[str, ClientProgram] = _of(
         project=".gemini/settings.json",
         verb="gemini mcp add --scope {scope} {name} {command}",
         verb_http="gemini mcp add --scope {scope} --transport http {name} {url}",
+        prefix="mcp_{name}_",
     ),
     ClientProgram(
         name="zed",
