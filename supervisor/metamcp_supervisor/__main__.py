@@ -167,7 +167,13 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Operate": ("serve", "systemd", "config", "backup", "restore", "dashboards",
                 "completion"),
 }  # fmt: skip
-"""Groups of `metamcp --help`."""
+"""Groups of `metamcp --help --all`."""
+COMMON = {
+    "up", "init", "add", "remove", "disable", "import", "install", "uninstall", "status", "console",
+    "logs", "events", "tools", "doctor", "restart", "reload", "down", "call", "keys", "serve",
+}  # fmt: skip
+"""Verbs that `metamcp --help` shows."""
+ALL = "--all"
 
 _LIST = "servers are listed by 'metamcp status', their tools by 'metamcp tools'"
 _SEARCH = "tools are searched by 'metamcp tools WORDS'"
@@ -264,6 +270,7 @@ class LazyGroup(click.Group):
             line = shlex.join(args[:SHOWN_WORDS_MAX])
             message = f"{args[0]} belongs to a verb: type 'metamcp up {line}', or 'serve' for 'up'"
             raise click.UsageError(message, ctx)
+        ctx.meta[ALL] = ALL in args
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -284,8 +291,13 @@ class LazyGroup(click.Group):
         grouped = {name for names in HEADINGS.values() for name in names}
         others = tuple(name for name in VERBS if name not in grouped)
         for heading, names in (*HEADINGS.items(), *([("Others", others)] if others else [])):
-            with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), VERBS[name][1]) for name in names])
+            shown = [name for name in names if name in COMMON or ctx.meta[ALL]]
+            if shown:
+                with formatter.section(heading):
+                    formatter.write_dl([(name.ljust(width), VERBS[name][1]) for name in shown])
+        if not ctx.meta[ALL]:
+            formatter.write_paragraph()
+            formatter.write_text(f"'metamcp --help {ALL}' shows all {len(VERBS)} verbs.")
 
 
 def _meant(word: str) -> str:
@@ -318,6 +330,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
     help="Show the version and exit.",
 )  # fmt: skip
+@click.option(ALL, is_flag=True, expose_value=False, help="With --help: show all verbs.")
 def main() -> None:
     """A supervised gateway: one MCP endpoint in front of many MCP servers."""
 

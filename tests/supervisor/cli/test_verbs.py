@@ -237,9 +237,17 @@ def _options(verb: click.Command) -> set[str]:
 
 def test_every_verb_has_its_line_in_the_help() -> None:
     assert isinstance(main, click.Group)
-    done = CliRunner().invoke(main, ["--help"])
+    done = CliRunner().invoke(main, ["--help", "--all"])
     for name in VERBS:
         assert f"\n  {name} " in done.output
+
+
+def test_the_short_help_has_twenty_verbs_and_says_how_to_see_the_others() -> None:
+    for words in (["--help"], []):
+        output = CliRunner().invoke(main, words).output
+        shown = [name for name in VERBS if f"\n  {name} " in output]
+        assert len(shown) == 20
+        assert f"'metamcp --help --all' shows all {len(VERBS)} verbs." in output
 
 
 def test_the_help_of_a_verb_needs_no_configuration(tmp_path: Path) -> None:
