@@ -2,7 +2,7 @@
 metamcp.toml, and one entry stays in their place.
 
 Owns: which tables of a client's files are taken, what is asked and printed, the order of the
-writes, and what `uninstall` puts back. Never: the texts (`client_files.taken`, `transfer`), our
+writes, and what `uninstall` puts back. Never: the texts (`client_files.texts`, `transfer`), our
 entry (`destination`).
 
 The files of the client are written last, after its servers were started once behind the gateway.
@@ -21,7 +21,7 @@ from metamcp_supervisor.cli import destination, tools
 from metamcp_supervisor.cli.destination import InstallOptions
 from metamcp_supervisor.cli.errors import CommandRefused
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.client_files import clients, disk, taken, texts, transfer
+from metamcp_supervisor.client_files import clients, disk, texts, transfer
 from metamcp_supervisor.client_files.clients import (
     NAME_CHARACTERS_MAX,
     ClientProgram,
@@ -29,7 +29,7 @@ from metamcp_supervisor.client_files.clients import (
     FileUnfit,
     Scope,
 )
-from metamcp_supervisor.client_files.taken import TakenServers
+from metamcp_supervisor.client_files.texts import TakenServers
 from metamcp_supervisor.config import client_shapes, formats, naming, places, show
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.document import printable, shown, spelled, table_of
@@ -229,7 +229,9 @@ def _move(
     if dry_run:
         difference(printable(str(target)), content.text, text)
         for table in tables:
-            made = taken.without(table.content.text, _taken(table, wish.name), _entry(table, wish))
+            made = texts.without_servers(
+                table.content.text, _taken(table, wish.name), _entry(table, wish)
+            )
             difference(table.label, table.content.text, made)
         return
     for name in moved.secrets.keys() - written.keys():
@@ -311,7 +313,7 @@ def _write_secret(path: Path, value: str) -> None:
 
 def _shape(client: ClientProgram, wish: InstallOptions, begun: str, own: str) -> dict[str, object]:
     """Return the keys of the default endpoint to write in `begun`: what the user gave, and room for
-    the prefix of the client if there are no endpoints; none if `own`, which it includes, has some.
+    the prefix of the client if it has no endpoints; none if `own`, which it includes, has some.
     """
     if "endpoints" in formats.toml_loads(own):
         return {}
@@ -390,12 +392,12 @@ def _taken(table: ClientTable, name: str) -> TakenServers:
 def _replace(client: ClientProgram, table: ClientTable, wish: InstallOptions) -> None:
     """Take the servers out of the file of the client and put our entry there."""
     content, new = disk.read(table.content.path), _taken(table, wish.name)
-    made = taken.without(content.text, new, _entry(table, wish))
+    made = texts.without_servers(content.text, new, _entry(table, wish))
     record = disk.read(record_of(content.path))
-    old = taken.read(record.text, client.kept) if record.exists else ()
+    old = texts.read_record(record.text, client.kept) if record.exists else ()
     if not disk.backup_of(content.path).exists():
         disk.keep(content)
-    disk.place(record.path, taken.written(taken.joined(old, (new,))).encode(), 0o600)
+    disk.place(record.path, texts.record(texts.joined(old, (new,))).encode(), 0o600)
     _written(content, made)
     click.echo(f"{table.label}: {', '.join(map(printable, table.servers))} taken out")
     place = places.of(content.path, environ=os.environ, home=Path.home())
@@ -431,14 +433,14 @@ def put_back(client: ClientProgram, scope: Scope, content: disk.Content) -> str 
     if not record.exists:
         return None
     try:
-        servers = taken.read(record.text, texts.native(client.how(scope), content.text))
+        servers = texts.read_record(record.text, texts.native(client.how(scope), content.text))
     except ValueError:
         raise CommandRefused(
             f"{printable(str(record.path))} cannot be read, so nothing is put back;"
             f" {printable(str(backup.path))} has the file of before",
             Exit.CONFIG,
         ) from None
-    text, left = taken.put_back(content.text, backup.text, servers)
+    text, left = texts.put_back(content.text, backup.text, servers)
     for name in left:
         label = printable(str(content.path))
         click.echo(f"{label}: '{shown(name)}' has other settings by now, which stay", err=True)

@@ -1,11 +1,15 @@
-"""The file of a client as text: its entries, and the text with or without our entry.
+"""The file of a client as text: its entries, and the text with or without our entry, or with ours
+in place of all others.
 
 Owns: which editor a format has, the proof that an edit changed our entry and nothing else, and the
-file as a whole: when nothing is left in it, and when it gets its earlier text back. Never:
+file as a whole: when nothing is left in it, and when it gets its earlier text back; the record of
+servers that were taken out. Never:
 positions (`json_edit`, `toml_edit`, `yaml_edit`), files.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from metamcp_supervisor.client_files import json_edit, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
@@ -164,3 +168,111 @@ def _others(value: object, place: Sequence[str], name: str) -> object:
     if place and (inner := _others(table.get(place[0]), place[1:], name)):
         others[place[0]] = inner
     return others
+
+
+# Servers that a client no longer starts itself, because the gateway has them
+
+Entries = Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenServers:
+    """Entries that were taken out of one table of a client's file, by name. `kept`: that table;
+    `name`: of our entry in it."""
+
+    kept: FileFormat
+    name: str
+    entries: Entries
+
+
+def without_servers(text: str, taken: TakenServers, entry: Mapping[str, object]) -> str:
+    """Return `text` with our entry in place of the servers. Raises BrokenSyntax and FileUnfit."""
+    made = put(taken.kept, text, taken.name, entry)
+    for name in taken.entries:
+        if name != taken.name:
+            made = drop(taken.kept, made, name, made) or ""
+    return made
+
+
+def put_back(text: str, before: str, taken: Sequence[TakenServers]) -> tuple[str, tuple[str, ...]]:
+    """Return `text` with the servers in place of our entries, and the names of servers that it has
+    by now with other settings, which stay. `before`: the text before the first edit. Edits made
+    meanwhile stay; a table that has none gets its old bytes. Raises BrokenSyntax and FileUnfit."""
+    steps, ours = [before], [entries(each.kept, text).get(each.name) for each in taken]
+    for each, entry in zip(taken, ours, strict=True):
+        there = entries(each.kept, steps[-1])
+        known = {name: values for name, values in each.entries.items() if there.get(name) == values}
+        made = replace(each, entries=known)
+        steps.append(
+            without_servers(steps[-1], made, table_of(entry) or {}) if entry else steps[-1]
+        )
+    left: list[str] = []
+    for at in reversed(range(len(taken))):
+        wanted = dict(entries(taken[at].kept, text))
+        if ours[at] is not None and taken[at].name not in taken[at].entries:
+            del wanted[taken[at].name]
+        for name, values in taken[at].entries.items():
+            if name != taken[at].name and wanted.setdefault(name, values) != values:
+                left.append(name)
+            elif name == taken[at].name:
+                wanted[name] = values
+        undone = spliced(text, steps[at + 1], steps[at])
+        if undone is None or not _has(taken[at].kept, undone, wanted):
+            undone = _one_by_one(text, steps[at], taken[at], wanted)
+        text = undone
+    return text, tuple(reversed(left))
+
+
+def _has(kept: FileFormat, text: str, wanted: Mapping[str, object]) -> bool:
+    try:
+        return entries(kept, text) == wanted
+    except (BrokenSyntax, FileUnfit):
+        return False
+
+
+def _one_by_one(text: str, before: str, taken: TakenServers, wanted: Mapping[str, object]) -> str:
+    """Put back each server by itself, then remove our entry."""
+    for name in taken.entries:
+        text = put(taken.kept, text, name, table_of(wanted[name]) or {})
+    if taken.name not in wanted and taken.name in entries(taken.kept, text):
+        text = drop(taken.kept, text, taken.name, before) or ""
+    return text
+
+
+# The record
+
+
+def record(taken: Sequence[TakenServers]) -> str:
+    """Return the record as JSON: place, name of our entry and entries, for each table."""
+    tables = [
+        {"place": each.kept.place, "name": each.name, "entries": each.entries} for each in taken
+    ]
+    return json.dumps(tables, indent=1, ensure_ascii=False, default=str) + "\n"
+
+
+def read_record(text: str, kept: FileFormat) -> tuple[TakenServers, ...]:
+    """Return what a record says. `kept`: how the file keeps servers. Raises ValueError."""
+    found: list[TakenServers] = []
+    for value in list_of(json.loads(text)) or ():
+        table = table_of(value) or {}
+        place = tuple(map(str, list_of(table.get("place")) or ()))
+        entries = {
+            name: entry
+            for name, each in (table_of(table.get("entries")) or {}).items()
+            if (entry := table_of(each)) is not None
+        }
+        found.append(TakenServers(replace(kept, place=place), str(table.get("name")), entries))
+    return tuple(found)
+
+
+def joined(old: Sequence[TakenServers], new: Sequence[TakenServers]) -> tuple[TakenServers, ...]:
+    """Return what both records say: servers of one table together."""
+    found = {each.kept.place: each for each in old}
+    for each in new:
+        entries = (
+            {**found[each.kept.place].entries, **each.entries}
+            if each.kept.place in found
+            else each.entries
+        )
+        found[each.kept.place] = replace(each, entries=entries)
+    return tuple(found.values())

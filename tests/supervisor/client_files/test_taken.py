@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from metamcp_supervisor.client_files import clients, taken, texts
+from metamcp_supervisor.client_files import clients, texts
 from metamcp_supervisor.client_files.clients import CLIENTS, FileFormat
-from metamcp_supervisor.client_files.taken import TakenServers
+from metamcp_supervisor.client_files.texts import TakenServers
 from metamcp_supervisor.config.document import table_of
 from tests.supervisor.clienthome import FILES
 
@@ -43,7 +43,7 @@ def all_of(kept: FileFormat, text: str) -> TakenServers:
 
 def without(text: str, *tables: TakenServers) -> str:
     for each in tables:
-        text = taken.without(text, each, ours(each.kept))
+        text = texts.without_servers(text, each, ours(each.kept))
     return text
 
 
@@ -55,8 +55,8 @@ def test_one_entry_stays_and_the_old_bytes_come_back(client: str) -> None:
     assert every.entries
     made = without(text, every)
     assert servers(kept, made) == {"metamcp": ours(kept)}
-    record = taken.read(taken.written([every]), kept)
-    assert taken.put_back(made, text, record) == (text, ())
+    record = texts.read_record(texts.record([every]), kept)
+    assert texts.put_back(made, text, record) == (text, ())
 
 
 @pytest.mark.promise("M117")
@@ -65,7 +65,7 @@ def test_what_was_edited_elsewhere_stays_and_the_servers_have_their_old_bytes() 
     made = without(TWO, *tables)
     assert '"c"' not in made
     edited = made.replace('"startups": 1', '"startups": 77')
-    text, left = taken.put_back(edited, TWO, tables)
+    text, left = texts.put_back(edited, TWO, tables)
     assert text == TWO.replace('"startups": 1', '"startups": 77')
     assert not left
 
@@ -73,7 +73,7 @@ def test_what_was_edited_elsewhere_stays_and_the_servers_have_their_old_bytes() 
 def test_a_server_that_was_added_meanwhile_stays_beside_those_that_come_back() -> None:
     every = all_of(JSON, TWO)
     edited = texts.put(JSON, without(TWO, every), "new", {"command": "n"})
-    text, left = taken.put_back(edited, TWO, [every])
+    text, left = texts.put_back(edited, TWO, [every])
     assert servers(JSON, text) == {**servers(JSON, TWO), "new": {"command": "n"}}
     assert not left
 
@@ -81,7 +81,7 @@ def test_a_server_that_was_added_meanwhile_stays_beside_those_that_come_back() -
 def test_a_server_that_was_written_again_with_other_settings_stays_and_is_named() -> None:
     every = all_of(JSON, TWO)
     edited = texts.put(JSON, without(TWO, every), "a", {"command": "other"})
-    text, left = taken.put_back(edited, TWO, [every])
+    text, left = texts.put_back(edited, TWO, [every])
     assert servers(JSON, text) == {**servers(JSON, TWO), "a": {"command": "other"}}
     assert left == ("a",)
 
@@ -90,7 +90,7 @@ def test_servers_come_back_where_our_entry_was_removed_by_hand() -> None:
     every = all_of(JSON, TWO)
     edited = texts.drop(JSON, without(TWO, every), "metamcp", TWO)
     assert edited is not None
-    text, left = taken.put_back(edited, TWO, [every])
+    text, left = texts.put_back(edited, TWO, [every])
     assert servers(JSON, text) == servers(JSON, TWO)
     assert not left
 
@@ -99,7 +99,7 @@ def test_a_server_that_was_taken_later_comes_back_from_the_record() -> None:
     first = all_of(JSON, TWO)
     later = texts.put(JSON, without(TWO, first), "d", {"command": "d"})
     second = TakenServers(JSON, "metamcp", {"d": {"command": "d"}})
-    record = taken.joined([first], [second])
+    record = texts.joined([first], [second])
     assert len(record) == 1
-    text, _ = taken.put_back(without(later, second), TWO, record)
+    text, _ = texts.put_back(without(later, second), TWO, record)
     assert servers(JSON, text) == {**servers(JSON, TWO), "d": {"command": "d"}}
