@@ -94,7 +94,7 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor": "backoff verbs",
     "metamcp_supervisor.calls": "tool_call tool_form",
-    "metamcp_supervisor.client_files": "clients json_edit taken texts toml_edit transfer yaml_edit",
+    "metamcp_supervisor.client_files": "clients json_edit texts toml_edit transfer yaml_edit",
     "metamcp_supervisor.config": (
         "assemble client_entries client_shapes code_mode config confirmation consent_rules document"
         " engine_tables environment foreign_files formats json_schema middleware_tables naming"
@@ -147,7 +147,7 @@ PURE_BY_ROOM = {
     "metamcp_worker.results": "result_summary",
     "metamcp_worker.runtime": "masking",
     "metamcp_worker.sandbox": "code_run run_queue",
-    "metamcp_worker.search": "bm25 definitions index vectors words",
+    "metamcp_worker.search": "bm25 definitions index synonyms vectors words",
 }
 PURE = {f"{room}.{name}" for room, names in PURE_BY_ROOM.items() for name in names.split()}
 

@@ -40,6 +40,7 @@ def index(own: sets.Sets) -> Index:
         ("A", quality.Quality(first=0.64, five=0.88, mrr=0.75, recall=0.92)),
         ("B", quality.Quality(first=0.85, five=0.93, mrr=0.9, recall=0.96)),
         ("C", quality.Quality(first=0.78, five=0.92, mrr=0.86, recall=0.93)),
+        ("D", quality.Quality(first=0.4, five=0.75, mrr=0.53, recall=0.87)),
     ],
 )
 def test_tools_are_found_by_name_description_and_intent(

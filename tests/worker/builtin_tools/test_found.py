@@ -105,6 +105,11 @@ def test_where_nothing_was_found_it_is_said_what_to_do() -> None:
         "No tool matches. Try other words"
     )
     assert json.loads(tool_text.as_json(SearchResult((), 0), "full"))["tools"] == []
+    servers = (("git", 4, ("git__add", "git__log", "git__show")), ("time", 1, ("now",)))
+    text = tool_text.markdown(SearchResult((), 0, servers=servers), "brief")
+    assert text.endswith(
+        "The servers are: `git` with `git__add`, `git__log`, `git__show`, …; `time` with `now`"
+    )
 
 
 @pytest.mark.parametrize("detail", DETAILS)

@@ -150,9 +150,40 @@ def test_where_nothing_is_asked_tools_are_listed_by_name(query: str) -> None:
 
 
 def test_what_matches_nothing_finds_nothing() -> None:
-    assert filled().search("xylophone", 5) == SearchResult((), 0)
+    assert filled().search("xylophone", 5).hits == ()
     assert Index().search("git", 5) == SearchResult((), 0)
     assert Index().search("", 5) == SearchResult((), 0)
+
+
+@pytest.mark.promise("M36")
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("picture of my cat", "media.get_image"),
+        ("remove a folder", "media.delete_directory"),
+        ("hear voice.mp3", "media.read_audio"),
+        ("delete an image", "media.delete_directory"),
+    ],
+)
+def test_everyday_words_find_the_words_of_the_trade(query: str, first: str) -> None:
+    index = Index()
+    names = ("get_image", "delete_directory", "read_audio", "list_users")
+    index.put("media", [tool("media", name) for name in names])
+    assert named(index.search(query, 1)) == [first]
+
+
+def test_a_word_of_the_query_counts_more_than_one_that_stands_for_it() -> None:
+    index = Index()
+    index.put("a", [tool("a", "folder_open"), tool("a", "directory_open")])
+    assert named(index.search("folder", 1)) == ["a.folder_open"]
+    assert named(index.search("directory", 1)) == ["a.directory_open"]
+
+
+def test_an_answer_without_hits_names_the_allowed_servers() -> None:
+    found = filled().search("xylophone", 5, {"git", "github"})
+    names = ("git__commit", "git__log", "git__status")
+    assert found.servers[0] == ("git", 3, names)
+    assert [server for server, _, _ in found.servers] == ["git", "github"]
 
 
 def test_it_is_said_how_many_more_match() -> None:
@@ -214,7 +245,7 @@ def test_a_limit_is_kept() -> None:
 def test_a_long_query_is_answered() -> None:
     assert named(filled().search("create an issue " * 50_000, 1)) == ["github.create_issue"]
     words = " ".join(f"word{at}" for at in range(500))
-    assert filled().search(words, 5) == SearchResult((), 0)
+    assert filled().search(words, 5).hits == ()
 
 
 def test_a_description_of_any_length_is_no_trouble() -> None:

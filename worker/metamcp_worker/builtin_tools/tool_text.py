@@ -189,9 +189,10 @@ def _fitting(
 def _missing(found: SearchResult, shown: int) -> str:
     """Return the words about hits that are not in the answer, and how to get them."""
     if not found.hits and not found.more:
+        told = "; ".join(_server(*each) for each in found.servers)
         return (
             "No tool matches. Try other words for what it should do, or the name of a server; an"
-            " empty query lists all tools by name."
+            f" empty query lists all tools by name.{' The servers are: ' if told else ''}{told}"
         )
     words: list[str] = []
     if cut := len(found.hits) - shown:
@@ -206,6 +207,11 @@ def _missing(found: SearchResult, shown: int) -> str:
             f' "limit" (up to {HITS_MAX}), or in other words.'
         )
     return " ".join(words)
+
+
+def _server(name: str, count: int, tools: Sequence[str]) -> str:
+    more = ", …" if count > len(tools) else ""
+    return f"{code(name)} with {', '.join(map(code, tools))}{more}"
 
 
 def _brief(document: ToolDocument) -> str:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import bm25, words
 from metamcp_worker.search.bm25 import SATURATION, Postings, Sought, weights
+from metamcp_worker.search.synonyms import synonyms
 from metamcp_worker.search.words import Beginnings, NameMatch, misspelt
 
 RANK_OFFSET = 10
@@ -76,6 +77,10 @@ PLAIN_CHARACTERS_MAX = 128
 NAMES_MAX = 50
 """Maximum names that begin with the query, and maximum terms that begin with a word of it."""
 
+SERVERS_TOLD_MAX = 20
+SERVER_NAMES_MAX = 3
+"""Maximum servers, and tools of each, that an answer without hits names."""
+
 STEP_DOCUMENTS = 8
 """Tools that are put in or taken out in one step."""
 STEP_TERMS = 1_024
@@ -90,6 +95,8 @@ BEGUN_MAX = 8
 """Maximum terms that replace a word which is the beginning of them."""
 BEGUN_WEIGHT = 0.5
 MISSPELT_WEIGHT = 0.7
+SYNONYM_WEIGHT, REPLACED_WEIGHT = 0.3, 0.6
+"""Weights of a term that stands for one of the query: one that tools have, too, or none has."""
 
 
 class ToolDocument(Struct, frozen=True):
@@ -117,11 +124,13 @@ class Hit(Struct, frozen=True):
 
 class SearchResult(Struct, frozen=True):
     """Answer of a search, the best hit first. `more`: number of further tools that match; a lower
-    bound unless `counted`, because the search stopped early."""
+    bound unless `counted`, because the search stopped early. `servers`: without a hit, the first
+    servers that have tools here, with the number of their tools and some of their names."""
 
     hits: tuple[Hit, ...]
     more: int
     counted: bool = True
+    servers: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
 
 
 Allowed = AbstractSet[str] | Callable[[Pair], bool]
@@ -244,7 +253,7 @@ class Index:
             if permitted is None or permitted(number)
         }
         if not sought and not named and not others:
-            return SearchResult((), 0) if asked else self._by_name(limit, allowed)
+            return self._nothing(permitted) if asked else self._by_name(limit, allowed)
         terms = [one for _, one in sought]
         depth = max(1, limit, FUSED_DEPTH if others else 0)
         if len(named) > NAMED_MAX:
@@ -259,6 +268,8 @@ class Index:
             scores[number] = scores.get(number, 0.0) + bonus
         matching = len(scores) if others else max(best.matching, len(scores))
         hits = self._first(scores, limit)
+        if not matching:
+            return self._nothing(permitted)
         return SearchResult(hits, max(0, matching - len(hits)), best.counted)
 
     def _take(self, document: ToolDocument, terms: set[str]) -> None:
@@ -297,12 +308,21 @@ class Index:
         """Return each term of the query with the indexed term used for it, the rarest first."""
         sought: list[tuple[str, Sought]] = []
         guesses = 0
+        others: dict[str, float] = {}
         for term in asked:
+            weight = SYNONYM_WEIGHT if term in self._postings else REPLACED_WEIGHT
+            for other in synonyms(term):
+                others[other] = max(others.get(other, 0.0), weight)
             if (found := self._postings.get(term)) is not None:
                 sought.append((term, self._weighed(found, 1.0)))
             elif guesses < GUESSES_MAX and len(asked) <= NAME_WORDS_MAX:
                 guesses += 1
                 sought.extend((term, one) for one in self._guessed(term))
+        sought += [
+            (term, self._weighed(self._postings[term], weight))
+            for term, weight in others.items()
+            if term in self._postings and term not in asked
+        ]
         sought.sort(key=lambda one: (-one[1].weight, one[0], one[1].postings.term))
         return sought[:TERMS_MAX]
 
@@ -388,6 +408,19 @@ class Index:
             key=lambda number: (-scores[number], documents[number].pair),
         )
         return tuple(Hit(documents[number], scores[number]) for number in ranked)
+
+    def _nothing(self, permitted: Callable[[int], bool] | None) -> SearchResult:
+        """Return the answer without hits, which says what servers there are."""
+        found: list[tuple[str, int, tuple[str, ...]]] = []
+        for server in sorted(self._shelves):
+            numbers = self._shelves[server].ordered
+            seen = [number for number in numbers if permitted is None or permitted(number)]
+            if seen:
+                names = (self._documents[number].exposed for number in seen[:SERVER_NAMES_MAX])
+                found.append((server, len(seen), tuple(names)))
+            if len(found) == SERVERS_TOLD_MAX:
+                break
+        return SearchResult((), 0, servers=tuple(found))
 
     def _by_name(self, limit: int, allowed: Allowed | None) -> SearchResult:
         permitted = self._permitted(allowed)
