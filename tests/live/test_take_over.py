@@ -138,6 +138,21 @@ def test_servers_of_all_files_move_behind_one_entry_and_back(developer: Develope
     assert mine.read_bytes() == own.replace(b'"startups": 3', b'"startups": 4')
 
 
+def test_what_cannot_be_edited_is_told_before_anything_is_written(developer: Developer) -> None:
+    project, config = developer.project / ".mcp.json", developer.project / "metamcp.toml"
+    before = developer.write(project, {"a": entry(fake()["command"])})
+    config.write_text("[servers\n")
+    told = developer.metamcp("install", "claude-code", "--take-over", "--yes", code=65)
+    assert "metamcp.toml, line 1: " in told
+    config.unlink()
+    for servers in ({"metamcp": entry(["other"])}, {"metamcp": {"command": 7}, "a": entry(["x"])}):
+        before = developer.write(project, servers)
+        told = developer.metamcp("install", "claude-code", "--take-over", "--yes", code=1)
+        assert "has a server 'metamcp'; choose another --name" in told
+    assert project.read_bytes() == before
+    assert not config.exists()
+
+
 def test_a_server_that_fails_is_named_and_few_tools_stay_in_view(developer: Developer) -> None:
     project = developer.project / ".cursor/mcp.json"
     project.parent.mkdir()

@@ -33,8 +33,7 @@ NEW = """\
 """
 OFF = "disabled"
 _SWITCHES = ("enabled", OFF, "isActive")
-"""Keys that switch a server off in the files of clients; the first in TOML, the second in JSON if
-an entry has none of them."""
+"""Keys that switch a server off or on in the files of clients."""
 _NOWHERE = Path("/nonexistent")
 _CONFIG = click.option(
     "--config",
@@ -192,7 +191,8 @@ def enable(name: str, dry_run: bool, path: Path | None) -> None:
 def _switch(name: str, path: Path | None, *, on: bool, dry_run: bool) -> None:
     file = _file(path)
     entry = _known(file, name)
-    key = next((key for key in _SWITCHES if key in entry), _SWITCHES[file.is_json])
+    usual = OFF if file.is_json else "enabled"
+    key = next((key for key in _SWITCHES if key in entry), usual)
     if (bool(entry.get(key, key != OFF)) is not (key == OFF)) is on:
         click.echo(f"{file.label}: '{name}' is {'enabled' if on else 'disabled'} already")
         return

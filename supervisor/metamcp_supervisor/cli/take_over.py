@@ -30,9 +30,9 @@ from metamcp_supervisor.client_files.clients import (
     Scope,
 )
 from metamcp_supervisor.client_files.texts import TakenServers
-from metamcp_supervisor.config import client_shapes, formats, naming, places, show
+from metamcp_supervisor.config import client_shapes, files, formats, naming, places, show
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.config.document import printable, shown, spelled, table_of
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, spelled, table_of
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 
@@ -91,20 +91,38 @@ def take_over(
             f"{client.title} has no server here that can be taken over; 'metamcp import' lists"
             " those of all clients"
         )
-    own = places.own_file(Path.home())
     for table in tables:
-        if wish.name in table.servers:
-            raise CommandRefused(
-                f"{table.label} has a server '{shown(wish.name)}'; choose another --name for the"
-                " entry"
-            )
+        _check(table, wish)
     if not dry_run:
         _confirm(tables, yes=wish.yes)
+    own = places.own_file(Path.home())
     for target in sorted({table.target for table in tables}, key=lambda path: path != own):
         these = [table for table in tables if table.target == target]
-        _move(client, wish, target, these, dry_run=dry_run)
+        try:
+            _move(client, wish, target, these, dry_run=dry_run)
+        except files.FileUnreadable as why:
+            raise CommandRefused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
+        except BrokenSyntax as broken:
+            line = f", line {broken.line}" if broken.line else ""
+            text = f"{printable(str(target))}{line}: {broken.message}; mend it first"
+            raise CommandRefused(text, Exit.CONFIG) from None
     if not dry_run:
         click.echo(f"start {client.title} again; 'metamcp uninstall {client.name}' puts all back")
+
+
+def _check(table: ClientTable, wish: InstallOptions) -> None:
+    """Check that the file can be edited and has no other entry of our name. Raises
+    CommandRefused."""
+    entry = table.entries.get(wish.name)
+    origins = destination.origins()
+    if entry is not None and not clients.is_ours(*clients.target_of(entry), origins):
+        text = f"{table.label} has a server '{shown(wish.name)}'; choose another --name for ours"
+        raise CommandRefused(text)
+    try:
+        texts.without_servers(table.content.text, _taken(table, wish.name), _entry(table, wish))
+    except FileUnfit as unfit:
+        text = f"{table.label} {unfit}; nothing is changed: 'metamcp import' copies its servers"
+        raise CommandRefused(text, Exit.CONFIG) from None
 
 
 # What there is
@@ -115,12 +133,12 @@ def _tables(client: ClientProgram, wish: InstallOptions, given: Path | None) -> 
     that the scope names."""
     if given is not None:
         return _of_file(client, wish.scope, Path(os.path.abspath(given)), wish)
-    found: list[ClientTable] = []
+    tables: list[ClientTable] = []
     for scope in (wish.scope,) if wish.is_scope_given else _SCOPES:
         if paths := disk.candidates(client, scope):
             path, _ = clients.chosen(paths, Path.exists)
-            found += _of_file(client, scope, path, wish) if path.exists() else []
-    return found
+            tables += _of_file(client, scope, path, wish) if path.exists() else []
+    return tables
 
 
 def _of_file(
@@ -136,14 +154,14 @@ def _of_file(
     content = disk.read(path)
     usual = texts.native(client.how(scope), content.text)
     folder = places.folder_of(path) if scope == "project" else None
-    found = [_table(usual, content, file.servers, folder, wish)]
+    tables = [_table(usual, content, file.servers, folder, wish)]
     if usual.shape == "claude" and scope == "user":
         values = texts.values(usual, content.text)
         every = client_shapes.places(values, str(path), str(Path.cwd())) or []
         for place in (each for each in every if each[:1] == ("projects",)):
             local = replace(usual, place=tuple(map(str, place)))
-            found.append(_table(local, content, file.servers, Path(str(place[1])), wish))
-    return found
+            tables.append(_table(local, content, file.servers, Path(str(place[1])), wish))
+    return tables
 
 
 def _table(
@@ -167,7 +185,7 @@ def _table(
         for server in servers
         if server.source.startswith(local) == (kept.place[0] == "projects")
     }
-    found = {
+    taken = {
         name: here[known]
         for name, known in zip(tables, adapted, strict=True)
         if known in here and adapted.count(known) == 1
@@ -175,7 +193,7 @@ def _table(
     own = places.own_file(Path.home()) if folder is None else folder / "metamcp.toml"
     target = Path(os.path.abspath(wish.config)) if wish.config is not None else own
     shared = folder is not None and kept.place[0] != "projects"
-    return ClientTable(kept, content, shared, target, tables, found)
+    return ClientTable(kept, content, shared, target, tables, taken)
 
 
 def _confirm(tables: Sequence[ClientTable], *, yes: bool) -> None:
@@ -317,16 +335,16 @@ def _shape(client: ClientProgram, wish: InstallOptions, begun: str, own: str) ->
     """
     if "endpoints" in formats.toml_loads(own):
         return {}
-    found: dict[str, object] = {"exposure": wish.exposure} if wish.exposure else {}
+    keys: dict[str, object] = {"exposure": wish.exposure} if wish.exposure else {}
     style: dict[str, object] = {"style": wish.naming} if wish.naming else {}
     room = client.name_room(wish.name)
     if "endpoints" not in formats.toml_loads(begun) and room < NAME_CHARACTERS_MAX:
         style["length_max"] = room
     if style:
-        found["naming"] = style
+        keys["naming"] = style
     if wish.builtins:
-        found["builtins"] = [word.strip() for word in wish.builtins.split(",")]
-    return found
+        keys["builtins"] = [word.strip() for word in wish.builtins.split(",")]
+    return keys
 
 
 def _shaped(text: str, shape: Mapping[str, object]) -> str:
