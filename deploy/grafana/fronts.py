@@ -86,7 +86,7 @@ def _clients() -> list[dashboard.Panel]:
                   "{{method}} {{outcome}}"),
               width=12, bars=True),
         graph("Runs of workflows", "Runs that have not ended, by status; those with "
-              "`needs_decision` wait for a person.", "short",
+              "`needs_decision` or `needs_answer` wait for a person.", "short",
               Ask(total("metamcp_engine_runs", HERE, "status"), "{{status}}"), width=12),
     ]  # fmt: skip
 

@@ -127,16 +127,16 @@ def arguments(
     return found
 
 
-def usage(tool: str, schema: Json) -> str:
-    """Return a line that shows how the tool is called at a prompt."""
-    words = [tool]
+def usage(command: str, schema: Json) -> str:
+    """Return a line that shows how a verb takes these arguments at a prompt."""
+    words = [command]
     for one in fields(schema):
         value = "|".join(one.choices) if one.kind == "choice" else one.type.upper()
         if one.kind == "list":
             value = f"{_TYPE_WORDS.get(one.item, one.item).upper()}…"
         word = f"{one.name}={value}"
         words.append(word if one.required else f"[{word}]")
-    return f"usage: metamcp call {' '.join(words)}"
+    return f"usage: metamcp {' '.join(words)}"
 
 
 def _field(name: str, schema: Json, root: Json, *, required: bool) -> FormField:

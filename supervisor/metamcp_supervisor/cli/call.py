@@ -173,7 +173,7 @@ class _Call:
         except ArgumentsUnfit as unfit:
             why = f"the arguments of {self.tool} are wrong"
             raise Failed(
-                Exit.USAGE, why, (*unfit.problems, tool_form.usage(self.tool, schema))
+                Exit.USAGE, why, (*unfit.problems, tool_form.usage(f"call {self.tool}", schema))
             ) from None
         return {**members, **found}
 
@@ -458,7 +458,7 @@ def _page(one: ToolListed) -> None:
     click.echo()
     if rows:
         show.picture(show.Picture(("ARGUMENT", "TYPE", "DEFAULT", ""), rows, sentences=True))
-    click.echo(show.printable(tool_form.usage(one.name, schema)))
+    click.echo(show.printable(tool_form.usage(f"call {one.name}", schema)))
 
 
 def _arguments(schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:

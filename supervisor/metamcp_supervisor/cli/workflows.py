@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Raw, structs
 
+from metamcp_supervisor.calls import tool_form
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
@@ -42,29 +43,44 @@ WORDS = {
 ALONE = "No gateway runs, so the rules alone were asked, and no model."
 ORDER_S_MAX = 7 * 86_400.0
 """Maximum seconds that a verb waits for the engine between two notifications."""
-CHANGES = frozenset({"workflow/run", "workflow/cancel", "workflow/decide", "suggest"})
+CHANGES = frozenset(
+    {"workflow/run", "workflow/cancel", "workflow/decide", "workflow/answer", "suggest"}
+)
 """Orders of the verb `workflow-change`; the others change nothing, and ask no model."""
-Asking = Callable[[str, Mapping[str, object]], None]
-"""Gives the order of this method with its parameters, and prints its outcome."""
+
+
+class EngineOrders:
+    """Orders of a verb to the engine of the running gateway."""
+
+    def __init__(self, runtime_dir: str | None, endpoint: str, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._runtime_dir = runtime_dir
+        self._endpoint = endpoint
+
+    def __call__(self, method: str, params: Mapping[str, object]) -> None:
+        """Give the order of this method, and print its outcome."""
+        _tell(self.give(method, params), as_json=self.as_json)
+
+    def give(self, method: str, params: Mapping[str, object]) -> Mapping[str, Any]:
+        """Return the outcome of an order, with its progress on stderr."""
+        order = {"method": method, "params": params, "endpoint": self._endpoint}
+        verb = "workflow-change" if method in CHANGES else "workflow"
+        with client.connect_here(self._runtime_dir) as gateway, steps() as tell:
+
+            def heard(kind: str, raw: bytes) -> None:
+                found: dict[str, Any] = codec.value(raw)
+                tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
+
+            raw = gateway.call(verb, order, timeout_s=ORDER_S_MAX, heard=heard)
+        found: dict[str, Any] = codec.value(raw)
+        return found
 
 
 def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of verbs that give an order to the engine of the running gateway."""
 
     def ordered(runtime_dir: str | None, endpoint: str, *, as_json: bool, **given: object) -> None:
-        def ask(method: str, params: Mapping[str, object]) -> None:
-            order = {"method": method, "params": params, "endpoint": endpoint}
-            verb = "workflow-change" if method in CHANGES else "workflow"
-            with client.connect_here(runtime_dir) as gateway, steps() as tell:
-
-                def heard(kind: str, raw: bytes) -> None:
-                    found: dict[str, Any] = codec.value(raw)
-                    tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
-
-                raw = gateway.call(verb, order, timeout_s=ORDER_S_MAX, heard=heard)
-            _tell(codec.value(raw), as_json=as_json)
-
-        command(ask, **given)
+        command(EngineOrders(runtime_dir, endpoint, as_json=as_json), **given)
 
     for option in (
         click.option("--runtime-dir", metavar="PATH", help="Where the control socket is."),
@@ -158,7 +174,7 @@ def schema() -> None:
 @click.option("--inputs", default="{}", metavar="JSON", help="All inputs, as an object.")
 @click.option("--no-wait", is_flag=True, help="Print the id of the run at once.")
 @at_gateway
-def run(ask: "Asking", name: str, given: tuple[str, ...], inputs: str, no_wait: bool) -> None:
+def run(ask: EngineOrders, name: str, given: tuple[str, ...], inputs: str, no_wait: bool) -> None:
     """Run a workflow of the running gateway, or one of a file, and print its output."""
     try:
         values = codec.typed(dict[str, object], inputs.encode())
@@ -182,7 +198,7 @@ def run(ask: "Asking", name: str, given: tuple[str, ...], inputs: str, no_wait: 
 
 @workflow_.command("list")
 @at_gateway
-def list_(ask: "Asking") -> None:
+def list_(ask: EngineOrders) -> None:
     """List the workflows of the running gateway."""
     ask("workflows", {})
 
@@ -198,7 +214,7 @@ def list_(ask: "Asking") -> None:
     help="At most so many.",
 )
 @at_gateway
-def runs(ask: "Asking", status: str | None, limit: int) -> None:
+def runs(ask: EngineOrders, status: str | None, limit: int) -> None:
     """List the latest runs."""
     ask("workflow/runs", {"limit": limit} | ({"status": status} if status else {}))
 
@@ -206,7 +222,7 @@ def runs(ask: "Asking", status: str | None, limit: int) -> None:
 @workflow_.command("show")
 @click.argument("run_id", metavar="RUN")
 @at_gateway
-def show_(ask: "Asking", run_id: str) -> None:
+def show_(ask: EngineOrders, run_id: str) -> None:
     """Show a run and its steps."""
     ask("workflow/status", {"run": run_id})
 
@@ -214,7 +230,7 @@ def show_(ask: "Asking", run_id: str) -> None:
 @workflow_.command()
 @click.argument("run_id", metavar="RUN")
 @at_gateway
-def cancel(ask: "Asking", run_id: str) -> None:
+def cancel(ask: EngineOrders, run_id: str) -> None:
     """Cancel a run."""
     ask("workflow/cancel", {"run": run_id})
 
@@ -224,16 +240,52 @@ def cancel(ask: "Asking", run_id: str) -> None:
 @click.argument("step", metavar="STEP")
 @click.argument("decision", type=click.Choice(["retry", "skip", "fail"]))
 @at_gateway
-def decide(ask: "Asking", run_id: str, step: str, decision: str) -> None:
+def decide(ask: EngineOrders, run_id: str, step: str, decision: str) -> None:
     """Say how a run goes on whose step may have happened or not."""
     ask("workflow/decide", {"run": run_id, "step": step, "decision": decision})
+
+
+@workflow_.command()
+@click.argument("run_id", metavar="RUN")
+@click.argument("step", metavar="STEP")
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE…]")
+@click.option("--decline", is_flag=True, help="Say no: the step fails.")
+@at_gateway
+def answer(
+    ask: EngineOrders, run_id: str, step: str, words: tuple[str, ...], decline: bool
+) -> None:
+    """Answer the question of a step that waits for somebody.
+
+    The schema of the question says what kind of value each key has, as with 'metamcp call'.
+    """
+    if decline:
+        if words:
+            raise click.UsageError("--decline takes no values.")
+        ask("workflow/answer", {"run": run_id, "step": step, "action": "decline"})
+        return
+    found = ask.give("workflow/status", {"run": run_id})
+    if found["failed"]:
+        _tell(found, as_json=ask.as_json)
+    schema = tool_form.table(_questions(found).get(step, {}).get("schema"))
+    try:
+        content = tool_form.arguments(schema, tool_form.split(words))
+    except tool_form.ArgumentsUnfit as unfit:
+        how = tool_form.usage(f"workflow answer {run_id} {step}", schema)
+        raise client.Failed(Exit.USAGE, "the answer is wrong", (*unfit.problems, how)) from None
+    ask("workflow/answer", {"run": run_id, "step": step, "content": content})
+
+
+def _questions(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the questions of a run by step, each with its message and schema."""
+    rows = found["structured"]["steps"]
+    return {one["step"]: one["question"] for one in rows if "question" in one}
 
 
 @workflow_.command()
 @click.argument("task", metavar="TASK")
 @click.option("--refine", is_flag=True, help="A model adapts what a rule suggests.")
 @at_gateway
-def suggest(ask: "Asking", task: str, refine: bool) -> None:
+def suggest(ask: EngineOrders, task: str, refine: bool) -> None:
     """Suggest a workflow for a task.
 
     Without a running gateway, the rules of the configuration alone suggest, for the tools that the

@@ -27,7 +27,9 @@ GAP, BRANCH_GAP, PAD = 22, 18, 10
 HEAD_HEIGHT = 40
 """Pixels between a step and its branches, with the text of the condition."""
 _INDEX = re.compile(r"\[[0-9]+\]")
-_ORDER = ("failed", "needs_decision", "running", "waiting", "cancelled", "done", "skipped")
+_ORDER = (
+    "failed", "needs_decision", "needs_answer", "running", "waiting", "cancelled", "done", "skipped"
+)  # fmt: skip
 """States, the first of which is that of a step that ran several times."""
 
 

@@ -28,10 +28,10 @@ RUNS_MAX = 50
 """Maximum runs on the page, the latest ones."""
 POLL = "every 1s"
 """How often the page asks for a run that goes on."""
-OPEN = frozenset({"queued", "running", "waiting", "needs_decision"})
+OPEN = frozenset({"queued", "running", "waiting", "needs_decision", "needs_answer"})
 _TONES: Mapping[str, ui.Tone] = {
     "done": "ok", "running": "warn", "queued": "off", "waiting": "warn", "needs_decision": "bad",
-    "failed": "bad", "cancelled": "off", "skipped": "off",
+    "needs_answer": "warn", "failed": "bad", "cancelled": "off", "skipped": "off",
 }  # fmt: skip
 _DECISIONS = (
     ("retry", "Retry", "Run the step {} of {} again, although it may have happened?"),

@@ -46,7 +46,9 @@ class WorkflowQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
     """Parameters of `workflow-change`, as of `workflow`. `suggest` may cost money of a model."""
 
-    method: Literal["workflow/run", "workflow/cancel", "workflow/decide", "suggest"]
+    method: Literal[
+        "workflow/run", "workflow/cancel", "workflow/decide", "workflow/answer", "suggest"
+    ]
     params: Raw = Raw(b"{}")
     endpoint: str = ""
 

@@ -186,4 +186,4 @@ def test_a_line_shows_how_a_tool_is_called() -> None:
         "required": ["words"],
     }
     line = "usage: metamcp call t words=STRING… [mode=a|b]"
-    assert tool_form.usage("t", schema) == line
+    assert tool_form.usage("call t", schema) == line

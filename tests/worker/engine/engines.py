@@ -52,8 +52,9 @@ def echo(ask: HostAsk) -> HostDone:
 
 
 class Peer:
-    """A connection to the engine. `asked`: requests in their order; `tools`: by name; `harmless`:
-    names of tools that say so. A thread answers; `fault`: what ended it but for the connection."""
+    """A connection to the engine. `asked`: requests in their order; `dropped`: those taken back;
+    `tools`: by name; `harmless`: names of tools that say so. A thread answers; `fault`: what ended
+    it but for the connection."""
 
     def __init__(
         self, sock: socket.socket, tools: dict[str, Tool] | None = None, *, front: str = "front",
@@ -65,6 +66,7 @@ class Peer:
         self.harmless = harmless
         self.owner = owner
         self.asked: list[HostAsk] = []
+        self.dropped: list[HostDrop] = []
         self.progress: list[OrderProgress] = []
         self._done: dict[int, Done] = {}
         self._news = threading.Condition()
@@ -139,8 +141,8 @@ class Peer:
                     self._news.notify_all()
             case OrderProgress() as progress:
                 self.progress.append(progress)
-            case _:
-                pass
+            case HostDrop() as drop:
+                self.dropped.append(drop)
 
 
 class Engine:

@@ -14,6 +14,7 @@ from metamcp_worker.ipc.engine_runs import HostAsk, HostDone
 from tests.waiting import until
 from tests.worker.engine.engines import Engine, by_name, echo, engine, result
 from tests.worker.engine.postgres import PASSWORD, Postgres, postgres
+from tests.worker.engine.test_run_questions import asks
 from tests.worker.engine.test_workflow_runs import call, check_kills, finished, workflow
 
 CRASH_RUNS = int(os.environ.get("METAMCP_CRASH_RUNS_POSTGRES", "2"))
@@ -79,6 +80,20 @@ def test_an_interrupted_step_that_is_not_safe_parks_and_any_engine_takes_the_dec
         assert [done.failed for done in decided].count(False) == 1
         assert finished(rest[0], run, parked=False)["status"] == "done"
         assert by_name(rest) == {"b": 1}
+
+
+def test_any_engine_takes_the_answer_to_a_question(tmp_path: Path, server: Postgres) -> None:
+    with engines(tmp_path, server.database()) as (one, other):
+        first, second = one.peer(), other.peer()
+        run = first.ask("workflow/run", definition=asks(), wait=False)[0]["run"]
+        until(
+            lambda: second.ask("workflow/status", run=run)[0]["status"] == "needs_answer",
+            "it waits",
+        )
+        wrong = second.ask("workflow/answer", run=run, step="name", content={"age": "x"})[1]
+        assert "answer.age" in wrong.text
+        second.ask("workflow/answer", run=run, step="name", content={"age": 36})
+        assert finished(second, run)["output"]["result"] == {"age": 36}
 
 
 @pytest.mark.parametrize("seed", range(CRASH_RUNS))

@@ -34,7 +34,7 @@ from metamcp_worker.engine.run_journal import (
     Values,
     Write,
 )
-from metamcp_worker.engine.workflow_run import Decision, RunRecord
+from metamcp_worker.engine.workflow_run import RunRecord
 
 VERSION = 1
 """Number of the layout, and the version of the application for DBOS."""
@@ -197,7 +197,7 @@ class DbosExecutor(Executor):
         self._post("DELETE FROM orders WHERE run NOT IN (SELECT id FROM runs WHERE ended = 0)", ())
         return self._post(_ORPHANS, ())
 
-    async def pass_on(self, run: str, step: str, decision: Decision | None) -> bool:
+    async def pass_on(self, run: str, step: str, decision: str | None) -> bool:
         """Leave an order in the database, for at most PASSED_S_MAX."""
         wanted = "INSERT INTO orders (run, step, decision) VALUES (?, ?, ?) RETURNING id"
         ((number,),) = await self._rows(wanted, (run, step, decision))
@@ -230,7 +230,7 @@ class DbosExecutor(Executor):
             await asyncio.sleep(TURN_S)
 
     async def _obey(
-        self, number: int, run: str, step: str, decision: Decision | None, runs: Runs
+        self, number: int, run: str, step: str, decision: str | None, runs: Runs
     ) -> None:
         """Obey an order, and delete it in the transaction that has the decision: it is neither lost
         nor obeyed twice."""

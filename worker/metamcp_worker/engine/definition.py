@@ -68,6 +68,8 @@ ATTEMPTS_MAX = 20
 BACKOFF_S_MAX = 3600.0
 TIMEOUT_S_MAX = 86_400.0
 """Maximum seconds of one attempt of a step."""
+ANSWER_S_MAX = 30 * 86_400.0
+"""Maximum seconds that `elicit` waits for an answer."""
 WAIT_S_MAX = 90 * 86_400.0
 NAME_CHARACTERS_MAX = 64
 TOOL_CHARACTERS_MAX = 256
@@ -333,7 +335,8 @@ class _Reader:
             found["when"] = self._condition(value["when"], (*place, "when"), scope)
         if "timeout" in value:
             timeout = (*place, "timeout")
-            found["timeout_ms"] = self._duration(value["timeout"], timeout, TIMEOUT_S_MAX)
+            most = ANSWER_S_MAX if "elicit" in value else TIMEOUT_S_MAX
+            found["timeout_ms"] = self._duration(value["timeout"], timeout, most)
         if value.get("retry") == "safe":
             found["safe"] = True
         elif "retry" in value:

@@ -63,7 +63,7 @@ _VALUES: Final[Mapping[str, tuple[str, dict[str, object]]]] = {
     "steps": ("Steps, one after the other.", _STEPS),
     "id": ("Name in expressions, as in `steps.ID.result`.", {"pattern": "^[A-Za-z_]\\w*$"}),
     "when": ("Expression; the step runs only if it is true.", _TEXT),
-    "timeout": ("Longest time of one attempt.", _DURATION),
+    "timeout": ("Longest time of one attempt, or until an answer.", _DURATION),
     "retry": (
         "Attempts after a failure.",
         {"anyOf": [{"const": "safe"}, _table(_RETRY)]},

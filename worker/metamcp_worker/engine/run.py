@@ -86,6 +86,7 @@ class EngineWorker(RoleWorker):
             "workflow/status": guarded(self._workflows.status),
             "workflow/cancel": guarded(self._workflows.cancel),
             "workflow/decide": guarded(self._workflows.decide),
+            "workflow/answer": guarded(self._workflows.answer),
             "workflow/graph": guarded(self._workflows.graph),
         }
 

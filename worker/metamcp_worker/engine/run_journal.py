@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from msgspec import json
 
-from metamcp_worker.engine.workflow_run import OPEN, Decision, RunRecord, StepRecord
+from metamcp_worker.engine.workflow_run import OPEN, RunRecord, StepRecord
 from metamcp_worker.ipc.engine_runs import RunOwner
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS steps (
 _RUN = "id, name, hash, owner, inputs, status, step, error, created, ended"
 _END_STEPS = (
     "UPDATE steps SET status = 'cancelled' WHERE run = ?"
-    " AND status IN ('running', 'waiting', 'needs_decision')"
+    " AND status IN ('running', 'waiting', 'needs_decision', 'needs_answer')"
 )
 
 
@@ -72,9 +72,9 @@ class Runs(Protocol):
         which this process ends, if the run cannot be carried out."""
         ...
 
-    async def obey(self, run: str, step: str, decision: Decision | None) -> None:
-        """Give a decision to a step of a run of this engine, or cancel the run without one. The
-        decision is posted before anything is awaited."""
+    async def obey(self, run: str, step: str, decision: str | None) -> None:
+        """Give a decision, or the text of an answer, to a step of a run of this engine, or cancel
+        the run without one. The decision is posted before anything is awaited."""
         ...
 
 
@@ -109,7 +109,7 @@ class Executor:
         """Write what was posted, and give the runs to other engines."""
         raise NotImplementedError
 
-    async def pass_on(self, run: str, step: str, decision: Decision | None) -> bool:
+    async def pass_on(self, run: str, step: str, decision: str | None) -> bool:
         """Have the engine that carries out a run obey; return whether it did."""
         raise NotImplementedError
 
@@ -188,8 +188,10 @@ class Executor:
         return bytes(rows[0][0]) if rows else b"null"
 
     async def steps(self, run: str, limit: int = ALL, *, outputs: bool = True) -> list[StepRecord]:
-        """Return the steps of a run in the order in which they began or ended last."""
-        output = "output" if outputs else self.NO_BYTES
+        """Return the steps of a run in the order in which they began or ended last. `outputs`: all
+        of them, not only questions that wait for an answer."""
+        asked = f"CASE status WHEN 'needs_answer' THEN output ELSE {self.NO_BYTES} END"
+        output = "output" if outputs else asked
         columns = f"path, attempt, status, key, {output}, error"
         wanted = f"SELECT {columns} FROM steps WHERE run = ? ORDER BY {self.ORDER} LIMIT ?"  # noqa: S608 - constants
         rows = await self._rows(wanted, (run, limit))
@@ -279,7 +281,7 @@ class RunJournal(Executor):
             os.close(self._lock)
             self._lock = -1
 
-    async def pass_on(self, run: str, step: str, decision: Decision | None) -> bool:
+    async def pass_on(self, run: str, step: str, decision: str | None) -> bool:
         """Refuse: this engine has all runs of the file."""
         return False
 

@@ -1,7 +1,8 @@
 """Runs of workflows: states, what follows after a failure or a crash, and what is told of them.
 
-Owns: words of states, decisions about attempts, idempotency keys, the mask of secrets, arguments
-and answers of orders. Never: the journal (`run_journal`), carrying out steps (`workflow_run_io`).
+Owns: words of states, the scope of expressions, decisions about attempts, questions to people and
+their answers, idempotency keys, the mask of secrets, arguments and answers of orders. Never: the
+journal (`run_journal`), carrying out steps (`workflow_run_io`).
 
 A step runs at least once. A step whose end is not in the journal has been interrupted: it runs
 again if that does no harm, else a person decides.
@@ -15,25 +16,28 @@ from msgspec import UNSET, Raw, Struct, UnsetType, json
 from msgspec.structs import replace
 
 from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import VALUE_BYTES_MAX, is_list, is_map
+from metamcp_worker.engine.expressions import VALUE_BYTES_MAX, ExpressionError, is_list, is_map
 from metamcp_worker.engine.workflow import (
     AnyStep,
     CallStep,
     CodeStep,
+    ElicitStep,
     Step,
     duration_ms,
 )
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, parameters
 from metamcp_worker.ipc.engine_runs import Done, HostDone, RunOwner, Trouble
 
 RunStatus: TypeAlias = Literal[
-    "queued", "running", "waiting", "needs_decision", "done", "failed", "cancelled"
+    "queued", "running", "waiting", "needs_decision", "needs_answer", "done", "failed", "cancelled"
 ]
 StepStatus: TypeAlias = Literal[
-    "running", "waiting", "needs_decision", "done", "failed", "skipped", "cancelled"
+    "running", "waiting", "needs_decision", "needs_answer", "done", "failed", "skipped", "cancelled"
 ]
 Decision: TypeAlias = Literal["retry", "skip", "fail"]
-OPEN: Final = frozenset({"queued", "running", "waiting", "needs_decision"})
+PARKED: Final = frozenset({"needs_decision", "needs_answer"})
+"""Words for runs and steps that wait for a person."""
+OPEN: Final = frozenset({"queued", "running", "waiting"}) | PARKED
 """Words for runs that have not ended."""
 RESULT_BYTES_MAX = VALUE_BYTES_MAX
 """Maximum bytes of the result of a step, which is kept in its row."""
@@ -48,13 +52,17 @@ INTERRUPTIONS_MAX = 5
 SECRET_CHARACTERS_MIN = 4
 """Shorter secrets are not masked: they would stand in any text."""
 ERROR_CHARACTERS_MAX = 2000
+MESSAGE_CHARACTERS_MAX = 65_536
+"""Maximum characters of a question, with the values of its expressions."""
+LINE_CHARACTERS_MAX = 120
+"""Maximum characters of a question in a list of runs."""
 MASK = "[secret]"
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
     """Run, as in the journal. `hash`: of its definition; `inputs`, `output`: JSON, without secrets;
-    `step`: path of the step that failed or waits for a decision; `created`, `ended`: seconds since
-    the epoch, 0 if it has not ended."""
+    `step`: path of the step that failed or waits for a person; `error`: why, or what it asks;
+    `created`, `ended`: seconds since the epoch, 0 if it has not ended."""
 
     id: str
     name: str
@@ -71,7 +79,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 class StepRecord(Struct, frozen=True):
     """Step, as in the journal. `attempt`: number of the last one; `key`: idempotency key; `output`:
-    JSON, of `steps.ID` when it is done, of the end of a `wait` before."""
+    JSON, of `steps.ID` when it is done, of the end of a `wait` or an `Elicitation` before."""
 
     path: str
     attempt: int = 0
@@ -79,6 +87,19 @@ class StepRecord(Struct, frozen=True):
     key: str = ""
     output: bytes = b"null"
     error: str = ""
+
+
+class Elicitation(Struct, frozen=True):
+    """Question of a step. `until`: seconds since the epoch, None for any time."""
+
+    message: str
+    schema: Raw
+    until: float | None = None
+
+    @property
+    def params(self) -> dict[str, object]:
+        """Parameters of `elicitation/create`."""
+        return {"message": self.message, "requestedSchema": self.schema}
 
 
 class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,11 +143,44 @@ class RunDecision(Struct, frozen=True, forbid_unknown_fields=True):
     decision: Decision
 
 
+class RunAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `workflow/answer`. `wait`: for the end of the run, or the next question."""
+
+    run: str
+    step: str
+    action: Literal["accept", "decline"] = "accept"
+    content: Raw = Raw(b"{}")
+    wait: bool = False
+
+    @property
+    def text(self) -> str:
+        """Result of `elicitation/create` for this answer."""
+        content = {"content": self.content} if self.action == "accept" else {}
+        return json.encode({"action": self.action, **content}).decode()
+
+
 class RunList(Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of `workflow/runs`. `status`: empty for all."""
 
     limit: int = 100
     status: Literal["", RunStatus] = ""
+
+
+class Scope:
+    """Values of expressions at a place. `indices`: of the items around it, outermost first."""
+
+    def __init__(self, inputs: Mapping[str, object], steps: Iterable[str]) -> None:
+        self.indices: tuple[int, ...] = ()
+        self.steps: dict[str, object] = dict.fromkeys(steps, absent_value())
+        self.variables: dict[str, object] = {"inputs": inputs, "steps": self.steps}
+
+    def within(self, name: str, item: object, index: int, steps: Iterable[str]) -> "Scope":
+        """Return the scope inside of an item of a `foreach`."""
+        inner = Scope({}, steps)
+        inner.steps = self.steps | inner.steps
+        inner.indices = (*self.indices, index)
+        inner.variables = self.variables | {name: item, "index": index, "steps": inner.steps}
+        return inner
 
 
 class StepOutcome(Struct, frozen=True):
@@ -197,19 +251,62 @@ def of_code(done: HostDone) -> StepOutcome:
     return StepOutcome(expressions.step_result(found.get("value")))
 
 
-def of_question(done: HostDone) -> StepOutcome:
-    """Return the end of a question to a user."""
-    if done.trouble:
-        return StepOutcome({}, done.trouble, done.error, repeatable=True)
-    read: object = codec.value(done.result)
-    found = read if is_map(read) else {}
-    if found.get("action") == "accept":
-        return StepOutcome(expressions.step_result(found.get("content")))
-    word = "cancelled" if found.get("action") == "cancel" else "declined"
-    return StepOutcome({}, "error", f"the user {word} the question")
+def late(step: Step) -> StepOutcome:
+    """Return the end of an attempt whose time is over."""
+    return StepOutcome({}, "timeout", f"the step did not end within {step.timeout_ms / 1000:g} s")
 
 
-def decided(row: StepRecord, decision: Decision) -> StepRecord:
+def asked(row: StepRecord, step: ElicitStep, message: str, now: float) -> StepRecord:
+    """Return the row of a step that asks. Raises ExpressionError."""
+    if len(message) > MESSAGE_CHARACTERS_MAX:
+        most = f"{MESSAGE_CHARACTERS_MAX:,}"
+        raise ExpressionError(f"the message has more than {most} characters")
+    until = now + step.timeout_ms / 1000 if step.timeout_ms else None
+    output = json.encode(Elicitation(message, Raw(json.encode(step.schema)), until))
+    return replace(row, attempt=1, status="needs_answer", output=output, error="")
+
+
+def waits_for(row: StepRecord) -> tuple[RunStatus, str]:
+    """Return the state of a run in which this step waits for a person, and what it asks."""
+    if row.status != "needs_answer":
+        return "needs_decision", row.error
+    message = json.decode(row.output, type=Elicitation).message
+    return "needs_answer", message[:ERROR_CHARACTERS_MAX]
+
+
+def wrong_answer(row: StepRecord, content: Raw) -> str:
+    """Return what is wrong first with an answer by the schema of its question, else an empty
+    string. Raises codec.Malformed."""
+    if len(content) > RESULT_BYTES_MAX:
+        return f"it has more than {RESULT_BYTES_MAX:,} bytes"
+    codec.level(content)
+    schema = bytes(json.decode(row.output, type=Elicitation).schema).decode()
+    found = parameters.wrong(schema, content)
+    return re.sub(r"^args\b", "answer", found).replace("(parameters: ", "(schema: ")
+
+
+def answered(row: StepRecord, answer: str, secrets: Sequence[str]) -> StepRecord:
+    """Return the row of a question after an answer: the result of `elicitation/create`, or any
+    other text after the end of the run."""
+    try:
+        found = codec.value(answer.encode())
+    except codec.Malformed:
+        found = None
+    action = found.get("action") if is_map(found) else None
+    if is_map(found) and action == "accept":
+        value = masked(expressions.step_result(found.get("content")), secrets)
+        output = json.encode(value)
+        if len(output) <= RESULT_BYTES_MAX:
+            return replace(row, status="done", output=output, error="")
+        error = f"the answer has more than {RESULT_BYTES_MAX:,} bytes"
+    elif action is None:
+        error = "the run failed before somebody answered"
+    else:
+        error = f"the user {'cancelled' if action == 'cancel' else 'declined'} the question"
+    return replace(row, status="failed", output=json.encode(failed_value(error)), error=error)
+
+
+def decided(row: StepRecord, decision: str) -> StepRecord:
     """Return the row of a step after a decision; a `waiting` one makes its next attempt."""
     if decision == "retry":
         return replace(row, status="waiting", error="")
@@ -287,17 +384,30 @@ def sees(owner: RunOwner, run: RunRecord) -> bool:
 
 def shown(run: RunRecord, steps: Sequence[StepRecord] | None = None) -> dict[str, object]:
     """Return a run for an answer; with its output and its steps if they are given."""
+    asks = run.status == "needs_answer"
     found: dict[str, object] = {
         "run": run.id, "workflow": run.name, "status": run.status, "step": run.step,
-        "error": run.error, "created": run.created, "ended": run.ended or None,
+        "error": "" if asks else run.error, "question": run.error if asks else "",
+        "created": run.created, "ended": run.ended or None,
     }  # fmt: skip
     if steps is not None:
         found["output"] = Raw(run.output)
         found["steps"] = [
             {"step": one.path, "status": one.status, "attempts": one.attempt, "error": one.error}
+            | ({"question": Raw(one.output)} if one.status == "needs_answer" else {})
             for one in steps
         ]
     return found
+
+
+def line(run: RunRecord) -> str:
+    """Return a run for a list: with its step and what it asks, if it waits for a person."""
+    found = f"{run.id} {run.name} {run.status}"
+    if run.status not in PARKED:
+        return found
+    text = " ".join(run.error.split())
+    cut = text if len(text) <= LINE_CHARACTERS_MAX else f"{text[: LINE_CHARACTERS_MAX - 1]}…"
+    return f"{found} {run.step}: {cut}"
 
 
 def told(run: RunRecord) -> str:
@@ -312,6 +422,9 @@ def told(run: RunRecord) -> str:
     if run.status == "needs_decision":
         how = "decide 'retry', 'skip' or 'fail' for this step (metamcp workflow decide)"
         return f"{name} needs a decision{at}: {run.error}; {how}"
+    if run.status == "needs_answer":
+        how = f"'metamcp workflow answer {run.id} {run.step}' answers it"
+        return f"{name} needs an answer{at}: {run.error}\n{how}."
     return f"{name} is {run.status}."
 
 

@@ -1,7 +1,7 @@
 """Run of a workflow under way: its steps in turn, with what the journal says of them.
 
-Owns: the scope of expressions, attempts and pauses, rows of steps, a step that waits for a
-decision. Never: decisions that need no I/O (`workflow_run`), orders (`workflows_io`), the front.
+Owns: attempts and pauses, rows of steps, a step that waits for a person. Never: decisions that need
+no I/O (`workflow_run`), orders (`workflows_io`), the front.
 
 After a crash the same steps are gone through again: those that have ended give their value from the
 journal, so only the first ones without an end do anything.
@@ -10,7 +10,7 @@ journal, so only the first ones without an end do anything.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -44,9 +44,10 @@ from metamcp_worker.engine.workflow_run import (
     INTERRUPTIONS_MAX,
     RESULT_BYTES_MAX,
     RUN_BYTES_MAX,
-    Decision,
+    Elicitation,
     RunRecord,
     RunStatus,
+    Scope,
     StepOutcome,
     StepRecord,
 )
@@ -77,27 +78,11 @@ class StepFailed(Exception):
         self.error = error
 
 
-class Scope:
-    """Values of expressions at a place. `indices`: of the items around it, outermost first."""
-
-    def __init__(self, inputs: Mapping[str, object], steps: Iterable[str]) -> None:
-        self.indices: tuple[int, ...] = ()
-        self.steps: dict[str, object] = dict.fromkeys(steps, workflow_run.absent_value())
-        self.variables: dict[str, object] = {"inputs": inputs, "steps": self.steps}
-
-    def within(self, name: str, item: object, index: int, steps: Iterable[str]) -> "Scope":
-        """Return the scope inside of an item of a `foreach`."""
-        inner = Scope({}, steps)
-        inner.steps = self.steps | inner.steps
-        inner.indices = (*self.indices, index)
-        inner.variables = self.variables | {name: item, "index": index, "steps": inner.steps}
-        return inner
-
-
 class RunningWorkflow:
     """Run that has not ended. `order`: id of the order that waits for it, 0 without; `asks`,
-    `samples`: what its client can; `watchers`: called with progress, total and a message; `busy`:
-    number of steps that do something now; `halts`: no further step begins in this process."""
+    `samples`: what its client can; `asking`: steps that ask this client now; `watchers`: called
+    with progress, total and a message; `busy`: number of steps that do something now; `halts`: no
+    further step begins in this process."""
 
     def __init__(
         self, record: RunRecord, workflow: Workflow, inputs: Mapping[str, object], host: OrderHost,
@@ -111,6 +96,7 @@ class RunningWorkflow:
         self.samples = False
         self.busy = 0
         self.halts = False
+        self.asking: dict[str, asyncio.Task[None]] = {}
         self.watchers: set[Callable[[float, float, str], None]] = set()
         self.changed: Callable[[], None] = lambda: None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -165,9 +151,15 @@ class RunningWorkflow:
             self.ended.set_result(None)
         self._tell()
 
-    async def decide(self, step: str, decision: Decision) -> bool:
-        """Give a decision to a step that waits for one, and wait until it is durable; return
-        whether there is such a step. Raises JournalError."""
+    def leave(self) -> None:
+        """Go on without the client that waited: its questions are left to others."""
+        self.order = 0
+        for task in self.asking.values():
+            task.cancel()
+
+    async def decide(self, step: str, decision: str) -> bool:
+        """Give a decision or an answer to a step that waits for one, and wait until it is durable;
+        return whether there is such a step. Raises JournalError."""
         posted = self._give(step, decision)
         if posted is not None:
             await asyncio.shield(posted)
@@ -179,8 +171,8 @@ class RunningWorkflow:
         await asyncio.shield(self._settled)
 
     @property
-    def parked(self) -> list[str]:
-        return list(self._parked)
+    def parked(self) -> list[StepRecord]:
+        return [self._rows[path] for path in self._parked]
 
     # Steps
 
@@ -278,13 +270,15 @@ class RunningWorkflow:
         row = self._rows.get(path, StepRecord(path, key=f"{self.record.id}:{path}"))
         if (known := self._known(step, row)) is not None:
             return known
+        if isinstance(step, ElicitStep):
+            return await self._elicit(step, row, scope)
         why = row.error if row.status == "needs_decision" else ""
         if row.attempt and row.status == "running" and not await self._harmless(step):
             why = "it was interrupted, may have happened, and is not known to be repeatable"
         lost = 0
         while True:
             if why:
-                row = await self._decided(replace(row, error=why))
+                row = await self._decided(replace(row, status="needs_decision", error=why))
                 if (known := self._known(step, row)) is not None:
                     return known
             outcome, row = await self._attempt(step, row, scope)
@@ -337,12 +331,11 @@ class RunningWorkflow:
         raise self._failure(row.path, error)
 
     async def _decided(self, row: StepRecord) -> StepRecord:
-        """Wait for a decision, and return the row after it."""
+        """Wait for a decision or an answer, and return the row after it."""
         future: asyncio.Future[StepRecord] = asyncio.get_running_loop().create_future()
         self._parked[row.path] = future
         try:
-            error = self._masked(row.error)
-            await self._put(replace(row, status="needs_decision", error=error))
+            await self._put(replace(row, error=self._masked(row.error)))
             if self._failed is not None:
                 self._give(row.path, "fail")
             self._state()
@@ -351,13 +344,17 @@ class RunningWorkflow:
             self._parked.pop(row.path, None)
             self._state()
 
-    def _give(self, path: str, decision: Decision) -> asyncio.Future[None] | None:
-        """Note a decision, with which the step goes on once it is durable. Return the future of
-        the journal, None if the step does not wait for a decision."""
+    def _give(self, path: str, decision: str) -> asyncio.Future[None] | None:
+        """Note a decision or an answer, with which the step goes on once it is durable. Return the
+        future of the journal, None if the step does not wait for a person."""
         future = self._parked.pop(path, None)
         if future is None:
             return None
-        row = workflow_run.decided(self._rows[path], decision)
+        row = self._rows[path]
+        if row.status == "needs_answer":
+            row = workflow_run.answered(row, decision, self._secrets)
+        else:
+            row = workflow_run.decided(row, decision)
         posted = self._post(row)
 
         def durable(_: object) -> None:
@@ -367,6 +364,42 @@ class RunningWorkflow:
         posted.add_done_callback(durable)
         self._state()
         return posted
+
+    async def _elicit(self, step: ElicitStep, row: StepRecord, scope: Scope) -> dict[str, object]:
+        """Ask the client that waits, if it can be asked, and wait for the answer of anybody. Raises
+        StepFailed, ExpressionError."""
+        if row.status != "needs_answer":
+            await self._unless_halted()
+            text = self._clean(str(await self._evaluator.filled(step.message, scope.variables)))
+            row = workflow_run.asked(row, step, text, time.time())
+        asked = json.decode(row.output, type=Elicitation)
+        self._progress(step)
+        if self.asks and self.order:
+            self.asking[row.path] = asyncio.ensure_future(self._ask_client(step, row, asked))
+        left_s = None if asked.until is None else max(asked.until - time.time(), 0.0)
+        try:
+            async with asyncio.timeout(left_s):
+                row = await self._decided(row)
+        except TimeoutError:
+            row = self._rows[row.path]
+            if row.status == "needs_answer":
+                return await self._over(step, row, workflow_run.late(step))
+            await self._put(row)  # the answer was in time
+        finally:
+            if (task := self.asking.pop(row.path, None)) is not None:
+                task.cancel()
+        self._bytes += len(row.output)
+        return self._known(step, row) or {}
+
+    async def _ask_client(self, step: ElicitStep, row: StepRecord, asked: Elicitation) -> None:
+        """Have the client that waits answer. If it cannot, the step waits for somebody else."""
+        try:
+            done = await self._ask(step, "elicit", asked.params, row)
+        finally:
+            self.asking.pop(row.path, None)
+            self._tell()
+        if not done.trouble:
+            self._give(row.path, bytes(done.result).decode())
 
     async def _harmless(self, step: AnyStep) -> bool:
         """Whether a step that was interrupted may run again, by its tool if need be."""
@@ -388,8 +421,7 @@ class RunningWorkflow:
         self, step: AnyStep, row: StepRecord, scope: Scope
     ) -> tuple[StepOutcome, StepRecord]:
         """Note that an attempt begins, and make it. Raises ExpressionError."""
-        if self.halts:
-            await asyncio.get_running_loop().create_future()  # until this process ends
+        await self._unless_halted()
         if why := workflow_run.lost_secret(step, self.workflow.secrets, self._inputs):
             raise ExpressionError(why)
         self.busy += 1
@@ -404,17 +436,20 @@ class RunningWorkflow:
                 async with asyncio.timeout(self._limit_s(step)):
                     return await self._made(step, filled, row), row
             except TimeoutError:
-                error = f"the step did not end within {step.timeout_ms / 1000:g} s"
-                return StepOutcome({}, "timeout", error), row
+                return workflow_run.late(step), row
         finally:
             self.busy -= 1
+
+    async def _unless_halted(self) -> None:
+        if self.halts:
+            await asyncio.get_running_loop().create_future()  # until this process ends
 
     async def _filled(self, step: AnyStep, scope: Scope) -> object:
         """Return what an attempt is made with. Raises ExpressionError."""
         match step:
             case CallStep(arguments=value) | CodeStep(arguments=value):
                 return await self._evaluator.filled(value, scope.variables)
-            case AiStep(prompt=text) | ElicitStep(message=text):
+            case AiStep(prompt=text):
                 return await self._evaluator.filled(text, scope.variables)
             case _:
                 return None
@@ -430,13 +465,6 @@ class RunningWorkflow:
                 arguments = {"code": code, "language": language, "args": filled}
                 done = await self._ask(step, "code", arguments, row)
                 return _lost(done, workflow_run.of_code(done))
-            case ElicitStep(schema=schema):
-                if not (self.asks and self.order):
-                    why = "no client that can ask its user waits for this run"
-                    return StepOutcome({}, "error", why)
-                arguments = {"message": str(filled), "requestedSchema": schema}
-                done = await self._ask(step, "elicit", arguments, row)
-                return workflow_run.of_question(done)
             case AiStep(schema=schema):
                 wanted = None if schema is None else Raw(json.encode(schema))
                 text = filled if isinstance(filled, str) else json.encode(filled).decode()
@@ -518,9 +546,11 @@ class RunningWorkflow:
                 self._give(each, "fail")
         return self._failed
 
+    def _clean(self, text: str) -> str:
+        return str(workflow_run.masked(text, self._secrets))
+
     def _masked(self, text: str) -> str:
-        clean = workflow_run.masked(text, self._secrets)
-        return str(clean)[: workflow_run.ERROR_CHARACTERS_MAX]
+        return self._clean(text)[: workflow_run.ERROR_CHARACTERS_MAX]
 
     def _post(self, row: StepRecord) -> asyncio.Future[None]:
         self._rows[row.path] = row
@@ -538,8 +568,9 @@ class RunningWorkflow:
         if len(self._parked) + len(self._waiting) < self._branches:
             self._set("running")
         elif self._parked:
-            step = next(iter(self._parked))
-            self._set("needs_decision", step, self._rows[step].error)
+            row = self._rows[next(iter(self._parked))]
+            status, text = workflow_run.waits_for(row)
+            self._set(status, row.path, text)
         else:
             self._set("waiting", next(iter(self._waiting)))
 

@@ -25,15 +25,17 @@ from metamcp_worker.engine.run_journal import Executor, JournalError, RunJournal
 from metamcp_worker.engine.workflow import Workflow, graph, with_defaults, wrong_inputs
 from metamcp_worker.engine.workflow_run import (
     OPEN,
+    PARKED,
     RUNS_SHOWN_MAX,
     STEPS_SHOWN_MAX,
-    Decision,
     GraphQuestion,
+    RunAnswer,
     RunDecision,
     RunList,
     RunOrder,
     RunQuestion,
     RunRecord,
+    StepRecord,
 )
 from metamcp_worker.engine.workflow_run_io import RunningWorkflow
 from metamcp_worker.ipc import codec
@@ -157,7 +159,7 @@ class Workflows:
             if wait_s != 0.0:
                 await self._waited(run, tell, wait_s)
         finally:
-            run.order = 0
+            run.leave()
         return await self._told(order, run.record, journal)
 
     async def status(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
@@ -187,13 +189,19 @@ class Workflows:
         given = _arguments(RunDecision, order)
         journal = await self._ready()
         found = await self._seen(order, host, given.run, journal)
-        run = self._open.get(found.id)
-        parked = run.parked if run is not None else await _parked(found, journal)
-        if given.step not in parked:
-            which = f"; these do: {', '.join(parked)}" if parked else ""
-            step = f"The step '{given.step[:100]}' of run {found.id}"
-            raise Refused(f"{step} does not wait for a decision{which}.")
+        await self._parked(found, given.step, journal, answer=False)
         found = await self._changed_by(found, given.step, given.decision, journal)
+        return await self._told(order, found, journal, failure=False)
+
+    async def answer(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+        """Carry out `workflow/answer`: the first answer counts, and the run goes on by itself."""
+        given = _arguments(RunAnswer, order)
+        journal = await self._ready()
+        found = await self._seen(order, host, given.run, journal)
+        row = await self._parked(found, given.step, journal, answer=True)
+        if given.action == "accept" and (why := workflow_run.wrong_answer(row, given.content)):
+            raise Refused(f"The answer is wrong: {why}.")
+        found = await self._changed_by(found, given.step, given.text, journal)
         return await self._told(order, found, journal, failure=False)
 
     async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
@@ -204,7 +212,7 @@ class Workflows:
         journal = await self._ready()
         owner = None if host.operator else order.owner
         found = await journal.runs(given.limit, owner, given.status)
-        lines = [f"{one.id} {one.name} {one.status}" for one in found]
+        lines = [workflow_run.line(one) for one in found]
         shown = [workflow_run.shown(one) for one in found]
         text = "\n".join(lines) or "No run is recorded."
         return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": shown})))
@@ -264,7 +272,7 @@ class Workflows:
         if under_way is not None:
             await asyncio.shield(under_way.ended)
 
-    async def obey(self, run: str, step: str, decision: Decision | None) -> None:
+    async def obey(self, run: str, step: str, decision: str | None) -> None:
         found = self._open[run]
         if decision is not None:
             await found.decide(step, decision)
@@ -277,9 +285,10 @@ class Workflows:
         self._open.pop(run, None)
 
     async def _changed_by(
-        self, run: RunRecord, step: str, decision: Decision | None, journal: Executor
+        self, run: RunRecord, step: str, decision: str | None, journal: Executor
     ) -> RunRecord:
-        """Return a run after a decision, or without one after its end. Raises Refused."""
+        """Return a run after a decision or an answer, or without one after its end. Raises
+        Refused."""
         if (found := self._open.get(run.id)) is not None:
             await self.obey(run.id, step, decision)
             return found.record
@@ -373,11 +382,11 @@ class Workflows:
         )  # fmt: skip
 
     async def _waited(self, run: RunningWorkflow, tell: Tell, within_s: float | None) -> None:
-        """Wait for the end of a run, or until it needs a decision, and tell its progress."""
+        """Wait for the end of a run, or until it needs somebody else, and tell its progress."""
         run.watchers.add(tell)
         try:
             async with asyncio.timeout(within_s):
-                while run.record.status != "needs_decision" and not run.ended.done():
+                while (run.record.status not in PARKED or run.asking) and not run.ended.done():
                     await run.settled()
         except TimeoutError:
             pass
@@ -425,6 +434,23 @@ class Workflows:
             raise Refused(f"No run has the id '{run[:64]}'.")
         return found
 
+    async def _parked(
+        self, run: RunRecord, step: str, journal: Executor, *, answer: bool
+    ) -> StepRecord:
+        """Return a step that waits for an answer, or else for a decision. Raises Refused."""
+        if (under_way := self._open.get(run.id)) is not None:
+            rows = under_way.parked
+        else:
+            rows = await journal.steps(run.id, outputs=False) if run.status in OPEN else []
+        status = "needs_answer" if answer else "needs_decision"
+        parked = {one.path: one for one in rows if one.status == status}
+        if step not in parked:
+            which = f"; these do: {', '.join(parked)}" if parked else ""
+            what = "an answer" if answer else "a decision"
+            about = f"The step '{step[:100]}' of run {run.id}"
+            raise Refused(f"{about} does not wait for {what}{which}.")
+        return parked[step]
+
     async def _told(
         self, order: EngineOrder, run: RunRecord, journal: Executor, *, failure: bool = True
     ) -> Done:
@@ -453,12 +479,6 @@ def _executor(spec: EngineOn, failed: Callable[[BaseException], None]) -> Execut
     from metamcp_worker.engine.dbos_executor import DbosExecutor  # 60 MiB, and an extra
 
     return DbosExecutor(spec.database, failed)
-
-
-async def _parked(run: RunRecord, journal: Executor) -> list[str]:
-    """Return the steps of a run of another engine that wait for a decision."""
-    steps = await journal.steps(run.id, outputs=False)
-    return [one.path for one in steps if one.status == "needs_decision" and run.status in OPEN]
 
 
 def _arguments(kind: type[T], order: EngineOrder) -> T:

@@ -25,7 +25,7 @@ ROLE = "engine"
 Method = Literal[
     "agent", "suggest",
     "workflows", "workflow/run", "workflow/runs", "workflow/status", "workflow/cancel",
-    "workflow/decide", "workflow/graph",
+    "workflow/decide", "workflow/answer", "workflow/graph",
 ]  # fmt: skip
 """Orders to the engine: the last two words of tools and verbs are the same."""
 CALLING = frozenset[Method]({"agent", "workflow/run"})

@@ -1,0 +1,89 @@
+"""Runs of workflows that wait for people, in a real gateway."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.live.client import MODERN, Client
+from tests.live.gateway import Gateway, fake
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.promise("M52")]
+
+EXTRA = """
+[endpoints.default]
+namespace = "default"
+builtins = ["workflows"]
+"""
+ASKS = """
+name: asks
+steps:
+  - id: order
+    elicit:
+      message: How many?
+      schema:
+        type: object
+        properties: {count: {type: integer, minimum: 1}, note: {type: string}}
+        required: [count]
+    timeout: 30d
+  - output: ${{ steps.order.result.count }} ordered
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    found = Gateway({"one": fake()}, extra=EXTRA)
+    (found.folder / "asks.yaml").write_text(ASKS)
+    found.config.write_text(f'workflows = ["asks.yaml"]\n{found.config.read_text()}')
+    with found as running:
+        yield running
+
+
+def begun(gateway: Gateway) -> str:
+    """The id of a run that waits for an answer, begun by a client that cannot be asked."""
+    with closing(Client(gateway.port, MODERN)) as client:
+        result = client.call("run_workflow", name="asks")["result"]
+    assert not result["isError"], result
+    assert result["structuredContent"]["status"] == "needs_answer"
+    return str(result["structuredContent"]["run"])
+
+
+def verb(gateway: Gateway, *arguments: str, ok: int = 0) -> str:
+    """What `metamcp workflow` prints; its exit code is `ok`."""
+    place = ["--runtime-dir", str(gateway.folder / "run")]
+    command = [sys.executable, "-m", "metamcp_supervisor", "workflow", *arguments, *place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ok, done
+    return done.stdout if ok == 0 else done.stderr
+
+
+def shown(gateway: Gateway, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(verb(gateway, "show", run, "--json"))
+    return found
+
+
+def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gateway) -> None:
+    run = begun(gateway)
+    gateway.stop()
+    gateway.start()
+    until(lambda: shown(gateway, run)["status"] == "needs_answer", "it waits again")
+    listed = verb(gateway, "runs", "--status", "needs_answer")
+    assert listed == f"{run} asks needs_answer order: How many?\n"
+    assert "How many?" in verb(gateway, "show", run)
+    assert "answer.count" in verb(gateway, "answer", run, "order", "count=0", ok=1)
+    assert "count=INTEGER [note=STRING]" in verb(gateway, "answer", run, "order", "many=1", ok=2)
+    verb(gateway, "answer", run, "order", "count=3", "note=soon")
+    until(lambda: shown(gateway, run)["status"] == "done", "it goes on by itself")
+    assert shown(gateway, run)["output"] == "3 ordered"
+
+
+def test_a_person_declines_at_the_prompt(gateway: Gateway) -> None:
+    run = begun(gateway)
+    verb(gateway, "answer", run, "order", "--decline")
+    until(lambda: shown(gateway, run)["status"] == "failed", "the step fails")
+    assert shown(gateway, run)["error"] == "the user declined the question"
