@@ -75,6 +75,9 @@ def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gatewa
     listed = verb(gateway, "runs", "--status", "needs_answer")
     assert listed == f"{run} asks needs_answer order: How many?\n"
     assert "How many?" in verb(gateway, "show", run)
+    until(lambda: "1 run of a workflow waits for an answer" in gateway.ctl("status"), "it is told")
+    (role,) = [one for one in gateway.status()["roles"] if one["role"] == "engine"]
+    assert role["counts"]["needs_answer"] == 1
     assert "answer.count" in verb(gateway, "answer", run, "order", "count=0", ok=1)
     assert "count=INTEGER [note=STRING]" in verb(gateway, "answer", run, "order", "many=1", ok=2)
     verb(gateway, "answer", run, "order", "count=3", "note=soon")

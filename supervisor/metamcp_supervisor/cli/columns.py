@@ -65,6 +65,15 @@ def refused_text(status: GatewayStatus) -> str:
     return f"the files are not in force, because the last reload was refused: {why}" if why else ""
 
 
+def answers_text(status: GatewayStatus) -> str:
+    """Return a line about the runs that wait for an answer; empty without one."""
+    count = sum(role.counts.get("needs_answer", 0) for role in status.roles)
+    if not count:
+        return ""
+    runs = "1 run of a workflow waits" if count == 1 else f"{count} runs of workflows wait"
+    return f"{runs} for an answer: 'metamcp workflow runs --status needs_answer'"
+
+
 def status_foot(status: GatewayStatus, names: Sequence[str] = ()) -> str:
     shown = [s for s in status.servers if not names or s.name in names]
     missing = len(not_ready(status, names))

@@ -468,8 +468,8 @@ def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.Gateway
 
 def _foot(found: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
     more = [] if names else [*columns.role_lines(found.roles), *columns.limit_lines(found.limits)]
-    refused = [text] if (text := columns.refused_text(found)) else []
-    return "\n".join([columns.status_foot(found, names), *refused, *more])
+    texts = filter(None, (columns.refused_text(found), columns.answers_text(found)))
+    return "\n".join([columns.status_foot(found, names), *texts, *more])
 
 
 def _picture(found: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture:
