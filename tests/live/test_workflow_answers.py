@@ -1,6 +1,9 @@
 """Runs of workflows that wait for people, in a real gateway."""
 
 import json
+import os
+import pty
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,10 +56,13 @@ def begun(gateway: Gateway) -> str:
     return str(result["structuredContent"]["run"])
 
 
+def ran(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "metamcp_supervisor", "workflow", *arguments]
+
+
 def verb(gateway: Gateway, *arguments: str, ok: int = 0) -> str:
     """What `metamcp workflow` prints; its exit code is `ok`."""
-    place = ["--runtime-dir", str(gateway.folder / "run")]
-    command = [sys.executable, "-m", "metamcp_supervisor", "workflow", *arguments, *place]
+    command = [*ran(*arguments), "--runtime-dir", str(gateway.folder / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ok, done
     return done.stdout if ok == 0 else done.stderr
@@ -83,6 +89,32 @@ def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gatewa
     verb(gateway, "answer", run, "order", "count=3", "note=soon")
     until(lambda: shown(gateway, run)["status"] == "done", "it goes on by itself")
     assert shown(gateway, run)["output"] == "3 ordered"
+
+
+def test_a_terminal_asks_the_person_who_runs_a_workflow(gateway: Gateway) -> None:
+    ours, theirs = pty.openpty()
+    command = [*ran("run", "asks"), "--runtime-dir", str(gateway.folder / "run")]
+    with (
+        subprocess.Popen(
+            command, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True
+        ) as running,
+        os.fdopen(ours, "r+b", buffering=0) as screen,
+    ):
+        os.close(theirs)
+        seen = ""
+        for prompt, typed in (
+            ("asks: How many?", None), ("Answer it?", "y"), ("count", "0"), ("note", ""),
+            ("answer.count", None), ("Answer it?", "y"), ("count", "4"), ("note", "soon"),
+        ):  # fmt: skip
+            while prompt not in seen:
+                assert select.select([screen], [], [], 30)[0], f"{prompt!r} is not in {seen!r}"
+                seen += screen.read(4096).decode()
+            seen = seen.partition(prompt)[2]
+            if typed is not None:
+                screen.write(f"{typed}\n".encode())
+        assert running.stdout is not None
+        assert running.stdout.read() == "4 ordered\n"
+        assert running.wait(60) == 0
 
 
 def test_a_person_declines_at_the_prompt(gateway: Gateway) -> None:

@@ -182,14 +182,14 @@ async def _answer_of(
     url: str, trust: "Trust", timeout_s: float, one: _Call, *, whole: bool
 ) -> Envelope:
     """Make the call. `whole`: read a result that the gateway keeps. Raises Failed."""
-    form = RequestForm(capabilities=ASKABLE if _asks() else {})
+    form = RequestForm(capabilities=ASKABLE if at_terminal() else {})
     progress = _Progress()
     async with EndpointClient(url, trust, form, timeout_s) as asker:
         definition = await one.definition(asker)
         arguments = one.arguments(definition)
         try:
             answer = await asker.call(
-                one.tool, arguments, definition, progress.paused(_ask_person), progress.told
+                one.tool, arguments, definition, progress.paused(ask_person), progress.told
             )
             return await asker.whole(answer) if whole else answer
         finally:
@@ -235,7 +235,8 @@ def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]
 # Questions and progress
 
 
-def _asks() -> bool:
+def at_terminal() -> bool:
+    """Whether a person can be asked here."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -267,11 +268,11 @@ class _Progress:
         return answer
 
 
-def _ask_person(question: InputQuestion) -> object:
+def ask_person(question: InputQuestion, asker: str = "The server") -> Mapping[str, object]:
     """Return a person's answer to a question. Raises Failed."""
-    if question.method != ELICIT or not _asks():
+    if question.method != ELICIT or not at_terminal():
         raise Failed(Exit.FAILED, f"the server asks for {question.method}, which is not answered")
-    _say(f"The server asks: {question.message}")
+    _say(f"{asker} asks: {question.message}")
     try:
         if question.url:
             _say(f"It wants you to visit {question.url}")

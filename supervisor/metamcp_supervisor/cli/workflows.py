@@ -193,7 +193,29 @@ def run(ask: EngineOrders, name: str, given: tuple[str, ...], inputs: str, no_wa
         if len(found) != 1:
             raise CommandRefused(f"{name} has no workflow", Exit.CONFIG)
         what = {"definition": Raw(bytes(found[0]))}
-    ask("workflow/run", {**what, "inputs": values, "wait": not no_wait})
+    outcome = ask.give("workflow/run", {**what, "inputs": values, "wait": not no_wait})
+    _tell(outcome if no_wait else _answered(ask, outcome), as_json=ask.as_json)
+
+
+def _answered(ask: EngineOrders, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the outcome of a run whose questions the person at the terminal answers."""
+    from metamcp_supervisor.calls.tool_call import ELICIT, InputQuestion
+    from metamcp_supervisor.cli.call import ask_person, at_terminal
+
+    while at_terminal() and (asked := _questions(found)):
+        step, each = next(iter(asked.items()))
+        question = InputQuestion(
+            key=step, method=ELICIT, message=each["message"], schema=each["schema"]
+        )
+        answer = ask_person(question, "The workflow")
+        if answer["action"] == "cancel":
+            break
+        run_id = found["structured"]["run"]
+        told = ask.give("workflow/answer", {**answer, "run": run_id, "step": step, "wait": True})
+        if refused := told["failed"] and not told["structured"]:
+            click.echo(printable(told["text"]), err=True)
+        found = ask.give("workflow/status", {"run": run_id}) if refused else told
+    return found
 
 
 @workflow_.command("list")
@@ -277,7 +299,7 @@ def answer(
 
 def _questions(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the questions of a run by step, each with its message and schema."""
-    rows = found["structured"]["steps"]
+    rows = found["structured"].get("steps", ())
     return {one["step"]: one["question"] for one in rows if "question" in one}
 
 

@@ -201,8 +201,19 @@ class Workflows:
         row = await self._parked(found, given.step, journal, answer=True)
         if given.action == "accept" and (why := workflow_run.wrong_answer(row, given.content)):
             raise Refused(f"The answer is wrong: {why}.")
-        found = await self._changed_by(found, given.step, given.text, journal)
-        return await self._told(order, found, journal, failure=False)
+        run = self._open.get(found.id) if given.wait else None
+        waits = run is not None and not run.order
+        if run is not None and waits:
+            run.order, run.host, run.asks, run.samples = order.id, host, False, False
+        try:
+            found = await self._changed_by(found, given.step, given.text, journal)
+            if run is not None:
+                await self._waited(run, tell, None)
+                found = run.record
+        finally:
+            if run is not None and waits:
+                run.leave()
+        return await self._told(order, found, journal, failure=given.wait)
 
     async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/runs`: the latest runs that the client sees."""
